@@ -1,9 +1,10 @@
-"""MEDLINE files parsed one by one into parts, in any process and any order, and which part holds each article.
+"""MEDLINE files parsed into parts, in any process and order; newest revision of each article.
 
-A part is an Arrow IPC stream of ``ARTICLE_SCHEMA``. Its schema's metadata names the very file it was made of; its last
-batch is empty and carries the account (deletions, what was quarantined), so a part without it is not whole.
+A part is an Arrow IPC stream of ``ARTICLE_SCHEMA``. Its schema's metadata identifies the source
+file. Its last batch is empty and holds the account (deletions, quarantine), so a part without it
+is incomplete.
 
-Shape letters: A articles that remain, C citations of a file or of all files, D deletions.
+Shape letters: A remaining articles, C citations of a file or of all files, D deletions.
 """
 
 import hashlib
@@ -19,35 +20,32 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError, StoreError
-from raybio.methods.biostransformers.formats.medline import (
-    ARTICLE_SCHEMA,
-    CITATION,
-    REASONS,
-    read_medline,
-)
+from raybio.methods.biostransformers.formats.columns import ARTICLE_SCHEMA
+from raybio.methods.biostransformers.formats.medline import CITATION, REASONS, read_medline
 from raybio.store.quarantine import Quarantine
 
-# Rises whenever the reader gives other articles for the same file: parts of another version are not reused.
 FORMAT = "raybio MEDLINE part 1"
+"""The number increases whenever the reader returns other articles for the same file.
 
+Parts of another format are not reused.
+"""
 
-SOURCE_KEY, ACCOUNT_KEY = b"raybio.source", b"raybio.account"
-
-
+SOURCE_KEY = b"raybio.source"
+ACCOUNT_KEY = b"raybio.account"
 HASH_BYTES = 1 << 20
 
 
 class FileReport(NamedTuple):
-    """What became of one file.
+    """Result of parsing one file.
 
     Attributes:
-        path: the file, as it was named.
+        path: the file, as given.
         part: its part; "" for a broken file.
         num_articles: rows of the part.
-        num_citations: citations read, those in quarantine included.
-        num_deleted: deletions it names.
+        num_citations: citations read, skipped ones included.
+        num_deleted: deletions in the file.
         quarantine: ``Quarantine.summary()`` of the file.
-        is_reused: the part was finished by an earlier try.
+        is_reused: whether an earlier call finished the part.
         problem: why the file is broken, with its name and line; "" for a sound one.
     """
 
@@ -62,13 +60,13 @@ class FileReport(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """Where the newest revision of each article that was not deleted stands, ascending by PMID.
+    """File and row of the newest revision of each article, ascending by PMID, without deletions.
 
     Attributes:
-        file_A: number of the report, int32.
+        file_A: index of the report, int32.
         row_A: row of its part, int32.
         pmid_A: PMID, int64.
-        num_revised: citations that a newer one of the same PMID replaced.
+        num_revised: citations replaced by a newer one of the same PMID.
         num_deleted: PMIDs whose newest citation was deleted.
     """
 
@@ -80,26 +78,29 @@ class Merged(NamedTuple):
 
 
 def parse_file(path: str | Path, part_folder: str | Path) -> FileReport:
-    """Read one file of citations into a part.
+    """Parse one file of citations into a part.
 
-    The part appears by a rename when all of it is written, so a killed call leaves none (but perhaps a hidden
-    ``.….tmp``). One that an earlier call finished is reused if the file's size, time and sha256 are still the same.
-    Calls for different files, or for the same file, may run at once.
+    The part is renamed into place when it is complete, so a killed call leaves none (except perhaps
+    a hidden ``.….tmp``). A finished part is reused if size, time and sha256 of the file are still
+    the same. Calls for different files, or for the same file, may run at once.
 
     Args:
         path: the file.
-        part_folder: an existing folder for parts; the part's name is the file's and a digest of where it lies.
+        part_folder: existing folder for parts. The part's name consists of the file's name and a
+            digest of its absolute path.
 
     Returns:
-        The report; for a broken file it says why.
+        The report; for a broken file it holds the reason.
 
     Raises:
         StoreError: if the part cannot be written.
     """
-    path, part = Path(path), part_path(path, part_folder)
+    path = Path(path)
+    part = part_path(path, part_folder)
     try:
         source = _source(path)
-        if (reused := _finished(path, part, source)) is not None:
+        reused = _finished(path, part, source)
+        if reused is not None:
             return reused
         quarantine = Quarantine()
         draft = part.with_name(f".{part.name}.{uuid.uuid4().hex}.tmp")
@@ -120,92 +121,92 @@ def parse_file(path: str | Path, part_folder: str | Path) -> FileReport:
 
 
 def part_path(path: str | Path, part_folder: str | Path) -> Path:
-    """Where the part of a file lies: files of one name in several folders have parts of their own."""
-    place = hashlib.blake2b(os.fsencode(Path(path).absolute()), digest_size=6).hexdigest()
-    return Path(part_folder) / f"{Path(path).name}.{place}.arrow"
+    """Return the path of a file's part. It depends on the file's absolute path."""
+    digest = hashlib.blake2b(os.fsencode(Path(path).absolute()), digest_size=6).hexdigest()
+    return Path(part_folder) / f"{Path(path).name}.{digest}.arrow"
 
 
 def read_part(part: str | Path) -> pa.Table:
-    """The articles of a part, mapped from the file.
+    """Return the articles of a part, memory-mapped.
 
     Raises:
-        StoreError: if the part is missing or not whole.
+        StoreError: if the part is missing or incomplete.
     """
     return _open_part(Path(part))[0]
 
 
 def add_to_quarantine(reports: Iterable[FileReport], quarantine: Quarantine) -> None:
-    """Bring together what the files' quarantines hold."""
+    """Add the quarantines of all files to ``quarantine``."""
     for report in reports:
         quarantine.saw(CITATION, report.num_citations)
-        for reason, found in report.quarantine.items():
-            examples = [(example["line"], example["detail"]) for example in found["examples"]]
+        name = Path(report.path).name
+        for reason, records in report.quarantine.items():
+            examples = [(example["line"], example["detail"]) for example in records["examples"]]
             kind, is_bad = REASONS[reason]
-            name = Path(report.path).name
-            quarantine.add_many(kind, reason, name, found["count"], examples, is_bad=is_bad)
+            quarantine.add_many(kind, reason, name, records["count"], examples, is_bad=is_bad)
 
 
 def merge_parts(reports: Sequence[FileReport]) -> Merged:
-    """Which citation of each PMID remains.
+    """Return the remaining citation of each PMID.
 
-    A later file's beats an earlier file's; within a file the higher version wins, then the later place. A deletion
-    takes away what its own and earlier files brought; a later file may bring the PMID again. All citations that the
-    parts hold are revised, deleted or remain. Memory: some 50 bytes a citation, 1.8 GB for 35 million.
+    A later file takes precedence over an earlier one. Within a file the higher version takes
+    precedence, then the later position. A deletion removes a PMID of its own and earlier files; a
+    later file may add it again. Memory: about 50 bytes a citation, 1.8 GB for 35 million.
 
     Args:
-        reports: of all files, oldest first: for PubMed, in order of name, the baseline before the updates.
+        reports: reports of all files, oldest first. For PubMed: in order of name, the baseline
+            before the updates.
 
     Raises:
         DataError: if one of the files is broken.
         StoreError: if a part is missing or damaged.
     """
-    if broken := [report.problem for report in reports if report.problem]:
+    broken = [report.problem for report in reports if report.problem]
+    if broken:
         raise DataError(
-            f"{len(broken):,} of {len(reports):,} files are broken; the first: {'; '.join(broken[:3])}"
+            f"{len(broken):,} of {len(reports):,} files are broken; the first: "
+            f"{'; '.join(broken[:3])}"
         )
     newest = [_newest_within(report) for report in reports]
     num_citations = sum(report.num_articles for report in reports)
-    pmid_C = _concatenated([pmid for pmid, _, _ in newest], np.int64)
-    row_C = _concatenated([row for _, row, _ in newest], np.int32)
-    file_C = np.repeat(np.arange(len(newest), dtype=np.int32), [len(pmid) for pmid, _, _ in newest])
+    files = np.arange(len(newest), dtype=np.int32)
+    pmid_C = _concatenate([pmid for pmid, _, _ in newest], np.int64)
+    row_C = _concatenate([row for _, row, _ in newest], np.int32)
+    file_C = np.repeat(files, [len(pmid) for pmid, _, _ in newest])
     deleted = [np.unique(pmid) for _, _, pmid in newest]
-    deleted_pmid_D = _concatenated(deleted, np.int64)
-    deleting_file_D = np.repeat(
-        np.arange(len(newest), dtype=np.int32), [len(pmid) for pmid in deleted]
-    )
-    del newest, deleted
+    deleted_pmid_D = _concatenate(deleted, np.int64)
+    deleting_file_D = np.repeat(files, [len(pmid) for pmid in deleted])
+    del newest, deleted  # arrays of all citations: free them early
 
-    last = _last_of_each(pmid_C)
-    pmid_A, file_A, row_A = pmid_C[last], file_C[last], row_C[last]
+    last = _last_occurrences(pmid_C)
+    pmid_A = pmid_C[last]
+    file_A = file_C[last]
+    row_A = row_C[last]
     del pmid_C, file_C, row_C, last
     num_revised = num_citations - len(pmid_A)
-    last = _last_of_each(deleted_pmid_D)
-    remains = ~_is_deleted(pmid_A, file_A, deleted_pmid_D[last], deleting_file_D[last])
-    return Merged(
-        file_A[remains],
-        row_A[remains],
-        pmid_A[remains],
-        num_revised,
-        int(len(remains) - remains.sum()),
-    )
+    last = _last_occurrences(deleted_pmid_D)
+    remains_A = ~_is_deleted(pmid_A, file_A, deleted_pmid_D[last], deleting_file_D[last])
+    num_deleted = int(len(remains_A) - remains_A.sum())
+    return Merged(file_A[remains_A], row_A[remains_A], pmid_A[remains_A], num_revised, num_deleted)
 
 
 def _newest_within(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """PMID and row of the newest revision of each PMID in a part, and the deletions."""
+    """Return PMID and row of the newest revision of each PMID in a part, and the deletions."""
     table, account = _open_part(Path(report.part))
     if table.num_rows != report.num_articles:
         raise StoreError(
-            f"{report.part}: {table.num_rows:,} rows, want the {report.num_articles:,} of its report"
+            f"{report.part}: {table.num_rows:,} rows, want the {report.num_articles:,} of its "
+            "report"
         )
-    pmid_C, version_C = table["pmid"].to_numpy(), table["version"].to_numpy()
-    # Stable, so that of equal versions the later place comes last.
-    by_version = np.argsort(version_C, kind="stable")
-    row_C = by_version[_last_of_each(pmid_C[by_version])]
+    pmid_C = table["pmid"].to_numpy()
+    # A stable sort, so that among equal versions the later row comes last.
+    by_version = np.argsort(table["version"].to_numpy(), kind="stable")
+    row_C = by_version[_last_occurrences(pmid_C[by_version])]
     return pmid_C[row_C], row_C.astype(np.int32), np.asarray(account["deleted"], np.int64)
 
 
-def _last_of_each(value_C: np.ndarray) -> np.ndarray:
-    """Index of the last occurrence of each value, ascending by value."""
+def _last_occurrences(value_C: np.ndarray) -> np.ndarray:
+    """Return the index of each value's last occurrence, ascending by value."""
     order = np.argsort(value_C, kind="stable")
     ordered = value_C[order]
     is_last = np.ones(len(ordered), bool)
@@ -216,24 +217,24 @@ def _last_of_each(value_C: np.ndarray) -> np.ndarray:
 def _is_deleted(
     pmid_A: np.ndarray, file_A: np.ndarray, pmid_D: np.ndarray, file_D: np.ndarray
 ) -> np.ndarray:
-    """Whether a deletion of the same PMID stands in the same or a later file; ``pmid_D`` ascends."""
-    is_deleted = np.zeros(len(pmid_A), bool)
-    at_D = np.searchsorted(pmid_A, pmid_D)
-    hit_D = at_D < len(pmid_A)
-    hit_D[hit_D] = pmid_A[at_D[hit_D]] == pmid_D[hit_D]
-    at = at_D[hit_D]
-    is_deleted[at] = file_A[at] <= file_D[hit_D]
-    return is_deleted
+    """Return whether the same or a later file deletes each PMID; ``pmid_D`` ascends."""
+    is_deleted_A = np.zeros(len(pmid_A), bool)
+    position_D = np.searchsorted(pmid_A, pmid_D)
+    is_match_D = position_D < len(pmid_A)
+    is_match_D[is_match_D] = pmid_A[position_D[is_match_D]] == pmid_D[is_match_D]
+    matches = position_D[is_match_D]
+    is_deleted_A[matches] = file_A[matches] <= file_D[is_match_D]
+    return is_deleted_A
 
 
-def _concatenated(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+def _concatenate(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
     return np.concatenate([np.empty(0, dtype), *arrays])
 
 
 def _write(
     draft: Path, path: Path, source: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Any]:
-    """Write the draft of a part; its account."""
+    """Write the draft of a part and return its account."""
     schema = ARTICLE_SCHEMA.with_metadata({SOURCE_KEY: json.dumps(source)})
     deleted: list[int] = []
     num_articles = 0
@@ -257,18 +258,19 @@ def _write(
 
 
 def _finished(path: Path, part: Path, source: dict[str, Any]) -> FileReport | None:
-    """The report of an earlier try, if its part was made of this very file and is whole."""
+    """Return the report of a complete part of the same file, None without one."""
     try:
         table, account = _open_part(part)
     except StoreError:
         return None
-    found = json.loads((table.schema.metadata or {}).get(SOURCE_KEY, b"null"))
-    return _report(path, part, account, is_reused=True) if found == source else None
+    part_source = json.loads((table.schema.metadata or {}).get(SOURCE_KEY, b"null"))
+    return _report(path, part, account, is_reused=True) if part_source == source else None
 
 
 def _open_part(part: Path) -> tuple[pa.Table, dict[str, Any]]:
     try:
-        batches, account = [], None
+        batches = []
+        account = None
         with pa.memory_map(str(part)) as file, pa.ipc.open_stream(file) as reader:
             schema = reader.schema
             for batch, metadata in reader.iter_batches_with_custom_metadata():
@@ -297,7 +299,7 @@ def _report(path: Path, part: Path, account: dict[str, Any], *, is_reused: bool)
 
 
 def _source(path: Path) -> dict[str, Any]:
-    """What a part's metadata says of the file it was made of."""
+    """Return the description of a source file for the metadata of its part."""
     size, mtime_ns = _stamp(path)
     digest = hashlib.sha256()
     try:
@@ -310,7 +312,7 @@ def _source(path: Path) -> dict[str, Any]:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of a file."""
+    """Return size and modification time of a file."""
     try:
         status = path.stat()
     except OSError as error:

@@ -1,10 +1,13 @@
-"""Article tables that others use for training pairs: no XML, one article a line.
+"""Reader of article tables, one article a line, in three layouts.
 
-Three layouts, told apart by their first line: the authors' tab-separated one (PMID, title, abstract, MeSH terms in as
-many columns as there are; a header that begins with PMID is known as one), their released comma-separated one without
-header (PMID, title, terms joined by ``;``, random other terms joined by ``;``, which are not read), and a
-comma-separated one with the header ``text,label`` (labels joined by ``;`` or on lines of their own; a hash of the text
-stands for the PMID).
+The first line decides:
+
+- tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
+  A header that begins with PMID is skipped.
+- comma-separated without header, as the authors released: PMID, title, terms joined by ``;``,
+  random other terms (ignored).
+- comma-separated with the header ``text,label``: labels joined by ``;`` or on separate lines. A
+  hash of the text replaces the PMID.
 """
 
 import csv
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.formats.medline import ArticleColumns
+from raybio.methods.biostransformers.formats.columns import ArticleColumns
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import bounded_lines, open_source
 
@@ -26,7 +29,7 @@ MAX_FIELD_BYTES = 1 << 22
 
 
 class Article(NamedTuple):
-    """One article of a table; year 0 where it does not say."""
+    """One article of a table; year 0 if unknown."""
 
     pmid: int
     title: str
@@ -38,17 +41,18 @@ class Article(NamedTuple):
 def read_pair_table(
     path: str | Path, quarantine: Quarantine, *, articles_per_batch: int = 10_000
 ) -> Iterator[pa.RecordBatch]:
-    """The articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
+    """Yield the articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
 
     Args:
         path: the file.
-        quarantine: takes the header and lines that are none of the layout's, by file, line and reason.
+        quarantine: collects skipped lines by file, line and reason.
         articles_per_batch: articles of a record batch.
 
     Raises:
-        DataError: if the file is missing, torn, not UTF-8, of none of the layouts, or holds no article.
+        DataError: if the file is missing, torn, not UTF-8, of another layout, or without articles.
     """
-    path, num_before = Path(path), quarantine.num_seen("article")
+    path = Path(path)
+    num_before = quarantine.num_seen("article")
     waiting: list[Article] = []
     for article in _articles(path, quarantine):
         waiting.append(article)
@@ -64,7 +68,7 @@ def read_pair_table(
 
 
 def to_batch(articles: list[Article]) -> pa.RecordBatch:
-    """Articles as a record batch in ``ARTICLE_SCHEMA``; their terms are major topics of none and have no qualifiers."""
+    """Return articles in ``ARTICLE_SCHEMA``. No term is a major topic or has qualifiers."""
     columns = ArticleColumns()
     for article in articles:
         columns.add_article(article.pmid, 1, 0, article.title, "", article.abstract, article.year)
@@ -103,9 +107,9 @@ def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator
             yield from _released(rows, path, quarantine)
         else:
             raise DataError(
-                f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, title, abstract and "
-                "terms separated by tabs, PMID, title, terms and other terms separated by commas and without header, "
-                "or the header text,label"
+                f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, "
+                "title, abstract and terms separated by tabs, PMID, title, terms and other terms "
+                "separated by commas and without header, or the header text,label"
             )
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: is no table ({error})") from None
@@ -114,27 +118,33 @@ def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator
 def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:
     for number, line in enumerate(lines, start=1):
         pmid, *columns = line.rstrip("\r\n").split("\t")
-        title, abstract, terms = [*columns, "", ""][0], [*columns, "", ""][1], columns[2:]
+        title = columns[0] if columns else ""
+        abstract = columns[1] if len(columns) > 1 else ""
+        terms = columns[2:]
         if number == 1 and pmid.strip().lower() == "pmid":
             _check_header(line, path)
             quarantine.add(
                 "article", "header (no article)", path.name, number, line.strip(), is_bad=False
             )
         elif len(terms) == 1 and ";" in terms[0]:
-            _set_aside(
-                "terms joined by ';' (want a column each)", terms[0], path, number, quarantine
-            )
+            reason = "terms joined by ';' (want a column each)"
+            _skip(reason, terms[0], path, number, quarantine)
         elif line.strip():
             yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
 
 
 def _check_header(line: str, path: Path) -> None:
-    """Refuse a header by which titles and abstracts stand elsewhere."""
+    """Check that title and abstract are the second and third column.
+
+    Raises:
+        DataError: for another order.
+    """
     names = [name.strip().lower() for name in line.split("\t")]
-    for place, name in enumerate(("title", "abstract"), start=1):
-        if name in names and names.index(name) != place:
+    for position, name in enumerate(("title", "abstract"), start=1):
+        if name in names and names.index(name) != position:
             raise DataError(
-                f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a column a term"
+                f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a "
+                "column a term"
             )
 
 
@@ -144,43 +154,43 @@ def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article
 
 
 def _labelled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    """The labels of one text may stand on several lines, wherever they are: the file is read whole."""
+    """Yield one article for each distinct text.
+
+    The labels of a text may be on several lines anywhere, so the whole file is read first.
+    """
     labels_by_text: dict[str, list[str]] = {}
     line_by_text: dict[str, int] = {}
     for line, (text, labels) in _of_width(2, rows, path, quarantine):
         text = " ".join(text.split())
         labels_by_text.setdefault(text, []).extend(labels.split(";"))
         line_by_text.setdefault(text, line)
-    for text, named in labels_by_text.items():
-        yield from _checked(
-            str(_id_of(text)), text, "", named, path, line_by_text[text], quarantine
-        )
+    for text, labels_of_text in labels_by_text.items():
+        line = line_by_text[text]
+        yield from _checked(str(_text_id(text)), text, "", labels_of_text, path, line, quarantine)
 
 
 def _of_width(
     num_columns: int, rows: Any, path: Path, quarantine: Quarantine
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line and columns of each row; a comma that is not quoted gives a row of another width."""
+    """Yield line and columns of each row; skip rows of another width (an unquoted comma)."""
     for row in rows:
         if len(row) == num_columns:
             yield rows.line_num, row
         elif row:
-            found = f"{len(row)} columns, want {num_columns}: {','.join(row)}"
-            _set_aside(
-                "line with too many or too few columns", found, path, rows.line_num, quarantine
-            )
+            detail = f"{len(row)} columns, want {num_columns}: {','.join(row)}"
+            reason = "line with too many or too few columns"
+            _skip(reason, detail, path, rows.line_num, quarantine)
 
 
-def _set_aside(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:
+def _skip(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:
     quarantine.saw("article", 1)
     quarantine.add("article", reason, path.name, line, detail)
 
 
-def _id_of(text: str) -> int:
-    """A number far above all PMIDs."""
-    return (1 << 55) + int.from_bytes(
-        hashlib.blake2b(text.encode(), digest_size=6).digest(), "little"
-    )
+def _text_id(text: str) -> int:
+    """Return a hash of the text that is larger than all PMIDs."""
+    digest = hashlib.blake2b(text.encode(), digest_size=6).digest()
+    return (1 << 55) + int.from_bytes(digest, "little")
 
 
 def _checked(
@@ -192,17 +202,19 @@ def _checked(
     line: int,
     quarantine: Quarantine,
 ) -> Iterator[Article]:
-    """The article, or nothing and a note of why."""
+    """Yield the article if it is valid, else skip it."""
     quarantine.saw("article", 1)
-    named = list(dict.fromkeys(term.strip() for term in terms if term.strip()))
-    pmid, title, abstract = pmid.strip(), " ".join(title.split()), " ".join(abstract.split())
+    distinct_terms = list(dict.fromkeys(term.strip() for term in terms if term.strip()))
+    pmid = pmid.strip()
+    title = " ".join(title.split())
+    abstract = " ".join(abstract.split())
     if not (pmid.isascii() and pmid.isdigit() and len(pmid) < 18):
         quarantine.add("article", "article without PMID", path.name, line, pmid)
     elif not (title or abstract):
         quarantine.add("article", "article without title and abstract", path.name, line, pmid)
     else:
-        if not named:
+        if not distinct_terms:
             quarantine.add(
                 "article", "article without MeSH term (kept)", path.name, line, pmid, is_bad=False
             )
-        yield Article(int(pmid), title, abstract, named)
+        yield Article(int(pmid), title, abstract, distinct_terms)

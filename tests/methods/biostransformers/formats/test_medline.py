@@ -5,7 +5,8 @@ import pytest
 from lxml import etree
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.formats.medline import ARTICLE_SCHEMA, REASONS, read_medline
+from raybio.methods.biostransformers.formats.columns import ARTICLE_SCHEMA
+from raybio.methods.biostransformers.formats.medline import REASONS, read_medline
 from raybio.store.quarantine import Quarantine
 from tests.methods.biostransformers.formats.medline_files import (
     article_set,

@@ -1,0 +1,227 @@
+"""HTTP client that retries: for a server that may be busy, cut connections or be away for a while.
+
+It is built on ``urllib`` so that waits, ranges and redirects are under our control: an interrupted
+download resumes within a file, and a redirect never leaves http(s) or drops encryption.
+"""
+
+import http.client
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from raybio.core.errors import DataError
+
+BLOCK_BYTES = 1 << 20
+MAX_FILE_BYTES = 16 << 30
+
+FIRST_WAIT_SECONDS = 1.0
+MAX_WAIT_SECONDS = 120.0
+
+RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}
+SCHEMES = ("http", "https")
+CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
+
+Result = TypeVar("Result")
+
+
+class RetryingHttp:
+    """HTTP client with a bounded number of tries and growing waits between them.
+
+    Args:
+        sleep: waits for a number of seconds.
+        timeout_seconds: maximum silence of the server.
+        num_tries: tries of each request.
+    """
+
+    def __init__(
+        self, *, sleep: Callable[[float], None], timeout_seconds: float, num_tries: int
+    ) -> None:
+        """Make no request yet."""
+        self._sleep = sleep
+        self._timeout_seconds = timeout_seconds
+        self._num_tries = num_tries
+        self._opener = urllib.request.OpenerDirector()
+        # Built by hand, since the default opener also opens file: and ftp: URLs.
+        for handler in (
+            urllib.request.ProxyHandler(),
+            urllib.request.UnknownHandler(),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.HTTPErrorProcessor(),
+            _SafeRedirectHandler(),
+        ):
+            self._opener.add_handler(handler)
+
+    def read(self, url: str, max_bytes: int) -> bytes:
+        """Return the content of a small document.
+
+        Raises:
+            DataError: if it cannot be read or is longer than ``max_bytes``.
+        """
+
+        def read_once() -> bytes:
+            with self._open(url, {}) as response:
+                content: bytes = _read(response, max_bytes + 1)
+                if len(content) <= max_bytes and len(content) < (_length(response) or 0):
+                    raise _RetryError(f"the connection was cut after {len(content):,} bytes")
+            return content
+
+        content = self._with_retries(url, read_once)
+        if len(content) > max_bytes:
+            raise DataError(
+                f"{url}: is longer than {max_bytes:,} bytes, which is refused. Is this the right "
+                "address?"
+            )
+        return content
+
+    def download(self, url: str, part: Path) -> None:
+        """Download ``url`` into ``part``. If the server supports it, resume at the end of ``part``.
+
+        Raises:
+            DataError: if it cannot be downloaded.
+            OSError: if ``part`` cannot be written.
+        """
+        self._with_retries(url, lambda: self._download_once(url, part))
+
+    def _download_once(self, url: str, part: Path) -> None:
+        num_here = part.stat().st_size if part.exists() else 0
+        try:
+            response = self._open(url, {"Range": f"bytes={num_here}-"} if num_here else {})
+        except urllib.error.HTTPError as error:
+            # 416: part is complete, or too long, which the caller's checksum detects.
+            if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{num_here}":
+                return
+            part.unlink(missing_ok=True)
+            raise _RetryError(f"the server does not go on after byte {num_here:,}") from None
+        with response:
+            begins_at = 0
+            if response.status == 206:
+                match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+                begins_at = int(match[1]) if match else -1
+                if begins_at != num_here:
+                    part.unlink(missing_ok=True)
+                    raise _RetryError("the server sent another range than requested")
+            wanted = _length(response)
+            with part.open("ab" if begins_at else "wb") as file:
+                while block := _read(response, BLOCK_BYTES):
+                    file.write(block)
+                    if file.tell() > MAX_FILE_BYTES:
+                        raise DataError(
+                            f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, which is refused"
+                        )
+                num_here = file.tell()
+        if wanted is not None and num_here < begins_at + wanted:
+            raise _RetryError(f"the connection was cut after {num_here:,} bytes")
+
+    def _open(self, url: str, headers: dict[str, str]) -> Any:
+        """Return the response.
+
+        Raises:
+            HTTPError: for status 416 only.
+            _RetryError: for an error that may pass.
+            DataError: for any other error.
+        """
+        request = urllib.request.Request(url, headers={"User-Agent": "raybio", **headers})
+        try:
+            return self._opener.open(request, timeout=self._timeout_seconds)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416:
+                raise
+            if error.code in RETRIED_STATUS:
+                retry_after = error.headers.get("Retry-After", "")
+                wait_seconds = float(retry_after) if retry_after.isdecimal() else None
+                raise _RetryError(f"HTTP {error.code}", wait_seconds) from None
+            raise DataError(
+                f"{url}: the server answers {error.code} {error.reason}. Check the address."
+            ) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise DataError(
+                    f"{url}: the server's certificate is not trusted ({error.reason})"
+                ) from None
+            raise _RetryError(str(error.reason)) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _RetryError(str(error) or type(error).__name__) from None
+
+    def _with_retries(self, url: str, request: Callable[[], Result]) -> Result:
+        _check_url(url)
+        wait_seconds = FIRST_WAIT_SECONDS
+        reason = ""
+        for number in range(self._num_tries):
+            if number:
+                self._sleep(wait_seconds)
+            try:
+                return request()
+            except _RetryError as error:
+                reason = str(error)
+                doubled = FIRST_WAIT_SECONDS * 2**number
+                wait_seconds = min(max(doubled, error.wait_seconds or 0.0), MAX_WAIT_SECONDS)
+        raise DataError(
+            f"{url}: failed {self._num_tries} times, the last time with: {reason}. Try again "
+            "later; downloaded parts are kept."
+        )
+
+
+class _RetryError(Exception):
+    """The request failed in a way that may pass."""
+
+    def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+class _SafeRedirectHandler(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to http and https only, and never from https to http."""
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        """Return the request to the new URL."""
+        scheme = urlsplit(newurl).scheme.lower()
+        if scheme not in SCHEMES or (req.type == "https" and scheme == "http"):
+            raise DataError(
+                f"{req.full_url}: the server redirects to {newurl[:200]}, which is refused"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = (
+            parts.scheme.lower() in SCHEMES
+            and bool(parts.hostname)
+            and url.isascii()
+            and url.isprintable()
+        )
+    except ValueError:
+        is_good = False
+    if not is_good or " " in url:
+        _refuse_url(url)
+
+
+def _refuse_url(url: str) -> NoReturn:
+    raise DataError(
+        f"{url!r}: want an address that begins with https:// or http:// and names a server"
+    )
+
+
+def _read(response: Any, num_bytes: int) -> bytes:
+    """Return the next bytes of a response. A network error is retried, unlike a disk error."""
+    try:
+        content: bytes = response.read(num_bytes)
+    except (OSError, http.client.HTTPException) as error:
+        raise _RetryError(f"the connection was cut ({error or type(error).__name__})") from None
+    return content
+
+
+def _length(response: Any) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
