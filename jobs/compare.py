@@ -1,4 +1,4 @@
-"""Compare runs: settings that differ, final scores with paired tests, curves in one frame, and cost."""
+"""Compare runs: settings, final scores with paired tests, curves in one frame, and cost."""
 
 from raybio.cli.app import run_app
 from raybio.cli.compare import app

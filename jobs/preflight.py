@@ -1,6 +1,6 @@
 """Check what could go wrong before anything starts: ok, warning or ERROR, each with what to do.
 
-The options of a training check whether it can run; without options, machine and cluster are checked.
+With the options of a training or a sweep, its settings, store and resources are checked too.
 """
 
 import json

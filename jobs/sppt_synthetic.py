@@ -1,6 +1,6 @@
 """Synthetic graphs: embeddings trained with and without the graph loss of SPPT.
 
-Trains every graph, draw and noise with λ = 0 and with objective.lambda_spml, as trials of one sweep.
+Trains every graph, draw and noise with λ = 0 and with objective.lambda_spml, as one sweep.
 The same command resumes the sweep. Without a store it uses embedded simulated sentences;
 prepare.py topics makes a store.
 """

@@ -8,7 +8,7 @@ from raybio.cli.sweep import app
 
 
 def main() -> None:
-    """--sentences and --benchmark prepare a store, as for jobs/contrastive_probe.py; the rest is the sweep's."""
+    """Prepare a store for --sentences and --benchmark, as contrastive_probe.py does, and sweep."""
     sys.argv[1:] = prepare_given_store(sys.argv[1:])
     app()
 

@@ -43,7 +43,7 @@ def run_app(app: Callable[[], Any]) -> NoReturn:
 def check_local_paths(arguments: Sequence[str]) -> None:
     """Refuse URIs in place of paths, before anything is created.
 
-    Every argument except ``URI_OPTIONS`` is checked, so new path options need no check of their own.
+    All arguments except ``URI_OPTIONS`` are checked, so path options need no checks of their own.
 
     Raises:
         ConfigError: with the option and the URI.

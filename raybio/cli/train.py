@@ -170,9 +170,8 @@ def _print_settings(method: str) -> None:
     if not sys.stdout.isatty():
         print("\nSettings (--set or YAML): path, type, default, range, meaning")
         for field in settings:
-            print(
-                f"  {field.path}  {field.type}  {field.default}  {field.range}\n      {field.meaning}"
-            )
+            print(f"  {field.path}  {field.type}  {field.default}  {field.range}")
+            print(f"      {field.meaning}")
         return
     table = Table(
         "setting", "type", "default", "range", "meaning", title="Settings, for --set or a YAML file"

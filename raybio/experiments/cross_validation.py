@@ -1,7 +1,7 @@
 """A cross-validation: a sweep whose trials are folds and models, then evaluated together.
 
 sweeps/NAME/
-    trials/…            one training of each model on each fold; export/ is the model of its best step
+    trials/…            one training of each model on each fold; export/ has its best step
     last/MODEL-1/       with --last-training: a run on the validation sentences as well
     folds/MODEL-1.json  scores of a fold's test sentences
     folds.md, .json     mean ± deviation over the folds
@@ -126,7 +126,8 @@ def cross_validate(
         )
     if options.runs is not None:
         raise ConfigError(
-            "--all-folds: is a sweep and goes to sweeps/; RAYBIO_SWEEPS changes that, and not --runs"
+            "--all-folds: is a sweep and goes to sweeps/; RAYBIO_SWEEPS changes that, --runs does "
+            "not"
         )
     if any(text.partition("=")[0].strip() == FOLD for text in options.settings):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Downstream tasks on the command line: their files become stores, and their published settings come first."""
+"""Downstream tasks: stores of their files, and the settings of the SPPT paper's code."""
 
 import math
 from collections.abc import Sequence
@@ -21,25 +21,26 @@ from raybio.store.store import SCHEMA_VERSION, open_store
 from raybio.training.settings import TrainingConfig
 
 NUM_SPECIAL = 2
-"""Special tokens of a protein, at most."""
+"""Maximum number of special tokens of a protein."""
 
 
 MAX_SHOWN = 8
-"""Classes of a task that are named when its files are read."""
+"""Maximum number of classes that are printed when a task's files are read."""
 
 
 VERSION = 2
-"""Rises whenever the same files give another store."""
+"""Raised whenever the same files give another store."""
 
 
 class TaskSettings(NamedTuple):
     """Settings of the SPPT paper's code for a task.
 
     Attributes:
-        rows: of a step.
-        rate: learning rate.
-        epochs: at most.
-        stops_early: after 25 epochs without a better loss on dev; else the rate rises and falls.
+        rows: rows of a step.
+        rate: peak learning rate.
+        epochs: maximum number of epochs.
+        stops_early: stop after 25 epochs without a better loss on dev; else the rate is
+            warmed up and decays linearly.
     """
 
     rows: int
@@ -87,7 +88,7 @@ def task_parts(
 
 
 def kept_task(name: str, data: Path) -> TaskStore:
-    """The store of these files, prepared the first time.
+    """Return the store of these files, which the first call prepares.
 
     Raises:
         DataError: if the files are damaged, or none of the task.
@@ -101,40 +102,47 @@ def kept_task(name: str, data: Path) -> TaskStore:
     def make(_: Path, path: Path) -> TaskStore:
         store = prepare_task(path, name, files, examples)
         sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
-        shown = ", ".join(store.class_names[:MAX_SHOWN]) + " …" * (
-            len(store.class_names) > MAX_SHOWN
-        )
-        classes = f", {len(store.class_names)} classes ({shown})" if store.class_names else ""
-        print(
-            f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)}){classes}",
-            flush=True,
-        )
-        for reason, facts in store.manifest["quarantine"].items():
-            print(f"set aside: {reason}: {facts['count']:,}", flush=True)
-        for split, num in store.known_from_training().items():
-            if num:
-                rows = len(store.split_rows(split))
-                print(
-                    f"{num:,} of {rows:,} {split} rows stand in training too, whatever their label there",
-                    flush=True,
-                )
-        for split, names in store.classes_absent_from_training().items():
-            print(
-                f"no training row has these classes of {split}, which are always told wrong: {', '.join(names[:5])}"
-            )
+        line = f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)})"
+        if store.class_names:
+            shown = ", ".join(store.class_names[:MAX_SHOWN])
+            if len(store.class_names) > MAX_SHOWN:
+                shown += " …"
+            line += f", {len(store.class_names)} classes ({shown})"
+        print(line, flush=True)
+        _print_warnings(store)
         return store
 
     return cached_store(home, TaskStore, make)
 
 
+def _print_warnings(store: TaskStore) -> None:
+    """Print skipped rows, rows that are also training rows, and classes without training rows."""
+    for reason, facts in store.manifest["quarantine"].items():
+        print(f"skipped: {reason}: {facts['count']:,}", flush=True)
+    for split, num in store.known_from_training().items():
+        if num:
+            rows = len(store.split_rows(split))
+            print(
+                f"{num:,} of {rows:,} {split} rows are training rows too, whatever their label",
+                flush=True,
+            )
+    for split, names in store.classes_absent_from_training().items():
+        shown = ", ".join(names[:5])
+        print(f"{split} classes absent from training, which can never be predicted: {shown}")
+
+
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
-    """The paper's settings for a task; proteins are read to the end of the longest one, as TAPE's code does.
+    """Return the paper's settings for a task.
+
+    Proteins are read to the end of the longest one, as TAPE's code does.
 
     Args:
         store: the task.
-        given: what all settings together come to, whose batch epochs are reckoned by; None: the paper's.
+        given: the configuration that all settings give, whose batch decides the steps of an
+            epoch; None: the paper's batch.
     """
-    published, num_train = PUBLISHED[store.task], len(store.split_rows("train"))
+    published = PUBLISHED[store.task]
+    num_train = len(store.split_rows("train"))
     rows = given.plan.global_batch_rows if isinstance(given, Config) else published.rows
     epoch = max(1, math.ceil(num_train / rows))
     settings: dict[str, object] = {

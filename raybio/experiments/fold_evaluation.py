@@ -1,4 +1,4 @@
-"""Models of one fold, evaluated together on its test sentences: relations by one, entities by the other."""
+"""Two models of a fold, evaluated together on its test sentences: one each for relations and tags."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

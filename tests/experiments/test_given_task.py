@@ -206,7 +206,7 @@ def test_classes_that_training_does_not_have_are_told(
     )
     with_tasks(["acl_arc", "--data", str(tmp_path)])
     assert (
-        "no training row has these classes of test, which are always told wrong: new\n"
+        "test classes absent from training, which can never be predicted: new\n"
         in capsys.readouterr().out
     )
 

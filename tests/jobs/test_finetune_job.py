@@ -67,7 +67,7 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
     ]
     done = run(tmp_path, *command)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 of 10 test rows stand in training too" in done.stdout
+    assert "1 of 10 test rows are training rows too" in done.stdout
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(runs) == 4
     assert {"tuned-scicite", "tuned-acl_arc"} < set(runs), runs
@@ -103,4 +103,4 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
 
     again = run(tmp_path, *command)
     assert again.returncode == 0 and "was finished already" in again.stdout, again.stderr[-3000:]
-    assert "stand in training too" not in again.stdout  # the store is there
+    assert "are training rows too" not in again.stdout  # the store is there

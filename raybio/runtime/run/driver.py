@@ -43,7 +43,7 @@ _MLFLOW_STATUS = {
 
 
 class InterruptedRunError(RaybioError):
-    """A signal ended the run; its newest checkpoint is committed and the same command resumes it."""
+    """A signal ended the run after a checkpoint; the same command resumes it."""
 
     def __init__(self, signal_number: int, message: str) -> None:
         """Remember the signal: the process ends with 128 + its number."""
@@ -82,7 +82,8 @@ def train(spec: RunSpec) -> Result:
         if finished is not None:
             tracker.catch_up()
             return finished
-        # Before anything is recorded: a plan that does not fit and a damaged store are no failed run.
+        # Before anything is recorded: neither a plan that does not fit nor a damaged store is a
+        # failed run.
         compute = spec.compute
         check_plan(compute.num_workers, compute.cpus_per_worker, compute.use_gpu)
         open_store(spec.store, verify=True)

@@ -34,7 +34,7 @@ class Goal:
         return values
 
     def own_values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-        """Return the values of the trial itself, without those of a trial that it exploits (PBT)."""
+        """Return the values of the trial itself, without those of an exploited trial (PBT)."""
         return self.values([report for report in reports if "goes_on_from" not in report])
 
     def check(self, report: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``metrics.jsonl``: one line a report, written by rank 0 and read by everything that follows a run.
+"""``metrics.jsonl``: one line a report, written by rank 0 and read by all that follow a run.
 
 The file is the spool between training and tracking: training only appends lines to a file.
 """

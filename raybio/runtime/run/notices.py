@@ -20,7 +20,7 @@ class NoticeTail:
     """Reads the notices that all workers write after this object is made."""
 
     def __init__(self, path: Path) -> None:
-        """Follow ``path`` of rank 0 and the other ranks' files next to it; they may not exist yet."""
+        """Follow ``path`` of rank 0 and the files of other ranks; they may not exist yet."""
         self._path = path
         self._offset_by_file = {file: file.stat().st_size for file in self._files()}
 

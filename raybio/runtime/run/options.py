@@ -157,7 +157,8 @@ def default_folder(kind: str, variable: str) -> Path:
         return Path(kind)
     folder = Path.home() / "raybio" / kind
     print(
-        f"{kind} go to {folder}, since a job's working directory is deleted; {variable} changes that"
+        f"{kind} go to {folder}, since a job's working directory is deleted; {variable} changes "
+        "that"
     )
     return folder
 

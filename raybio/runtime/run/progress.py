@@ -90,7 +90,7 @@ class ProgressView:
 
     @property
     def seconds_left(self) -> float | None:
-        """Remaining seconds at the rate of this start, evaluations included; None at its first step."""
+        """Remaining seconds at the rate of this start; None at its first step."""
         if self._first_step is None or self.step <= self._first_step:
             return None
         rate = (self.step - self._first_step) / (time.monotonic() - self._first_time)

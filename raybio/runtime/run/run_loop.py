@@ -1,4 +1,4 @@
-"""The training loop of one process, with the files of its run: log, checkpoints, export, outcome."""
+"""The training loop of one process with the files of its run: log, checkpoints, export, result."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,8 @@
-"""The stream: Ray Data executes the plan, and a worker reads its shards of the steps in order.
+"""Batches by Ray Data: tasks collate the steps of the plan, and a worker reads its shards in order.
 
-A dataset row is a *block* of consecutive steps (first, last + 1); its task collates those steps and sends back one
-Arrow row a step, each array as raw bytes. Nothing but step numbers travels to the tasks, no Python object comes back.
+A dataset row is a *block* of consecutive steps (first, last + 1). Its task collates those steps and
+returns one Arrow row a step, each array as raw bytes. Only step numbers travel to the tasks, and no
+Python object comes back.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ B = TypeVar("B", bound=Batch)
 
 
 STEPS_PER_BLOCK = 32
-"""A task costs Ray Data about 20 ms and the worker's own process 15 ms, whatever is in it."""
+"""A task costs Ray Data about 20 ms and the worker's process 15 ms, whatever its size."""
 
 
 BLOCK_BYTES = 16 * 2**20
@@ -36,7 +37,7 @@ BLOCKS_PER_DATASET = 256
 
 
 DATA_CPUS = 0.1
-"""What one collating task reserves. Most of its time it waits for the training step to catch up."""
+"""Reserved by one collating task, which mostly waits for the training step."""
 
 
 MAX_BYTES_AHEAD = 256 * 2**20
@@ -61,25 +62,25 @@ def stream_batches(
     batch_type: type[B],
     prefetch: int = 8,
 ) -> Iterator[tuple[int, B]]:
-    """This worker's shards of steps ``first_step`` to ``first_step + num_steps - 1``, in order.
+    """Yield this worker's shards of ``num_steps`` steps from ``first_step`` on, in order.
 
-    Ray Data takes seconds to start, or many on a busy machine; until its first block arrives, steps are collated here,
-    which changes nothing, since a step's arrays are a pure function of its number.
+    Ray Data takes seconds to start. Until its first block arrives, steps are collated here. That
+    changes nothing, since a step's arrays are a pure function of its number.
 
     Args:
         collate: makes the arrays of a shard; travels to the tasks by cloudpickle.
-        first_step: the step to begin with; any, since the plan is a pure function of the step.
-        num_steps: how many steps.
-        rank: this worker's number.
+        first_step: any step, since the plan is a pure function of the step.
+        num_steps: number of steps.
+        rank: rank of this worker.
         world: number of workers.
-        batch_type: what the arrays become.
-        prefetch: steps that wait in this process, beside the blocks in Ray's object store.
+        batch_type: type of the batches.
+        prefetch: steps that wait in this process, besides the blocks in Ray's object store.
 
     Yields:
         (step, batch) pairs.
 
     Raises:
-        RaybioError: what ``collate`` raised, with its own message.
+        RaybioError: raised by ``collate``, with its own message.
         ClusterError: if nothing arrives for five minutes while the training waits.
     """
     if num_steps <= 0:
@@ -109,12 +110,15 @@ def stream_batches(
 
 
 class _Pump:
-    """A thread that walks the datasets and keeps a few decoded steps ready."""
+    """A thread that reads the datasets and keeps a few decoded steps ready."""
 
     def __init__(
         self, collate: Collate, bound_K2: np.ndarray, rank: int, world: int, prefetch: int
     ) -> None:
-        self.collate, self.bound_K2, self.rank, self.world = collate, bound_K2, rank, world
+        self.collate = collate
+        self.bound_K2 = bound_K2
+        self.rank = rank
+        self.world = world
         self.ready: queue.Queue[Any] = queue.Queue(maxsize=max(prefetch, 1))
         self.closed = threading.Event()
         self.thread = threading.Thread(target=self._run, name="raybio-stream", daemon=True)
@@ -122,7 +126,7 @@ class _Pump:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything has arrived yet, be it the end or an error."""
+        """Whether anything has arrived, including the end or an error."""
         return not self.ready.empty()
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -131,8 +135,9 @@ class _Pump:
                 item = self.ready.get(timeout=STALL_SECONDS)
             except queue.Empty:
                 raise ClusterError(
-                    f"rank {self.rank}: Ray Data brought no batch for {STALL_SECONDS:.0f} s while training waited. Its "
-                    "tasks probably get no CPU: see `ray status`, and leave CPUs to them (fewer --cpus-per-worker)"
+                    f"rank {self.rank}: Ray Data brought no batch for {STALL_SECONDS:.0f} s while "
+                    "training waited. Its tasks probably get no CPU: see `ray status`, and leave "
+                    "CPUs to them (fewer --cpus-per-worker)"
                 ) from None
             if item is _END:
                 return
@@ -141,7 +146,7 @@ class _Pump:
             yield item
 
     def close(self) -> None:
-        """Stop; the thread and its dataset end within a moment."""
+        """Stop the thread and its dataset."""
         self.closed.set()
         self.thread.join(timeout=5)
 
@@ -152,9 +157,7 @@ class _Pump:
                     if not self._put(unpack(table, row)):
                         return
             self._put(_END)
-        except (
-            BaseException
-        ) as error:  # whatever it is belongs to the training loop, not to this thread
+        except BaseException as error:  # raised again in the training loop
             self._put(_own_error(error))
 
     def _put(self, item: Any) -> bool:
@@ -168,11 +171,12 @@ class _Pump:
 
 
 def _blocks(first_step: int, num_steps: int, steps_per_block: int) -> np.ndarray:
-    """(first, last + 1) of each block: small ones at first, so that training need not wait for a full one."""
-    ramp = [
-        min(2**number, steps_per_block)
-        for number in range(1 + math.ceil(math.log2(steps_per_block)))
-    ]
+    """Return (first, last + 1) of each block (K, 2).
+
+    The first blocks are small, so that training need not wait for a full one.
+    """
+    num_small = 1 + math.ceil(math.log2(steps_per_block))
+    ramp = [min(2**number, steps_per_block) for number in range(num_small)]
     num_full = max(0, num_steps - sum(ramp)) // steps_per_block + 1
     bounds = first_step + np.cumsum([0, *ramp, *itertools.repeat(steps_per_block, num_full)])
     bounds = np.minimum(bounds, first_step + num_steps)
@@ -186,13 +190,16 @@ def _steps_per_block(arrays: Mapping[str, np.ndarray]) -> int:
 
 
 def _tables(collate: Collate, bound_K2: np.ndarray, rank: int, world: int) -> Iterator[pa.Table]:
-    """One table a block, in order; a new dataset every ``BLOCKS_PER_DATASET`` keeps this process's memory bounded."""
+    """Yield one table a block, in order.
+
+    A new dataset every ``BLOCKS_PER_DATASET`` blocks bounds the memory of this process.
+    """
     import ray.data
 
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
-            # Not ray.data.range: its read tasks ask for a whole CPU each, which training may have left none of.
+            # Not ray.data.range: each of its read tasks reserves a whole CPU, which may not be free.
             dataset = ray.data.from_arrow(
                 [pa.table({"bounds": [bound]}) for bound in bounds]
             ).map_batches(
@@ -210,11 +217,13 @@ def _tables(collate: Collate, bound_K2: np.ndarray, rank: int, world: int) -> It
 
 
 class _CollateBlock:
-    """Runs in Ray Data's tasks: a block's bounds become the packed shards of its steps."""
+    """Collates the steps of a block in a task of Ray Data."""
 
     def __init__(self, collate: Collate, rank: int, world: int) -> None:
-        self.collate, self.rank, self.world = collate, rank, world
-        self.__name__ = "collate"  # what Ray Data calls the task
+        self.collate = collate
+        self.rank = rank
+        self.world = world
+        self.__name__ = "collate"  # the name of the task in Ray Data
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         ((first, end),) = batch.column("bounds").to_pylist()
@@ -224,10 +233,10 @@ class _CollateBlock:
 
 
 def pack(step: int, arrays: Mapping[str, np.ndarray]) -> pa.Table:
-    """One Arrow row: the step, a JSON header with each array's dtype and shape, and each array's bytes.
+    """Return one Arrow row: step, JSON header with dtypes and shapes, and the bytes of each array.
 
     Raises:
-        TypeError: for an array of anything but numbers or booleans.
+        TypeError: for an array of other values than numbers or booleans.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # ascontiguousarray makes a 0-d array 1-d, so shapes are taken from the originals.
@@ -246,7 +255,7 @@ def pack(step: int, arrays: Mapping[str, np.ndarray]) -> pa.Table:
 
 
 def unpack(table: pa.Table, row: int) -> tuple[int, dict[str, np.ndarray]]:
-    """The inverse of ``pack`` for one row of a table; the arrays are read-only views of Arrow's memory."""
+    """Return step and arrays of a row that ``pack`` made; the arrays are read-only views."""
     arrays = {}
     for name, (dtype, shape) in json.loads(table.column("header")[row].as_py()).items():
         buffer = table.column(name)[row].as_buffer()
@@ -256,7 +265,7 @@ def unpack(table: pa.Table, row: int) -> tuple[int, dict[str, np.ndarray]]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """Ray Data's settings for a stream, put on the datasets that are made inside the block."""
+    """Apply the stream's settings of Ray Data to datasets that are made inside the block."""
     import ray.data
 
     logging.getLogger("ray.data").setLevel(logging.WARNING)
@@ -267,7 +276,7 @@ def _settings() -> Iterator[None]:
     context.execution_options.resource_limits = ray.data.ExecutionResources(
         object_store_memory=MAX_BYTES_AHEAD
     )
-    # While training evaluates, nothing moves and nothing is wrong; a stall is noticed where batches are waited for.
+    # While training evaluates, nothing moves. A stall is noticed where the training waits.
     context.execution_no_progress_timeout_s = -1
     context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, _Calm]
     with ray.data.DataContext.current(context):
@@ -275,22 +284,22 @@ def _settings() -> Iterator[None]:
 
 
 class _Calm:
-    """Slows Ray Data's scheduling loop while finished blocks wait to be taken.
+    """Slows the scheduling loop of Ray Data while finished blocks wait to be read.
 
-    A loop that is held back by its limits spins without pause: more than half a core, which training needs.
+    At its limits that loop spins without pause and takes half a core, which training needs.
     """
 
     def before_execution_starts(self, executor: Any) -> None:
         """Nothing to do."""
 
     def on_execution_step(self, executor: Any) -> None:
-        """Pause if the consumer is well supplied."""
+        """Pause if finished blocks wait."""
         try:
             _, output = executor._output_node
             if len(output.output_queue) > 0:
                 time.sleep(0.05)
         except (AttributeError, TypeError):
-            # Another Ray keeps its queue elsewhere: less calm, equally right.
+            # Another version of Ray keeps its queue elsewhere.
             time.sleep(0.001)
 
     def after_execution_succeeds(self, executor: Any) -> None:
@@ -301,10 +310,13 @@ class _Calm:
 
 
 def _own_error(error: BaseException) -> BaseException:
-    """The RaybioError that ``collate`` raised in a task, unwrapped from Ray's layers; or the error itself."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, RaybioError):
-            return seen
-        seen = getattr(seen, "cause", None) or seen.__cause__
+    """Return the RaybioError that ``collate`` raised in a task, without Ray's layers around it.
+
+    Other errors are returned as they are.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, RaybioError):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
     return error

@@ -34,7 +34,7 @@ def run_tasks(tasks: Sequence[Task], compute: Compute, *, verbose: bool = False)
 
     Args:
         tasks: tasks, each of one worker.
-        compute: CPUs and GPUs of a task; None: an equal part of the CPUs, and 1 GPU if there is any.
+        compute: CPUs and GPUs of a task; None: equal parts of the CPUs, and 1 GPU if there is any.
         verbose: show Ray's own logs.
 
     Raises:

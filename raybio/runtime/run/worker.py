@@ -29,7 +29,7 @@ NOTICE_SECONDS = 10.0
 
 
 def work(spec: WorkerSpec) -> None:
-    """Train, and leave ``outcome.json``, or ``failure.json`` for an error that a retry cannot cure."""
+    """Train and write ``outcome.json``, or ``failure.json`` for an error that no retry cures."""
     run = spec.run
     folder = run.folder
     rank = ray.train.get_context().get_world_rank()
