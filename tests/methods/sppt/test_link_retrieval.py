@@ -103,7 +103,7 @@ def test_retrieval_equals_the_loop(kind, metric, block_rows):
 def test_counting_by_comparing_and_by_sorting_agree_with_the_loop(
     monkeypatch, compare_at_most, kind
 ):
-    monkeypatch.setattr(rank_counts, "_compare_at_most", lambda _: compare_at_most)
+    monkeypatch.setattr(rank_counts, "_max_compared", lambda _: compare_at_most)
     monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 100)
     graph, group = problem(scattered=True)
     embedding = embeddings(kind)
