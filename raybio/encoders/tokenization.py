@@ -18,6 +18,7 @@ from tokenizers import Encoding, Tokenizer
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import ConfigError
+from raybio.ops.segments import indptr_from_lengths
 
 if TYPE_CHECKING:
     # For annotations only: processes that collate do not import transformers.
@@ -155,7 +156,7 @@ def _encode(
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
         tokens.append(np.fromiter(ids, dtype, count=sum(sizes)))
         lengths += sizes
-    indptr_R1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    indptr_R1 = indptr_from_lengths(lengths)
     return np.concatenate(tokens), indptr_R1
 
 

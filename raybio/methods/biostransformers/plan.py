@@ -27,6 +27,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.core.randomness import derive_seed, hash_uniform, shuffled_epochs
 from raybio.methods.biostransformers.config import PairPlanConfig
 from raybio.methods.biostransformers.store import ArticleStore
+from raybio.ops.segments import indptr_from_lengths
 
 CHECK_TAGS = frozenset(
     [
@@ -162,7 +163,7 @@ class PairPlan:
     def _bounds(self) -> np.ndarray:
         """Pairs of field f have the numbers ``bounds[f]`` to ``bounds[f + 1] - 1``."""
         sizes = [len(entries) for entries in self._entries_by_field]
-        return np.concatenate([[0], np.cumsum(sizes)])
+        return indptr_from_lengths(sizes)
 
     @cached_property
     def _entries_by_field(self) -> list[np.ndarray]:

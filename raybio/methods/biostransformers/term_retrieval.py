@@ -20,7 +20,7 @@ from raybio.evaluation.evaluator import exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_recall
 from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
-from raybio.ops.segments import expand
+from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.ops.significance import ratio_interval
 
 CUTOFFS = (1, 10, 100)
@@ -51,7 +51,7 @@ class TermQueries:
         text_P = np.repeat(np.arange(len(self.row_Q)), np.diff(self.indptr))
         order = np.argsort(self.indices, kind="stable")
         counts = np.bincount(self.indices, minlength=self.num_terms)
-        return np.concatenate([[0], np.cumsum(counts)]), text_P[order]
+        return indptr_from_lengths(counts), text_P[order]
 
 
 def draw_term_queries(
@@ -79,7 +79,7 @@ def draw_term_queries(
     start_Q = indptr_N1[row_A].astype(np.int64)
     length_Q = (indptr_N1[row_A + 1] - start_Q).astype(np.int64)
     position, _ = expand(start_Q, length_Q)
-    indptr = np.concatenate([[0], np.cumsum(length_Q)])
+    indptr = indptr_from_lengths(length_Q)
     return TermQueries(row_A, num_terms, indptr, np.asarray(term_E)[position].astype(np.int64))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.ops.segments import indptr_from_lengths
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class LabelledPairs:
         """Document -> numbers of its candidate pairs that keep their label."""
         rows = self.store.split_rows(self.split).tolist()
         sizes = [len(self.store.candidates(row)[0]) for row in rows]
-        bound_N1 = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        bound_N1 = indptr_from_lengths(sizes)
         total = int(bound_N1[-1])
         number = np.arange(total)
         if self.fraction < 1 and total:

@@ -20,6 +20,7 @@ from raybio.core.config import fingerprint
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
+from raybio.ops.segments import indptr_from_lengths
 
 OCCURRENCES_AT_ONCE = 1 << 26
 
@@ -127,7 +128,7 @@ def recurring_pairs(
     best_K = np.lexsort((pair_U, -count_U, -score_U))[: config.num_pairs]
     key_K2 = np.stack([first_U[best_K], second_U[best_K]], 1)
     rows = [_documents_with_both(store, *pair) for pair in key_K2.tolist()]
-    indptr_K1 = np.concatenate([[0], np.cumsum([len(row_O) for row_O in rows])])
+    indptr_K1 = indptr_from_lengths([len(row_O) for row_O in rows])
     return RecurringPairs(key_K2, count_U[best_K], score_U[best_K], indptr_K1, np.concatenate(rows))
 
 

@@ -14,6 +14,7 @@ from raybio.evaluation.evaluator import exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_hit, expected_reciprocal_rank
 from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
+from raybio.ops.segments import indptr_from_lengths
 from raybio.ops.significance import ratio_interval
 
 CUTOFFS = (1, 10)
@@ -46,7 +47,7 @@ def retrieve_pairs(
         order_C[first:behind]
         for first, behind in zip(first_Q.tolist(), behind_Q.tolist(), strict=True)
     ]
-    indptr = np.concatenate([[0], np.cumsum(behind_Q - first_Q)])
+    indptr = indptr_from_lengths(behind_Q - first_Q)
     return retrieve(
         cosine_scores(query_QD, candidate_CD), indptr, np.concatenate(gold), collective=collective
     )

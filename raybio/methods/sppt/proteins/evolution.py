@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.methods.sppt.proteins.substitution import frequencies, random_residues, substitute
+from raybio.ops.segments import indptr_from_lengths
 
 # Relative speed of a site: the core of a domain, its middle, its surface, and linkers.
 SPEEDS = (0.1, 0.5, 1.5, 3.0)
@@ -48,7 +49,7 @@ class Proteome(NamedTuple):
         """Return the genes ``gene_K``, in that order."""
         start_K = self.indptr_G1[gene_K]
         length_K = np.diff(self.indptr_G1)[gene_K]
-        indptr_K1 = np.concatenate([[0], np.cumsum(length_K)])
+        indptr_K1 = indptr_from_lengths(length_K)
         position_T = np.arange(indptr_K1[-1]) + np.repeat(start_K - indptr_K1[:-1], length_K)
         return Proteome(
             self.residue_T[position_T], self.speed_T[position_T], indptr_K1, self.ancestor_G[gene_K]
