@@ -49,12 +49,14 @@ from raybio.methods.mtb_mccl.mccl.config import LINEAR
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
-from raybio.methods.relation_graphs import system as relation_graphs
-from raybio.methods.relation_graphs.collate import WordReader, WordTokens, fold_of
 from raybio.methods.relation_graphs.config import Config as RelationGraphsConfig
-from raybio.methods.relation_graphs.graph_accuracy import embed_words
-from raybio.methods.relation_graphs.knn import Spaces, gold_of, probe
+from raybio.methods.relation_graphs.embed_words import embed_words
+from raybio.methods.relation_graphs.evaluate import untrained_encoder
+from raybio.methods.relation_graphs.folds import read_fold
+from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
+from raybio.methods.relation_graphs.sentence_scores import score_probe
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
@@ -321,7 +323,7 @@ def run_words(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, WordStore)
     config = load(RelationGraphsConfig, arguments.config)
     config = override_all(config, {"encoder.source": arguments.model})
-    encoder = relation_graphs.untrained_encoder(config, store).eval()
+    encoder = untrained_encoder(config, store).eval()
     reader = WordReader(
         store, WordTokens(**encoder.word_tokens(store.words, config.encoder)), encoder.max_tokens
     )
@@ -329,30 +331,30 @@ def run_words(arguments: argparse.Namespace) -> str:
     max_tokens = config.memory.max_tokens_per_micro_batch
     words = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
 
-    def spaces(rows: np.ndarray) -> Spaces:
+    def spaces(rows: np.ndarray) -> EmbeddedSentences:
         ranges = [
             np.arange(words.indptr_S1[row], words.indptr_S1[row + 1]) for row in rows.tolist()
         ]
         word_WD = words.word_WD[np.concatenate(ranges)]
-        return Spaces(word_WD, word_WD, gold_of(store, rows))
+        return EmbeddedSentences(word_WD, word_WD, read_gold(store, rows))
 
     rows = []
     f1_by_fold: dict[str, list[float]] = {"weight 1": [], "chosen weight": []}
     for fold in range(1, arguments.folds + 1):
-        parts = fold_of(store, config.data.model_copy(update={"fold": fold}))
+        parts = read_fold(store, config.data.model_copy(update={"fold": fold}))
         train, dev, test = spaces(parts.train), spaces(parts.dev), spaces(parts.test)
         known = spaces(np.union1d(parts.train, parts.dev))
         rules = [
-            config.evaluation.first_rule._replace(probe_positive_weight=weight)
+            config.evaluation.first_settings._replace(probe_positive_weight=weight)
             for weight in CLASS_WEIGHTS
         ]
         on_dev = [
-            probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"]
+            score_probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"]
             for rule in rules
         ]
         best = rules[int(np.argmax(on_dev))]
         for name, rule in {"weight 1": rules[0], "chosen weight": best}.items():
-            found = probe(known, test, store, config.evaluation, rule)
+            found = score_probe(known, test, store, config.evaluation, rule)
             value, low, high = (
                 100 * part for part in found.intervals(np.random.default_rng(0))["re_minus_f1"]
             )

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs.evaluate import (
+from raybio.methods.relation_graphs.evaluate_export import (
     chance_of_fold,
+    evaluate_exports,
     graph_accuracy_of_sentences,
-    judge_together,
 )
 from tests.cli.test_word_maps import evaluate, runs, store
 
@@ -31,7 +31,7 @@ def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_p
     )
     assert done.exit_code == 0
     data = json.loads(out.read_text())
-    expected = judge_together(runs / "cldr" / "export", runs / "clner" / "export", store.path)
+    expected = evaluate_exports(runs / "cldr" / "export", runs / "clner" / "export", store.path)
     assert data["scores"] == expected.intervals()
     assert data["rule"] == {"pair_neighbours": 5, "tag_neighbours": 7, "probe_positive_weight": 1.0}
     f1 = 100 * data["scores"]["ner_f1"]["value"]

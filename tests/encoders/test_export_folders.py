@@ -17,7 +17,8 @@ from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
 from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.relation_graphs.config import WordEncoderConfig
-from raybio.methods.relation_graphs.encoder import build_word_encoder, export_word_encoder
+from raybio.methods.relation_graphs.encoder import build_word_encoder
+from raybio.methods.relation_graphs.export import export_word_encoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder

@@ -19,14 +19,14 @@ from raybio.experiments.fold_evaluation import FoldEvaluation, FoldScores, fold_
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
-from raybio.methods.relation_graphs.collate import fold_of
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
-from raybio.methods.relation_graphs.evaluate import (
+from raybio.methods.relation_graphs.evaluate_export import (
     WordModel,
+    evaluate_exports,
     graph_accuracy_of_sentences,
-    judge_together,
 )
+from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
@@ -212,7 +212,7 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_al
     system = relation_graphs.build(whole.run.config, whole.run.store)
     store = open_store(whole.run.store, WordStore)
     both = {
-        row for split in ("train", "dev") for row in getattr(fold_of(store, FoldConfig()), split)
+        row for split in ("train", "dev") for row in getattr(read_fold(store, FoldConfig()), split)
     }
     assert set(system.collate.rows.tolist()) == both
     for _ in fit(system, whole.run.config):
@@ -288,7 +288,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     )
     place = TrialResources(1.0, 0.0, 1, "")
     run_tasks_here([done], place)
-    judged = judge_together(export, export, store.path).intervals()
+    judged = evaluate_exports(export, export, store.path).intervals()
     expected = {name: one["value"] for name, one in judged.items()}
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
     found = done.known()

@@ -8,7 +8,7 @@ import pytest
 
 from raybio.core.records import read_record, write_record
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
-from raybio.methods.relation_graphs.evaluate import judge_together
+from raybio.methods.relation_graphs.evaluate_export import evaluate_exports
 from raybio.methods.relation_graphs.prepare import prepare_words
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
@@ -57,7 +57,7 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
     result = read_record(tmp_path / "runs" / "joint" / "result.json", "result")
     assert result["config"]["data"]["fold"] == 2
     export = tmp_path / "runs" / "joint" / "export"
-    judged = judge_together(export, export, store).intervals()
+    judged = evaluate_exports(export, export, store).intervals()
     for name, one in result["final"]["scores"]["trained"]["test"].items():
         assert judged[name]["value"] == pytest.approx(one["value"], abs=1e-5), name
 

@@ -32,12 +32,12 @@ def entities_relations(
         check_writable_file(out)
     relation_folder = model_folder(relations, "--relations")
     entity_folder = model_folder(entities, "--entities")
-    from raybio.methods.relation_graphs.evaluate import chance_of_fold, judge_together
+    from raybio.methods.relation_graphs.evaluate_export import chance_of_fold, evaluate_exports
     from raybio.methods.relation_graphs.report import report_data, report_markdown
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 
-    judged = judge_together(relation_folder, entity_folder, store, say=print)
+    judged = evaluate_exports(relation_folder, entity_folder, store, say=print)
     chance = chance_of_fold(relation_folder, open_store(store, WordStore))
     intervals = judged.intervals()
     rule = judged.rule
@@ -71,7 +71,7 @@ def sentence_graphs(
     import numpy as np
 
     from raybio.core.markdown import markdown_table
-    from raybio.methods.relation_graphs.evaluate import graph_accuracy_of_sentences
+    from raybio.methods.relation_graphs.evaluate_export import graph_accuracy_of_sentences
     from raybio.ops.significance import mean_interval
 
     rows = []

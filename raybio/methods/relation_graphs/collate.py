@@ -1,207 +1,30 @@
-"""Which sentences train, and collation of a step of CLDR, CLGS or CLNER.
+"""Collate."""
 
-Shape letters as in ``RelationGraphBatch``.
-
-Sentences of words as the arrays of a ``WordBatch``.
-
-Shape letters: V distinct words of the store, E tokens of these end to end, W words of a sentence, T tokens of the
-batch.
-"""
-
-import hashlib
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from raybio.core.batch import IGNORED_LABEL, shard
+from raybio.core.batch import shard
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, shuffled_epochs
-from raybio.methods.relation_graphs.config import FoldConfig, GraphsConfig, SamplesConfig
+from raybio.methods.relation_graphs.config import GraphsConfig, SamplesConfig
 from raybio.methods.relation_graphs.graphs import (
-    NOBODY,
     Graph,
     Sentence,
-    draw_samples,
     pair_graphs,
-    sentence_of,
+    read_sentence,
     whole_graphs,
 )
+from raybio.methods.relation_graphs.node_features import NodeFeatures
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
+from raybio.methods.relation_graphs.word_reader import Arrays, WordReader
 
 GraphKind = Literal["pairs", "whole"]
-
-
-VALIDATION_SEED = 42
-"""The authors'."""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Rows of a fold, ascending."""
-
-    train: np.ndarray
-    dev: np.ndarray
-    test: np.ndarray
-
-
-def fold_of(store: WordStore, config: FoldConfig) -> Fold:
-    """The rows of a fold.
-
-    Raises:
-        ConfigError: if the store has no such fold.
-    """
-    train, dev, test = (store.fold_rows(config.fold, split) for split in ("train", "dev", "test"))
-    if not len(dev) and config.validation_share:
-        # As the authors draw them, from Python's own generator and the fold's own order: the very same sentences.
-        size = int(config.validation_share * len(train))
-        chosen = np.zeros(len(train), dtype=bool)
-        chosen[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
-        train, dev = train[~chosen], train[chosen]
-    return Fold(
-        np.union1d(train, dev) if config.train_on_validation else np.sort(train),
-        np.sort(dev),
-        np.sort(test),
-    )
-
-
-@dataclass(frozen=True)
-class NodeFeatures:
-    """What an encoder that is not trained says of the words of a store: a file of float32 (W, F), all sentences.
-
-    Attributes:
-        path: of the file, in numpy's format.
-        indptr_N1: words of each sentence.
-    """
-
-    path: Path
-    indptr_N1: np.ndarray
-
-    def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
-        """Features (K, F) of words of a sentence, which count from 0."""
-        return np.asarray(
-            _mapped(self.path)[self.indptr_N1[row] + np.asarray(word_K, dtype=np.int64)]
-        )
-
-    @property
-    def width(self) -> int:
-        """F."""
-        return int(_mapped(self.path).shape[1])
-
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class WordTokens:
-    """How an encoder reads the words of a store.
-
-    Attributes:
-        token_E: token ids of all distinct words, end to end.
-        indptr_V1: word v is ``token_E[indptr_V1[v] : indptr_V1[v + 1]]``.
-        prefix_ids: what stands before a sentence; its first token is "word 0".
-        suffix_ids: what stands behind it.
-        first_only: whether a word is its first token's state, and not the mean of all of them.
-        spelling: hex digest of the words as they are read.
-    """
-
-    token_E: np.ndarray
-    indptr_V1: np.ndarray
-    prefix_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
-    first_only: bool
-    spelling: str
-
-
-@dataclass(frozen=True)
-class WordReader:
-    """Sentences as an encoder reads them.
-
-    Attributes:
-        store: the sentences.
-        tokens: the encoder's way of reading words.
-        max_tokens: most tokens of a sentence, special ones included.
-    """
-
-    store: WordStore
-    tokens: WordTokens
-    max_tokens: int
-
-    def __post_init__(self) -> None:
-        """Every word must be read: one without a vector could be nobody's neighbour and would still be counted.
-
-        Raises:
-            ConfigError: if a sentence has more tokens than ``max_tokens``.
-        """
-        tokens, pointers_N1 = self.tokens, np.asarray(self.store.indptr_N1)
-        sum_W1 = np.cumsum(np.concatenate([[0], np.diff(tokens.indptr_V1)[self.store.word_T]]))
-        size_N = np.diff(sum_W1[pointers_N1]) + len(tokens.prefix_ids) + len(tokens.suffix_ids)
-        if len(size_N) and size_N.max() > self.max_tokens:
-            longest = int(size_N.argmax())
-            raise ConfigError(
-                f"{self.store.path}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} sentences have more than "
-                f"the {self.max_tokens:,} tokens that the encoder reads, sentence "
-                f"{self.store.orig_ids[longest] or longest} {size_N[longest]:,}; want encoder.max_length of at least "
-                "that, an encoder that reads so many, or such sentences divided"
-            )
-
-    def arrays(self, rows: Sequence[int]) -> Arrays:
-        """The arrays of a ``WordBatch``."""
-        read = [self._read(self.store.sentence(row)) for row in rows]
-        token_T = np.concatenate([np.zeros(0, np.int64), *(token_K for token_K, _ in read)])
-        return {
-            "token_T": token_T.astype(np.int32),
-            "indptr_R1": np.cumsum([0, *(len(token_K) for token_K, _ in read)], dtype=np.int64),
-            "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int32),
-            "word_T": np.concatenate([np.zeros(0, np.int64), *(word_K for _, word_K in read)]),
-            "word_indptr_R1": self.word_pointers(rows),
-        }
-
-    @property
-    def digest(self) -> str:
-        """16 hex digits that change with anything that changes the tokens of a sentence."""
-        tokens = self.tokens
-        numbers = [
-            *tokens.prefix_ids,
-            -1,
-            *tokens.suffix_ids,
-            -1,
-            int(tokens.first_only),
-            self.max_tokens,
-        ]
-        found = hashlib.sha256(
-            np.array(numbers, dtype=np.int64).tobytes() + tokens.spelling.encode()
-        )
-        for part in (tokens.token_E, tokens.indptr_V1):
-            found.update(part.astype(np.int64).tobytes())
-        return found.hexdigest()[:16]
-
-    def word_pointers(self, rows: Sequence[int]) -> np.ndarray:
-        """Where the words of each sentence begin, (R + 1,), the word 0 of each included."""
-        return np.cumsum([0, *(len(self.store.sentence(row)) + 1 for row in rows)], dtype=np.int64)
-
-    def _read(self, word_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of a sentence, and the word that each is of."""
-        tokens = self.tokens
-        size_W = np.diff(tokens.indptr_V1)[word_W]
-        owner_K = np.repeat(np.arange(len(word_W)), size_W)
-        offset_K = np.arange(len(owner_K)) - (np.cumsum(size_W) - size_W)[owner_K]
-        token_K = tokens.token_E[tokens.indptr_V1[word_W][owner_K] + offset_K]
-        word_K = owner_K + 1
-        if tokens.first_only:
-            word_K = np.where(offset_K == 0, word_K, NO_WORD)
-        before_K = np.full(len(tokens.prefix_ids), NO_WORD)
-        before_K[:1] = 0
-        after_K = np.full(len(tokens.suffix_ids), NO_WORD)
-        return (
-            np.concatenate([tokens.prefix_ids, token_K, tokens.suffix_ids]).astype(np.int64),
-            np.concatenate([before_K, word_K, after_K]),
-        )
 
 
 @dataclass(frozen=True)
@@ -308,7 +131,7 @@ class RelationGraphCollate:
         tag_W = np.concatenate(
             [np.zeros(0, np.int64), *([-1, *_tags(store, row)] for row in rows)]
         ).astype(np.int64)
-        sample_WK = np.full((len(tag_W), self.samples.num_samples), NOBODY, dtype=np.int64)
+        sample_WK = np.full((len(tag_W), self.samples.num_samples), NO_SAMPLE, dtype=np.int64)
         asked_M = np.flatnonzero(tag_W >= 0)
         rng = np.random.default_rng(derive_seed(key, "samples"))
         sample_WK[asked_M] = draw_samples(
@@ -316,7 +139,7 @@ class RelationGraphCollate:
         )
         start = int(self.reader.word_pointers(rows[:first])[-1])
         own = slice(start, start + num_words)
-        sample_tag_WK = np.where(sample_WK == NOBODY, -1, tag_W[sample_WK])
+        sample_tag_WK = np.where(sample_WK == NO_SAMPLE, -1, tag_W[sample_WK])
         return {
             "tag_W": tag_W[own],
             "sample_WK": sample_WK[own],
@@ -326,17 +149,9 @@ class RelationGraphCollate:
 
 @lru_cache(maxsize=65536)
 def _sentence(store: WordStore, row: int) -> Sentence:
-    return sentence_of(store, row)
+    return read_sentence(store, row)
 
 
 @lru_cache(maxsize=65536)
 def _tags(store: WordStore, row: int) -> tuple[int, ...]:
     return tuple(tags_of(store, row).tolist())
-
-
-@lru_cache(maxsize=2)
-def _mapped(path: Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r")
-
-
-NO_WORD = -1

@@ -25,7 +25,7 @@ class SamplesConfig(BaseConfig):
         return self
 
 
-NegativeRule = Literal["entities", "last_words"]
+NegativeChoice = Literal["entities", "last_words"]
 
 
 class GraphsConfig(BaseConfig):
@@ -34,7 +34,7 @@ class GraphsConfig(BaseConfig):
     num_negatives: int = Field(
         8, ge=1, description="false graphs beside each true one, fewer where there are not enough"
     )
-    negatives: NegativeRule = Field(
+    negatives: NegativeChoice = Field(
         "entities",
         description="words that may not replace one end of a relation: entities, all words of the entities to which "
         "the other end is related (the paper); last_words, their last words alone (the authors' code)",
@@ -106,7 +106,7 @@ class FoldConfig(BaseConfig):
     )
 
 
-class NeighbourConfig(BaseConfig):
+class KnnConfig(BaseConfig):
     """How words and pairs are judged in evaluations."""
 
     pair_neighbours: tuple[Count, ...] = Field(
@@ -144,9 +144,11 @@ class NeighbourConfig(BaseConfig):
     )
 
     @property
-    def first_rule(self) -> "Rule":
+    def first_settings(self) -> "KnnSettings":
         """The first numbers: the only ones, where there is nothing to choose."""
-        return Rule(self.pair_neighbours[0], self.tag_neighbours[0], self.probe_positive_weights[0])
+        return KnnSettings(
+            self.pair_neighbours[0], self.tag_neighbours[0], self.probe_positive_weights[0]
+        )
 
     @property
     def has_choice(self) -> bool:
@@ -200,7 +202,7 @@ class Config(TrainingConfig):
     samples: SamplesConfig = SamplesConfig()
     objective: GraphObjectiveConfig = GraphObjectiveConfig()
     plan: SentencePlanConfig = SentencePlanConfig()
-    evaluation: NeighbourConfig = NeighbourConfig()
+    evaluation: KnnConfig = KnnConfig()
     schedule: ScheduleConfig = ScheduleConfig(
         max_steps=8640,  # 20 epochs of 3,460 sentences
         checkpoint_every_steps=432,
@@ -246,7 +248,7 @@ DEMO = Config(
 """Settings for the embedded simulated sentences on two CPU cores: a minute."""
 
 
-class Rule(NamedTuple):
+class KnnSettings(NamedTuple):
     """How many neighbours vote on a pair, and on a tag, and what a related pair counts for in the linear probe."""
 
     pair_neighbours: int

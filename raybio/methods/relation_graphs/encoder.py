@@ -1,34 +1,20 @@
-"""Encoders of the words of sentences: CharacterBERT, or any transformer with words made of their pieces.
-
-Shape letters: R sentences, L padded length, W words of all sentences, D width, V distinct words.
-
-A trained word encoder as a folder: the transformer as others load it, and what is trained beside it.
-
-Small graphs to states of their nodes: one graph convolution (Kipf and Welling, 2017) by torch_geometric.
-
-Shape letters: N nodes, E edges, D width.
-"""
+"""Encoder."""
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
 from transformers import PreTrainedConfig
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError
-from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
-from raybio.encoders.export import export_text_encoder
-from raybio.encoders.model_card import model_card
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states
@@ -42,7 +28,6 @@ from raybio.methods.relation_graphs.character_bert.model import (
     CharacterBert,
     build_character_bert,
     check_kept_layers,
-    save_character_bert,
 )
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.ops.grouped import grouped_mean
@@ -235,97 +220,3 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
         if weight is first:
             return
         weight.requires_grad_(False)
-
-
-SETTINGS = "words.json"
-
-
-_USAGE = """`encoder.source` of a raybio job, or `raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`."""
-
-
-def export_word_encoder(
-    encoder: WordEncoder,
-    directory: str | Path,
-    *,
-    card: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> Path:
-    """Write transformer, tokenizer if it has one, heads and settings; an older export is replaced.
-
-    Args:
-        encoder: what to export; not changed.
-        directory: the folder to write.
-        card: see ``export_text_encoder``.
-        settings: what whoever judges words by it has to know, as plain JSON.
-
-    Returns:
-        ``directory``.
-    """
-    with atomic_folder(Path(directory)) as folder:
-        if isinstance(encoder.body, TextEncoder):
-            export_text_encoder(encoder.body, folder, card=card)
-        else:
-            save_character_bert(encoder.body, folder)
-            facts = f"A CharacterBERT of {encoder.model_config.num_hidden_layers} layers, width {encoder.width}."
-            text = model_card(
-                card, default_name="CharacterBERT", tags=["raybio"], facts=facts, usage=_USAGE
-            )
-            (folder / "README.md").write_text(text, encoding="utf-8")
-        heads = {
-            name: weight
-            for name, weight in encoder.state_dict().items()
-            if name.startswith("head.")
-        }
-        save_file(
-            {name: weight.detach().cpu().contiguous() for name, weight in heads.items()},
-            folder / HEADS,
-        )
-        (folder / SETTINGS).write_text(
-            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
-        )
-    return Path(directory)
-
-
-Activation = Literal["relu", "tanh"]
-
-
-class GraphEncoder(nn.Module):
-    """act(A X W + b), with an A that adds to each node's own state that of its neighbours.
-
-    Attributes:
-        convolution: W and b.
-        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR); None: D^-1/2 (A + I)
-            D^-1/2, with D the degrees of A + I (CLGS).
-        activation: "relu" or "tanh".
-    """
-
-    def __init__(self, width: int, *, self_loop: float | None, activation: Activation) -> None:
-        """Kaiming-normal weights drawn by torch's generator, biases zero."""
-        super().__init__()
-        is_normalised = self_loop is None
-        self.convolution = GCNConv(
-            width, width, normalize=is_normalised, add_self_loops=is_normalised
-        )
-        nn.init.kaiming_normal_(self.convolution.lin.weight)
-        self.self_loop, self.activation = self_loop, activation
-
-    def forward(self, feature_ND: Tensor, head_E: Tensor, tail_E: Tensor) -> Tensor:
-        """States (N, D) of nodes.
-
-        Args:
-            feature_ND: features of the nodes of any number of graphs.
-            head_E: one node of each edge.
-            tail_E: the other; each edge stands in both directions, and loops are added here.
-        """
-        edge_2E, weight_E = torch.stack([head_E, tail_E]), None
-        if self.self_loop is not None:
-            loop_N = torch.arange(len(feature_ND), device=head_E.device)
-            weight_E = torch.cat(
-                [
-                    feature_ND.new_full((len(head_E),), 1 - self.self_loop),
-                    feature_ND.new_full((len(loop_N),), self.self_loop),
-                ]
-            )
-            edge_2E = torch.cat([edge_2E, loop_N.expand(2, -1)], dim=1)
-        state_ND = self.convolution(feature_ND, edge_2E, weight_E)
-        return torch.relu(state_ND) if self.activation == "relu" else torch.tanh(state_ND)

@@ -1,247 +1,203 @@
-"""Exported models of words, judged together: relations in the space of one, entities in that of another (§6.3)."""
+"""Evaluate."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs import system as relation_graphs
-from raybio.methods.relation_graphs.collate import (
-    RelationGraphCollate,
-    WordReader,
-    WordTokens,
-    fold_of,
-)
+from raybio.core.final_report import Stage
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed
+from raybio.encoders.transformer import seeded_weights
+from raybio.evaluation.evaluator import Evaluator, ModelScores
+from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config
-from raybio.methods.relation_graphs.encoder import SETTINGS, WordEncoder
-from raybio.methods.relation_graphs.graph_accuracy import embed_words, validate
-from raybio.methods.relation_graphs.knn import (
-    Judged,
-    Spaces,
-    chance_scores,
-    choose_rule,
-    gold_of,
-    judge,
+from raybio.methods.relation_graphs.embed_words import embed_words
+from raybio.methods.relation_graphs.encoder import (
+    WordEncoder,
+    build_word_encoder,
+    read_heads,
 )
-from raybio.methods.relation_graphs.loss import RelationGraphs
+from raybio.methods.relation_graphs.export import export_word_encoder
+from raybio.methods.relation_graphs.folds import Fold
+from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
+from raybio.methods.relation_graphs.graph_accuracy import GraphValidation, validate_graphs
+from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
+from raybio.methods.relation_graphs.knn import predict_by_knn
+from raybio.methods.relation_graphs.objective import RelationGraphHead, RelationGraphObjective
+from raybio.methods.relation_graphs.sentence_scores import (
+    SentenceScores,
+    choose_settings,
+    most_frequent_scores,
+    score_sentences,
+)
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.store.store import open_store
-from raybio.training.collective import SingleProcess
+
+SHOWN_IN_TRAINING = ("ner_f1", "re_minus_f1", "re_f1")
+
+
+def _encoder(config: Config, store: WordStore) -> WordEncoder:
+    """Encoder and head as training begins with them."""
+    encoder = build_word_encoder(
+        config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=store.count_by_word
+    )
+    is_whole = config.model == "clgs"
+    with seeded_weights(derive_seed(config.seed, "head")):
+        graph = None
+        if config.model != "clner":
+            self_loop = None if is_whole else config.objective.self_loop
+            graph = GraphEncoder(
+                encoder.width, self_loop=self_loop, activation="tanh" if is_whole else "relu"
+            )
+        encoder.head = RelationGraphHead(
+            graph,
+            encoder.width,
+            has_tags=config.model in ("clner", "joint"),
+            projection_width=config.objective.projection_width if is_whole else None,
+        )
+    return encoder
+
+
+def trained_encoder(config: Config, folder: Path, store: WordStore) -> WordEncoder:
+    """Encoder and head as a run of this configuration exported them to ``folder``.
+
+    Raises:
+        ConfigError: if they cannot be loaded.
+    """
+    changed = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
+    encoder = _encoder(
+        config.model_copy(update={"encoder": config.encoder.model_copy(update=changed)}), store
+    )
+    saved = {name.removeprefix("head."): part for name, part in read_heads(str(folder)).items()}
+    try:
+        head_of(encoder).load_state_dict(saved)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{folder}: its heads do not fit its settings ({error}); export it again"
+        ) from None
+    return encoder
+
+
+def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
+    """Encoder and head before training; words are in the space of tags as they are.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded.
+    """
+    encoder = _encoder(config, store)
+    head_of(encoder).entity = None  # a map that nothing has trained
+    return encoder
+
+
+def head_of(encoder: WordEncoder) -> RelationGraphHead:
+    """What is trained beside the encoder."""
+    assert isinstance(encoder.head, RelationGraphHead)
+    return encoder.head
 
 
 @dataclass(frozen=True)
-class WordModel:
-    """An exported model of words.
-
-    Attributes:
-        config: of the run that trained it.
-        encoder: with its heads, in evaluation mode.
-    """
+class EntityRelationEvaluator(Evaluator):
+    """Entities and relations predicted in sentences that were held out."""
 
     config: Config
-    encoder: WordEncoder
+    collate: RelationGraphCollate
+    objective: RelationGraphObjective
+    fold: Fold
 
-    @classmethod
-    def load(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
-        """Read what a run of ``relation_graphs`` exported.
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the validation sentences, by the best number of neighbours."""
+        validation = self._validation(model, self.fold.dev, collective)
+        metrics = dict(validation.metrics())
+        some = self.fold.dev[: self.config.evaluation.num_sentences_in_training]
+        if len(some):
+            bank, asked = (
+                self._spaces(model, rows, collective) for rows in (self.fold.train, some)
+            )
+            found = predict_by_knn(bank, asked, self._store, self.config.evaluation)
+            rule = found.best_settings(self.config.evaluation.first_settings)
+            values = found.scores(rule).values
+            metrics |= {name: values[name] for name in SHOWN_IN_TRAINING}
+            metrics |= {
+                "pair_neighbours": rule.pair_neighbours,
+                "tag_neighbours": rule.tag_neighbours,
+            }
+        return {f"val/{name}": float(value) for name, value in metrics.items()} | validation.spread
 
-        Args:
-            folder: the export.
-            store: what its run had.
-            device: where it works; None: on a GPU if there is one.
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder before training, without a tag head."""
+        initial = untrained_encoder(self.config, self._store)
+        # CharacterBERT learns the letters of all words.
+        initial.word_tokens(self._store.words, self.config.encoder)
+        return initial
 
-        Raises:
-            ConfigError: if the folder is no such export, or its run had another store.
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the sentences of dev and test.
+
+        Test sentences have the validation sentences too among their neighbours.
         """
-        config = _config_of(folder, store)
-        encoder = relation_graphs.trained_encoder(config, Path(folder).expanduser(), store)
-        return cls(config, _ready(encoder, device))
-
-    def untrained(self, store: WordStore) -> "WordModel":
-        """As it was before its run.
-
-        Raises:
-            ConfigError: if the encoder that it began with is no longer there.
-        """
-        device = next(self.encoder.parameters()).device.type
-        return WordModel(
-            self.config, _ready(relation_graphs.untrained_encoder(self.config, store), device)
+        evaluation, store, fold = self.config.evaluation, self._store, self.fold
+        has_dev = len(fold.dev) > 0 and not self.config.data.train_on_validation
+        bank = self._spaces(model, np.union1d(fold.train, fold.dev), collective)
+        test = self._spaces(model, fold.test, collective)
+        rule = evaluation.first_settings
+        results: dict[str, SentenceScores] = {}
+        chance: dict[str, Any] = {}
+        if has_dev:
+            train = self._spaces(model, fold.train, collective)
+            dev = self._spaces(model, fold.dev, collective)
+            rule = choose_settings(train, dev, store, evaluation)
+            results["dev"] = score_sentences(train, dev, store, evaluation, rule)
+            chance["dev"] = most_frequent_scores(train.gold, dev.gold, store)
+        results["test"] = score_sentences(bank, test, store, evaluation, rule)
+        chance["test"] = most_frequent_scores(bank.gold, test.gold, store)
+        validation = self._validation(model, fold.test, collective)
+        return ModelScores(
+            scores={split: result.intervals() for split, result in results.items()},
+            chance=chance,
+            spread=validation.spread,
+            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            details={"rules": rule._asdict(), "graphs": validation.metrics()},
         )
 
-    def words(self, store: WordStore, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Words of sentences: as they are, and where tags are to be found."""
-        reader = WordReader(
-            store,
-            WordTokens(**self.encoder.word_tokens(store.words, self.config.encoder)),
-            self.encoder.max_tokens,
+    def export(self, encoder: WordEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
+        """The encoder with all that it takes to find relations and entities."""
+        settings = {
+            "trained_by": "relation_graphs",
+            "config": self.config.to_mapping(),
+            "store": self._store.digest,  # its folds are no other store's
+        }
+        return export_word_encoder(encoder, folder, card=card, settings=settings)
+
+    @property
+    def _store(self) -> WordStore:
+        return self.collate.reader.store
+
+    def _spaces(
+        self, model: Encoder, rows: np.ndarray, collective: Collective
+    ) -> EmbeddedSentences:
+        assert isinstance(model, WordEncoder)
+        words = embed_words(
+            model, self.collate.reader, rows, collective, max_tokens=self._max_tokens
         )
-        max_tokens = self.config.memory.max_tokens_per_micro_batch
-        words = embed_words(self.encoder, reader, rows, SingleProcess(), max_tokens=max_tokens)
         with torch.no_grad():
-            return words.word_WD, relation_graphs.head_of(self.encoder).tag_space(words.word_WD)
+            tag_WD = head_of(model).tag_space(words.word_WD)
+        return EmbeddedSentences(words.word_WD, tag_WD, read_gold(self._store, rows))
 
-
-def _config_of(folder: str | Path, store: WordStore) -> Config:
-    try:
-        told: Mapping[str, Any] = json.loads(
-            (Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8")
-        )
-        config, trained_on = Config.from_mapping(told["config"]), told["store"]
-    except (OSError, KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"
-        ) from None
-    if trained_on != store.digest:
-        raise ConfigError(
-            f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
-            "store of its run"
-        )
-    return config
-
-
-def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
-    """Return what the most frequent labels of the fold of an exported model score on its test sentences.
-
-    Raises:
-        ConfigError: if the folder is no such export, or its run had another store.
-    """
-    parts = fold_of(store, _config_of(folder, store).data)
-    bank, asked = gold_of(store, np.union1d(parts.train, parts.dev)), gold_of(store, parts.test)
-    return {name: one["value"] for name, one in chance_scores(bank, asked, store).items()}
-
-
-def judge_together(
-    relations: str | Path,
-    entities: str | Path,
-    store_path: str | Path,
-    *,
-    is_untrained: bool = False,
-    device: str | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> Judged:
-    """Scores of the test sentences of the models' fold: pairs in the space of one, tags in that of the other.
-
-    Neighbours are the fold's training and validation sentences. How many of them vote is what the models' runs were
-    given or, of several numbers, the one that is best on the validation sentences.
-
-    Args:
-        relations: export of a run; may be the same as ``entities``.
-        entities: export of a run with tags (CLNER, or both).
-        store_path: prepared sentences.
-        is_untrained: judge what the first one's run began with, in place of both.
-        device: where models work; None: on a GPU if there is one.
-        say: told what is being done.
-
-    Raises:
-        ConfigError: if a folder is no export, the models were trained on different folds or on another store, or the
-            second one knows no tags.
-        StoreError: if the store is missing, damaged or of another kind.
-    """
-    store = open_store(store_path, WordStore)
-    models = [WordModel.load(relations, store, device)] * 2
-    if entities != relations:
-        models[1] = WordModel.load(entities, store, device)
-    if relation_graphs.head_of(models[1].encoder).entity is None:
-        raise ConfigError(
-            f"{entities}: model={models[1].config.model} has no space of tags; want clner or joint"
-        )
-    folds = {model.config.data.fold for model in models}
-    if len(folds) > 1:
-        raise ConfigError(
-            f"{relations} was trained on fold {models[0].config.data.fold} and {entities} on fold "
-            f"{models[1].config.data.fold}: one of them knows test sentences of the other. Want two of one fold"
-        )
-    if is_untrained:
-        models = [models[0].untrained(store)] * 2
-    config = models[0].config
-    parts = fold_of(store, config.data)
-    evaluation = config.evaluation.model_copy(
-        update={"tag_neighbours": models[1].config.evaluation.tag_neighbours}
-    )
-
-    def spaces(rows: np.ndarray) -> Spaces:
-        say(f"embedding {len(rows):,} sentences")
-        pair_WD, tag_WD = models[0].words(store, rows)
-        if models[1] is not models[0]:
-            tag_WD = models[1].words(store, rows)[1]
-        return Spaces(pair_WD, tag_WD, gold_of(store, rows))
-
-    rule = evaluation.first_rule
-    if evaluation.has_choice:
-        for name, model in zip((relations, entities), models, strict=True):
-            _demand_unseen(name, fold_of(store, model.config.data).train, parts.dev)
-        rule = choose_rule(
-            spaces(np.setdiff1d(parts.train, parts.dev)), spaces(parts.dev), store, evaluation
-        )
-    return judge(
-        spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule
-    )
-
-
-def _demand_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
-    """Refuse to choose by sentences that a model was trained on."""
-    if known := len(np.intersect1d(train, dev)):
-        raise ConfigError(
-            f"{name} was trained on {known:,} of the {len(dev):,} validation sentences by which the numbers of "
-            "neighbours are to be chosen; want two runs of one data.validation_share, or one number each"
+    def _validation(
+        self, model: Encoder, rows: np.ndarray, collective: Collective
+    ) -> GraphValidation:
+        assert isinstance(model, WordEncoder)
+        objective = replace(self.objective, head=head_of(model))
+        return validate_graphs(
+            model, objective, self.collate, rows, collective, max_tokens=self._max_tokens
         )
 
-
-def graph_accuracy_of_sentences(
-    folder: str | Path,
-    store_path: str | Path,
-    device: str | None = None,
-    num_negatives: int | None = None,
-) -> np.ndarray:
-    """How often each test sentence of the model's fold (CLGS), or its related pairs (CLDR), has its true graph nearest.
-
-    False graphs beside it are drawn from the run's seed.
-
-    Args:
-        folder: export of a run.
-        store_path: prepared sentences.
-        device: where the model works; None: on a GPU if there is one.
-        num_negatives: false graphs beside each true one, or all that there are; None: as many as in training.
-
-    Returns:
-        The share of each sentence that has true and false graphs, float64 in 0 to 1; at least one.
-
-    Raises:
-        ConfigError: if the folder is no export, its model has no graphs, or what its run began with is not there.
-        StoreError: if the store is missing, damaged or of another kind.
-    """
-    store = open_store(store_path, WordStore)
-    model = WordModel.load(folder, store, device)
-    if relation_graphs.head_of(model.encoder).graph is None:
-        raise ConfigError(
-            f"{folder}: is a {model.config.model}, which has no graphs; want cldr, clgs or joint"
-        )
-    system = relation_graphs.build(model.config, store_path)
-    assert isinstance(system.collate, RelationGraphCollate) and isinstance(
-        system.objective, RelationGraphs
-    )
-    model.words(store, np.zeros(0, dtype=np.int64))  # CharacterBERT learns the letters
-    objective = replace(system.objective, head=relation_graphs.head_of(model.encoder))
-    collate = system.collate
-    if num_negatives is not None:
-        graphs = collate.graphs.model_copy(update={"num_negatives": num_negatives})
-        collate = replace(collate, graphs=graphs)
-    rows = fold_of(store, model.config.data).test
-    max_tokens = model.config.memory.max_tokens_per_micro_batch
-    found = validate(
-        model.encoder, objective, collate, rows, SingleProcess(), max_tokens=max_tokens
-    )
-    if not len(found.accuracy_S):
-        raise ConfigError(
-            f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false graphs"
-        )
-    return found.accuracy_S
-
-
-def _ready(encoder: WordEncoder, device: str | None) -> WordEncoder:
-    return encoder.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    @property
+    def _max_tokens(self) -> int:
+        return self.config.memory.max_tokens_per_micro_batch

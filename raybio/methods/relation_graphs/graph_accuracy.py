@@ -1,15 +1,5 @@
-"""Do sentences that were held out have their true graphs nearest? The loss on them, and how often they have.
+"""Graph accuracy."""
 
-Shape letters as in ``RelationGraphBatch``.
-
-Embeddings of the words of stored sentences, and those of an encoder that is not trained, kept beside the store.
-
-W words of some sentences, D width.
-"""
-
-import fcntl
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -20,20 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.digest import weights_digest
-from raybio.core.errors import StoreError
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
-from raybio.methods.relation_graphs.collate import NodeFeatures, RelationGraphCollate, WordReader
+from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.encoder import WordEncoder
-from raybio.methods.relation_graphs.loss import RelationGraphs
+from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.ops.spread import spread_metrics
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 
 
-class Validation(NamedTuple):
+class GraphValidation(NamedTuple):
     """Of held-out sentences.
 
     Attributes:
@@ -56,15 +44,15 @@ class Validation(NamedTuple):
         )
 
 
-def validate(
+def validate_graphs(
     model: WordEncoder,
-    objective: RelationGraphs,
+    objective: RelationGraphObjective,
     collate: RelationGraphCollate,
     rows: np.ndarray,
     collective: Collective,
     *,
     max_tokens: int,
-) -> Validation:
+) -> GraphValidation:
     """Judge by the loss; false graphs and samples are drawn from the run's seed, and are the same at every step.
 
     Args:
@@ -111,7 +99,7 @@ def validate(
     is_word_W = torch.ones(len(word_WD), dtype=torch.bool, device=device)
     is_word_W[torch.from_numpy(collate.reader.word_pointers(rows.tolist())[:-1]).to(device)] = False
     log_likelihood = -sum(means.values()) if has_all else math.nan
-    return Validation(
+    return GraphValidation(
         log_likelihood, np.concatenate(accuracies), spread_metrics(word_WD[is_word_W])
     )
 
@@ -130,70 +118,3 @@ def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
     is_found_A = (similarity[first_A] > best_other_A)[is_asked_A]
     num_S = np.bincount(sentence_A)
     return np.bincount(sentence_A, is_found_A)[num_S > 0] / num_S[num_S > 0]
-
-
-class EmbeddedWords(NamedTuple):
-    """Words, sentence by sentence.
-
-    Attributes:
-        word_WD: float32, on the model's device.
-        indptr_S1: words of each sentence.
-        rows: sentences of the store.
-    """
-
-    word_WD: Tensor
-    indptr_S1: np.ndarray
-    rows: np.ndarray
-
-
-def embed_words(
-    model: WordEncoder,
-    reader: WordReader,
-    rows: np.ndarray,
-    collective: Collective,
-    *,
-    max_tokens: int,
-) -> EmbeddedWords:
-    """Embed the words of sentences, without gradient, divided over the workers."""
-
-    def read(some: np.ndarray) -> WordBatch:
-        return WordBatch.from_arrays(reader.arrays(some.tolist()))
-
-    embedded_WD = embed_rows(model, read, rows, collective, max_tokens=max_tokens)
-    pointers = reader.word_pointers(rows.tolist())
-    is_word_W = np.ones(len(embedded_WD), dtype=bool)
-    is_word_W[pointers[:-1]] = False  # word 0 of a sentence is no word
-    return EmbeddedWords(embedded_WD[is_word_W], pointers - np.arange(len(pointers)), rows)
-
-
-def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: int) -> NodeFeatures:
-    """What ``model``, as it is now, says of all words of the store: computed once, and kept in the store's folder.
-
-    Raises:
-        StoreError: if they cannot be written there.
-    """
-    store = reader.store
-    sizes = json.dumps(model.model_config.to_dict(), sort_keys=True, default=str)
-    name = (
-        f"{weights_digest(model.body.state_dict().items())} {sizes} {reader.digest} {store.digest}"
-    )
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    features = NodeFeatures(store.path / f"features-{digest}.npy", store.indptr_N1)
-    if features.path.is_file():
-        return features
-    try:
-        with (store.path / ".features.lock").open("w") as lock:
-            # Workers that start together wait for the one that computes.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not features.path.is_file():
-                rows = np.arange(len(store.indptr_N1) - 1)
-                words = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)
-                temporary = features.path.with_name(f".{features.path.name}")
-                with temporary.open("wb") as file:
-                    np.save(file, words.word_WD.cpu().numpy())
-                temporary.replace(features.path)
-    except OSError as error:
-        raise StoreError(
-            f"{features.path} cannot be written ({error}); the store's folder must be writable"
-        ) from None
-    return features

@@ -1,12 +1,4 @@
-"""Graphs of what a sentence relates, true and false ones (facts §3.1 and §4).
-
-A pair is (last word of a relation's tail, last word of its head); in ADE (drug, effect). Words count from 0 in their
-sentence.
-
-Words that a word is compared with, balanced over tags (CLNER; facts §5).
-
-Shape letters: W words of the global batch, K samples of each, M words that are asked for.
-"""
+"""Graphs."""
 
 import itertools
 import math
@@ -15,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raybio.methods.relation_graphs.config import GraphsConfig, NegativeRule, SamplesConfig
+from raybio.methods.relation_graphs.config import GraphsConfig, NegativeChoice
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import gold_pairs
 
@@ -44,7 +36,7 @@ class Sentence(NamedTuple):
     alike: tuple[set[int], set[int]]
 
 
-def sentence_of(store: WordStore, row: int) -> Sentence:
+def read_sentence(store: WordStore, row: int) -> Sentence:
     """A stored sentence."""
     start_E, end_E, type_E = (column.tolist() for column in store.entities(row))
     head_P, tail_P, _ = (column.tolist() for column in store.relations(row))
@@ -90,7 +82,7 @@ def pair_graphs(
 
 
 def _replacements(
-    sentence: Sentence, pair: tuple[int, int], side: int, rule: NegativeRule
+    sentence: Sentence, pair: tuple[int, int], side: int, rule: NegativeChoice
 ) -> list[int]:
     """Words that may stand opposite the end of ``pair`` at ``side``, which stays."""
     kept = pair[side]
@@ -149,72 +141,3 @@ def _graph(pairs: list[tuple[int, int]]) -> Graph:
     # Every node has a loop anyway; an edge counts once, whichever way it is written.
     edges = {tuple(sorted((place[one], place[other]))) for one, other in pairs if one != other}
     return Graph(words, sorted(edges))  # type: ignore[arg-type]
-
-
-OUTSIDE = 0
-"""The tag of words of no entity."""
-
-
-NOBODY = -1
-
-
-def draw_samples(
-    tag_W: np.ndarray,
-    asked_M: np.ndarray,
-    config: SamplesConfig,
-    num_tags: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Words to compare words with, int64 (M, K), ``NOBODY`` where there are fewer.
-
-    First words of the same tag, at most ``num_positives`` and never the word itself; then equal shares of the other
-    tags, all words of a tag that has fewer; what is then left goes to ``OUTSIDE``, or for words outside to the other
-    tag that the batch has most of (in ADE mostly the inner words of effects, which the authors' code always takes). All
-    are drawn without replacement.
-
-    Args:
-        tag_W: the words' tags; negative: takes no part.
-        asked_M: words to draw for.
-        config: how many.
-        num_tags: tags that there are, ``OUTSIDE`` first.
-        rng: draws.
-    """
-    words_by_tag = [np.flatnonzero(tag_W == tag) for tag in range(num_tags)]
-    most_frequent = max(range(1, num_tags), key=lambda tag: len(words_by_tag[tag]), default=OUTSIDE)
-    sample_MK = np.full((len(asked_M), config.num_samples), NOBODY, dtype=np.int64)
-    tag_M = tag_W[asked_M]
-    for own in range(num_tags):
-        here = np.flatnonzero(tag_M == own)
-        if not len(here):
-            continue
-        members = words_by_tag[own]
-        place = np.searchsorted(members, asked_M[here])
-        drawn = [_others(members, place, min(config.num_positives, len(members) - 1), rng)]
-        left = config.num_samples - drawn[0].shape[1]
-        filler = most_frequent if own == OUTSIDE else OUTSIDE
-        share = left // max(num_tags - 1, 1)
-        for tag in sorted(set(range(num_tags)) - {own}, key=lambda tag: (tag == filler, tag)):
-            drawn.append(
-                _drawn(words_by_tag[tag], len(here), left if tag == filler else share, rng)
-            )
-            left -= drawn[-1].shape[1]
-        found = np.concatenate(drawn, axis=1)
-        sample_MK[here, : found.shape[1]] = found
-    return sample_MK
-
-
-def _drawn(members: np.ndarray, num_rows: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """``size`` members, or all, without replacement, in each row."""
-    size = min(size, len(members))
-    if size == len(members):
-        return np.broadcast_to(members, (num_rows, size))
-    return members[np.argpartition(rng.random((num_rows, len(members))), size, axis=1)[:, :size]]
-
-
-def _others(
-    members: np.ndarray, own_M: np.ndarray, size: int, rng: np.random.Generator
-) -> np.ndarray:
-    """``size`` members, without replacement and without the row's own, whose place is given."""
-    key = rng.random((len(own_M), len(members)))
-    key[np.arange(len(own_M)), own_M] = 2.0
-    return members[np.argsort(key, axis=1)[:, :size]]

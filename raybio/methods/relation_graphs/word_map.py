@@ -13,12 +13,12 @@ from torch import Tensor
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
 from raybio.evaluation.projection import embedding_map
-from raybio.methods.relation_graphs.collate import fold_of
 from raybio.methods.relation_graphs.config import Config, GraphsConfig
-from raybio.methods.relation_graphs.evaluate import WordModel
-from raybio.methods.relation_graphs.graphs import pair_graphs, sentence_of
+from raybio.methods.relation_graphs.evaluate import head_of
+from raybio.methods.relation_graphs.evaluate_export import WordModel
+from raybio.methods.relation_graphs.folds import read_fold
+from raybio.methods.relation_graphs.graphs import pair_graphs, read_sentence
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.system import head_of
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
 
 PAIRS, WORDS, TAGS = "pairs of words", "words in the space of pairs", "words in the space of tags"
@@ -67,7 +67,7 @@ def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: 
     label_by_pair: dict[tuple[int, ...], int] = {}
     for row in rows.tolist():
         rng = np.random.default_rng(derive_seed(seed, "hard negatives", row))
-        for related, *others in pair_graphs(sentence_of(store, row), config, rng):
+        for related, *others in pair_graphs(read_sentence(store, row), config, rng):
             label_by_pair[row, *related.words] = 1
             label_by_pair |= {(row, *graph.words): 0 for graph in others}
     label_N = np.array(list(label_by_pair.values()), dtype=np.int64)
@@ -177,7 +177,7 @@ def _test_rows(store: WordStore, configs: Sequence[Config]) -> np.ndarray:
             f"the models were trained on folds {' and '.join(map(str, sorted(folds)))}: one of them knows test "
             "sentences of the other. Want two of one fold"
         )
-    return fold_of(store, configs[0].data).test
+    return read_fold(store, configs[0].data).test
 
 
 def _panel(

@@ -15,15 +15,15 @@ from raybio.methods.relation_graphs.character_bert.model import (
     build_character_bert,
     save_character_bert,
 )
-from raybio.methods.relation_graphs.collate import fold_of
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
 from raybio.methods.relation_graphs.encoder import check_layers
-from raybio.methods.relation_graphs.evaluate import (
+from raybio.methods.relation_graphs.evaluate_export import (
     WordModel,
+    evaluate_exports,
     graph_accuracy_of_sentences,
-    judge_together,
 )
+from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.store.store import open_store
@@ -60,10 +60,10 @@ def share_with_true_graph(folder, store):
 
 def test_an_export_is_judged_as_its_run_was(store, joint):
     folder, final = joint
-    judged = judge_together(folder, folder, store.path)
+    judged = evaluate_exports(folder, folder, store.path)
     for name, interval in judged.intervals().items():
         assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
-    untrained = judge_together(folder, folder, store.path, is_untrained=True)
+    untrained = evaluate_exports(folder, folder, store.path, is_untrained=True)
     for name, interval in untrained.intervals().items():
         assert interval == pytest.approx(final.scores["initial"]["test"][name], abs=1e-6), name
     assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
@@ -75,13 +75,13 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
     folder, _ = joint
     other, _ = exported(store, tmp_path / "clner", model="clner", seed=3)
     both, alone = (
-        judge_together(folder, other, store.path),
-        judge_together(folder, folder, store.path),
+        evaluate_exports(folder, other, store.path),
+        evaluate_exports(folder, folder, store.path),
     )
     assert both.found.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
     assert (
         both.found.values["ner_f1"]
-        == judge_together(other, other, store.path).found.values["ner_f1"]
+        == evaluate_exports(other, other, store.path).found.values["ner_f1"]
     )
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
         graph_accuracy_of_sentences(other, store.path)
@@ -90,19 +90,19 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
 def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
     other, _ = exported(store, tmp_path / "cldr", model="cldr")
     with pytest.raises(ConfigError, match="model=cldr has no space of tags; want clner or joint"):
-        judge_together(joint[0], other, store.path)
+        evaluate_exports(joint[0], other, store.path)
 
 
 def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joint, tmp_path):
     other = default_words(tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6))
     with pytest.raises(ConfigError, match="was trained on another store than"):
-        judge_together(joint[0], joint[0], other.path)
+        evaluate_exports(joint[0], joint[0], other.path)
 
 
 def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, tmp_path):
     several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
     folder, final = exported(store, tmp_path / "export", **several)
-    judged = judge_together(folder, folder, store.path)
+    judged = evaluate_exports(folder, folder, store.path)
     assert judged.rule._asdict() == final.details["rules"]["trained"]
     # Without any there is nothing to choose by, and test sentences are no substitute.
     alone = {"data.validation_share": 0} | several
@@ -113,10 +113,10 @@ def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, t
 def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], set[int]]]:
     """(what is done, rows that vote, rows that are asked) of each search that ``module`` does from now on."""
     rows_by_gold, kept, calls = {}, [], []
-    gold_of = module.gold_of
+    read_gold = module.read_gold
 
     def remembered(store, rows):
-        kept.append(gold_of(store, rows))  # kept, so that no other gets its number
+        kept.append(read_gold(store, rows))  # kept, so that no other gets its number
         rows_by_gold[id(kept[-1])] = set(rows.tolist())
         return kept[-1]
 
@@ -127,8 +127,8 @@ def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], se
 
         return call
 
-    monkeypatch.setattr(module, "gold_of", remembered)
-    for name in ("choose_rule", "judge", "find"):
+    monkeypatch.setattr(module, "read_gold", remembered)
+    for name in ("choose_settings", "judge", "find"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, told(name, getattr(module, name)))
     return calls
@@ -142,20 +142,20 @@ def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_its
         "schedule.max_steps": 2,
         "schedule.evaluate_every_steps": 1,
     }
-    fold = fold_of(store, FoldConfig())
+    fold = read_fold(store, FoldConfig())
     train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
     in_run = rows_that_are_looked_at(monkeypatch, relation_graphs)
     folder, _ = exported(store, tmp_path / "export", **several)
     on_the_way = [call for call in in_run if call[0] == "find"]
     assert on_the_way and all(call == ("find", train, dev) for call in on_the_way)
     chosen, on_dev, on_test = (
-        ("choose_rule", train, dev),
+        ("choose_settings", train, dev),
         ("judge", train, dev),
         ("judge", train | dev, test),
     )
     assert [call for call in in_run if call[0] != "find"] == [chosen, on_dev, on_test] * 2
     afterwards = rows_that_are_looked_at(monkeypatch, entity_relation_evaluation)
-    judge_together(folder, folder, store.path)
+    evaluate_exports(folder, folder, store.path)
     assert afterwards == [chosen, on_test]
 
 
@@ -168,7 +168,7 @@ def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, 
     with pytest.raises(
         ConfigError, match=r"less was trained on \d+ of the \d+ validation sentences"
     ):
-        judge_together(whole, less, store.path)
+        evaluate_exports(whole, less, store.path)
 
 
 def test_an_untuned_encoder_tells_tags_by_its_words_as_they_are(store, joint):
@@ -199,7 +199,7 @@ def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_pa
 def test_models_of_different_folds_are_refused(store, joint, tmp_path):
     other, _ = exported(store, tmp_path / "export", **{"data.fold": 2})
     with pytest.raises(ConfigError, match="was trained on fold 1 and .* on fold 2"):
-        judge_together(joint[0], other, store.path)
+        evaluate_exports(joint[0], other, store.path)
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "."])
@@ -217,7 +217,7 @@ def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store
     system = relation_graphs.build(config, store.path)
     path = system.collate.features.path
     assert times[path] == path.stat().st_mtime_ns
-    rows = fold_of(store, config.data).test[:3]
+    rows = read_fold(store, config.data).test[:3]
     word_WD, _ = WordModel.load(folder, store).untrained(store).words(store, rows)
     stored = np.concatenate(
         [system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()]
@@ -246,7 +246,7 @@ def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp
     source = {"encoder.source": str(tmp_path / "characters"), "encoder.num_frozen_layers": 1}
     folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
     assert is_character_bert(str(folder))
-    for name, interval in judge_together(folder, folder, store.path).intervals().items():
+    for name, interval in evaluate_exports(folder, folder, store.path).intervals().items():
         assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
     assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
         final.details["graphs"]["trained"]["graph_accuracy"]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from raybio.encoders.transformer import seeded_weights
-from raybio.methods.relation_graphs.encoder import GraphEncoder
+from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
 from tests import graph_oracles
 
 

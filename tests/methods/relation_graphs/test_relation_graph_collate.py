@@ -11,18 +11,15 @@ import torch
 
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
-from raybio.methods.relation_graphs.collate import (
-    NodeFeatures,
-    RelationGraphCollate,
-    WordReader,
-    WordTokens,
-    fold_of,
-)
+from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import FoldConfig, GraphsConfig, SamplesConfig
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words, write_words
+from raybio.methods.relation_graphs.folds import read_fold
+from raybio.methods.relation_graphs.node_features import NodeFeatures
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import tags_of
+from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
 from tests.paths import SHARED_DATA
 
 WIDTH = 5
@@ -57,7 +54,7 @@ def collate_of(
     )
     return RelationGraphCollate(
         reader_of(store),
-        fold_of(store, FoldConfig()).train,
+        read_fold(store, FoldConfig()).train,
         batch_rows,
         3,
         kind=kind,
@@ -192,7 +189,7 @@ def test_validation_sentences_are_those_that_the_authors_draw_from_the_folds_own
     shuffled = prepare_words(tmp_path / "store", [sentences], splits=tmp_path / "folds.json")
     random.seed(42)
     chosen = [ids[10:][place] for place in random.sample(range(50), 5)]
-    fold = fold_of(shuffled, FoldConfig())
+    fold = read_fold(shuffled, FoldConfig())
     assert [shuffled.orig_ids[row] for row in fold.dev] == sorted(chosen, key=int)
     assert sorted([*fold.dev, *fold.train]) == sorted(map(int, ids[10:]))
     assert [shuffled.orig_ids[row] for row in fold.test] == sorted(ids[:10], key=int)
@@ -208,15 +205,15 @@ def test_validation_sentences_of_ade_are_the_authors(tmp_path):
     ]
     random.seed(42)
     chosen = {train[place] for place in random.sample(range(len(train)), int(0.1 * len(train)))}
-    assert {ade.orig_ids[row] for row in fold_of(ade, FoldConfig(fold=3)).dev} == chosen
+    assert {ade.orig_ids[row] for row in read_fold(ade, FoldConfig(fold=3)).dev} == chosen
 
 
 def test_the_last_run_trains_on_validation_sentences_too(store):
-    fold = fold_of(store, FoldConfig(train_on_validation=True))
+    fold = read_fold(store, FoldConfig(train_on_validation=True))
     assert fold.train.tolist() == sorted(store.fold_rows(1, "train").tolist())
     assert len(fold.dev)
 
 
 def test_a_fold_that_is_not_there_is_refused(store):
     with pytest.raises(ConfigError, match="got fold 9, want one of 1 to 5"):
-        fold_of(store, FoldConfig(fold=9))
+        read_fold(store, FoldConfig(fold=9))

@@ -7,8 +7,8 @@ import torch
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.config import GraphObjectiveConfig
-from raybio.methods.relation_graphs.encoder import GraphEncoder
-from raybio.methods.relation_graphs.loss import RelationGraphHead, RelationGraphs
+from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
+from raybio.methods.relation_graphs.objective import RelationGraphHead, RelationGraphObjective
 from raybio.training.collective import SingleProcess
 from tests import graph_oracles
 
@@ -57,7 +57,7 @@ def pair_batch(samples: int = 0) -> RelationGraphBatch:
     return batch_of(PAIRS, [[(0, 1)]] * num_graphs, [0, 0, 1], [7, 5, 4], samples)
 
 
-def objective_of(model: str, **settings) -> RelationGraphs:
+def objective_of(model: str, **settings) -> RelationGraphObjective:
     config = GraphObjectiveConfig(**settings)
     with seeded_weights(1):
         graph = None
@@ -69,14 +69,14 @@ def objective_of(model: str, **settings) -> RelationGraphs:
         has_tags = model in ("clner", "joint")
         width = config.projection_width if model == "clgs" else None
         head = RelationGraphHead(graph, WIDTH, has_tags=has_tags, projection_width=width).double()
-    return RelationGraphs(config, model, head)
+    return RelationGraphObjective(config, model, head)
 
 
 def words(num: int = 16) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(7).normal(size=(num, WIDTH))).requires_grad_()
 
 
-def states(objective: RelationGraphs, batch: RelationGraphBatch) -> np.ndarray:
+def states(objective: RelationGraphObjective, batch: RelationGraphBatch) -> np.ndarray:
     return graph_oracles.as_array(
         objective.head.graph(batch.feature_NF, batch.head_E, batch.tail_E)
     )
@@ -169,7 +169,9 @@ def test_clgs_compares_sentences_with_graphs(text_pooling, graph_pooling, projec
     )
 
 
-def tag_loss(objective: RelationGraphs, batch: RelationGraphBatch, word_WD: torch.Tensor) -> float:
+def tag_loss(
+    objective: RelationGraphObjective, batch: RelationGraphBatch, word_WD: torch.Tensor
+) -> float:
     mapped = graph_oracles.as_array(objective.head.tag_space(word_WD))
     arrays = (batch.tag_W.numpy(), mapped, batch.sample_WK.numpy(), batch.sample_tag_WK.numpy())
     return float(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raybio.methods.relation_graphs.config import GraphsConfig
-from raybio.methods.relation_graphs.graphs import Sentence, pair_graphs, sentence_of, whole_graphs
+from raybio.methods.relation_graphs.graphs import Sentence, pair_graphs, read_sentence, whole_graphs
 from tests.methods.relation_graphs.word_stores import store_of
 
 WORDS = ["after", "da", "db", "and", "dc", "came", "ea", "eb", "or", "ec"]
@@ -21,7 +21,7 @@ RELATIONS = [
 @pytest.fixture
 def sentence(tmp_path) -> Sentence:
     store = store_of(tmp_path, [(WORDS, ENTITIES, RELATIONS)])
-    return sentence_of(store, 0)
+    return read_sentence(store, 0)
 
 
 def drawn(sentence, rule, num_negatives=100, seed=0):
@@ -109,7 +109,7 @@ def test_a_sentence_without_room_has_fewer_false_graphs(tmp_path):
     store = store_of(
         tmp_path, [(["da", "ea"], [("Drug", 0, 1), ("Adverse-Effect", 1, 2)], [(1, 0)])]
     )
-    sentence = sentence_of(store, 0)
+    sentence = read_sentence(store, 0)
     assert [len(graphs) for graphs in drawn(sentence, "entities")] == [1]
     assert len(whole_graphs(sentence, 8, np.random.default_rng(0))) == 1
 
@@ -117,7 +117,7 @@ def test_a_sentence_without_room_has_fewer_false_graphs(tmp_path):
 def test_one_word_may_be_both_ends(tmp_path):
     entities = [("Drug", 0, 1), ("Adverse-Effect", 0, 1)]
     store = store_of(tmp_path, [(["dea", "w", "v"], entities, [(1, 0)])])
-    sentence = sentence_of(store, 0)
+    sentence = read_sentence(store, 0)
     assert sentence.pairs == [(0, 0)]
     assert {tuple(graph.words) for graph in drawn(sentence, "entities")[0]} == {
         (0, 0),
@@ -137,5 +137,5 @@ def test_a_sentence_without_relations_has_no_graphs(tmp_path):
             (["da", "ea"], [("Drug", 0, 1), ("AE", 1, 2)], [(1, 0)]),
         ],
     )
-    assert drawn(sentence_of(store, 0), "entities") == []
-    assert whole_graphs(sentence_of(store, 0), 4, np.random.default_rng(0)) == []
+    assert drawn(read_sentence(store, 0), "entities") == []
+    assert whole_graphs(read_sentence(store, 0), 4, np.random.default_rng(0)) == []

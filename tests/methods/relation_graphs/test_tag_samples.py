@@ -5,7 +5,7 @@ import pytest
 
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.config import SamplesConfig
-from raybio.methods.relation_graphs.graphs import NOBODY, draw_samples
+from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
 
 SIZES = {0: 268, 1: 21, 2: 26, 3: 19, 4: 4}  # a batch of ADE: O, B-AE, I-AE, B-Drug, I-Drug
 
@@ -25,7 +25,7 @@ def drawn(
 
 
 def counts(tag_W: np.ndarray, sample_K: np.ndarray) -> list[int]:
-    there = sample_K[sample_K != NOBODY]
+    there = sample_K[sample_K != NO_SAMPLE]
     assert len(set(there.tolist())) == len(there)
     return np.bincount(tag_W[there], minlength=5).tolist()
 
@@ -71,7 +71,7 @@ def test_a_small_batch_has_fewer_samples(tags):
     tag_W = np.array(tags)
     for word, sample_K in zip(np.flatnonzero(tag_W >= 0), drawn(tag_W), strict=True):
         others = set(np.flatnonzero(tag_W >= 0).tolist()) - {int(word)}
-        assert set(sample_K[sample_K != NOBODY].tolist()) == others
+        assert set(sample_K[sample_K != NO_SAMPLE].tolist()) == others
 
 
 def test_positives_leave_room_for_other_tags():

@@ -17,12 +17,8 @@ from raybio.methods.relation_graphs.character_bert.model import (
     save_character_bert,
 )
 from raybio.methods.relation_graphs.config import WordEncoderConfig
-from raybio.methods.relation_graphs.encoder import (
-    WordEncoder,
-    build_word_encoder,
-    export_word_encoder,
-    read_heads,
-)
+from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
+from raybio.methods.relation_graphs.export import export_word_encoder
 from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
 
 COUNTS = {"aspirin": 9, "induced": 5, "severe": 4, "asthma": 7, "in": 9, "children": 3}

@@ -12,20 +12,15 @@ import torch
 from raybio.core.randomness import derive_seed
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
-from raybio.methods.relation_graphs.config import NeighbourConfig, Rule
+from raybio.methods.relation_graphs.config import KnnConfig, KnnSettings
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
-from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate
-from raybio.methods.relation_graphs.knn import (
-    Found,
-    Gold,
-    Related,
-    Spaces,
-    _pairs_found,
-    choose_rule,
-    find,
-    gold_of,
-    judge,
-    probe,
+from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
+from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate_graphs
+from raybio.methods.relation_graphs.knn import KnnPredictions, _pairs_found, predict_by_knn
+from raybio.methods.relation_graphs.sentence_scores import (
+    choose_settings,
+    score_probe,
+    score_sentences,
 )
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
@@ -38,7 +33,7 @@ from tests.methods.relation_graphs.word_stores import store_of
 SIZES = [4, 6, 5, 3]
 
 
-def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> Spaces:
+def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> EmbeddedSentences:
     """Sentences of random words, some of whose pairs are related, in either order."""
     rng = np.random.default_rng(seed)
     indptr = np.cumsum([0, *SIZES])
@@ -51,23 +46,25 @@ def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> Spaces:
     ordered = np.array([pair if rng.random() < 0.5 else pair[::-1] for pair in chosen])
     related = Related(ordered[:, 0], ordered[:, 1], rng.integers(1, labels + 1, num_pairs))
     words = torch.from_numpy(rng.normal(size=(indptr[-1], 3)).astype(np.float32))
-    return Spaces(words, words, Gold(indptr, rng.integers(0, 5, indptr[-1]), related))
+    return EmbeddedSentences(words, words, Gold(indptr, rng.integers(0, 5, indptr[-1]), related))
 
 
-def by_loops(bank: Spaces, asked: Spaces, k: int, both_orders: bool) -> set[tuple[int, int, int]]:
+def by_loops(
+    bank: EmbeddedSentences, asked: EmbeddedSentences, k: int, both_orders: bool
+) -> set[tuple[int, int, int]]:
     """Related pairs of ``asked``: the majority of the k nearest chains, of ties the nearest one's."""
     label = {
         frozenset(pair): number
         for *pair, number in zip(*(part.tolist() for part in bank.gold.pairs), strict=True)
     }
 
-    def pairs(one: Spaces):
+    def pairs(one: EmbeddedSentences):
         bounds = itertools.pairwise(one.gold.indptr_S1.tolist())
         return [
             pair for start, end in bounds for pair in itertools.combinations(range(start, end), 2)
         ]
 
-    def chain(one: Spaces, first: int, second: int):
+    def chain(one: EmbeddedSentences, first: int, second: int):
         return torch.cat([one.pair_WD[first], one.pair_WD[second]]).double().numpy()
 
     found = set()
@@ -86,7 +83,7 @@ def by_loops(bank: Spaces, asked: Spaces, k: int, both_orders: bool) -> set[tupl
     return found
 
 
-def everywhere(one: Spaces) -> np.ndarray:
+def everywhere(one: EmbeddedSentences) -> np.ndarray:
     return np.ones(len(one.gold.tag_W), dtype=bool)
 
 
@@ -94,7 +91,7 @@ def everywhere(one: Spaces) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_nearest_pairs_of_training_vote_with_the_labels_of_either_order(seed, both_orders):
     bank, asked = spaces(seed, num_pairs=20), spaces(seed + 10)
-    config = NeighbourConfig(pair_neighbours=(1, 3, 4), both_orders=both_orders)
+    config = KnnConfig(pair_neighbours=(1, 3, 4), both_orders=both_orders)
     voted = _pairs_found(bank, asked, everywhere(asked), config)
     for k, found in voted.items():
         triples = set(zip(*(part.tolist() for part in found), strict=True))
@@ -106,7 +103,7 @@ def test_a_bank_without_relations_finds_none():
     bank = spaces(0, num_pairs=9)
     nothing = np.zeros(0, dtype=np.int64)
     bank = bank._replace(gold=bank.gold._replace(pairs=Related(nothing, nothing, nothing)))
-    found = _pairs_found(bank, spaces(3), everywhere(bank), NeighbourConfig())[5]
+    found = _pairs_found(bank, spaces(3), everywhere(bank), KnnConfig())[5]
     assert all(len(part) == 0 for part in found)
 
 
@@ -116,11 +113,11 @@ def test_the_best_numbers_are_chosen_each_by_its_own_score_and_of_equals_the_lea
     none = Related(nothing, nothing, nothing)
     pairs_by_k = {7: gold.pairs, 1: none, 3: gold.pairs}
     tag_W_by_k = {1: np.zeros_like(gold.tag_W), 5: gold.tag_W, 9: gold.tag_W}
-    found = Found(asked, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
-    assert found.best_rule(Rule(7, 1, 2.0)) == Rule(3, 5, 2.0)
-    values = found.scores(Rule(3, 5, 2.0)).values
+    found = KnnPredictions(asked, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
+    assert found.best_settings(KnnSettings(7, 1, 2.0)) == KnnSettings(3, 5, 2.0)
+    values = found.scores(KnnSettings(3, 5, 2.0)).values
     assert values["re_minus_f1"] == values["ner_f1"] == 1
-    assert found.scores(Rule(1, 1, 2.0)).values["re_minus_f1"] == 0
+    assert found.scores(KnnSettings(1, 1, 2.0)).values["re_minus_f1"] == 0
 
 
 @pytest.mark.parametrize("share_of_entities", [0.0, 0.4, 1.0])
@@ -130,19 +127,19 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
     store = default_words(tmp_path, WordsConfig(num_sentences=40, num_drugs=6, num_effects=6))
     rng = np.random.default_rng(0)
 
-    def randomly(rows: np.ndarray) -> Spaces:
-        gold = gold_of(store, rows)
+    def randomly(rows: np.ndarray) -> EmbeddedSentences:
+        gold = read_gold(store, rows)
         size = len(gold.tag_W)
         # A tag is where its words are: some lie with O.
         where_W = np.where(rng.random(size) < share_of_entities, gold.tag_W, 0)
         tag_WD = torch.from_numpy(np.eye(5)[where_W] + rng.normal(0, 0.3, (size, 5))).float()
         pair_WD = torch.from_numpy(np.eye(5)[gold.tag_W] + rng.normal(0, 0.3, (size, 5))).float()
-        return Spaces(pair_WD, tag_WD, gold)
+        return EmbeddedSentences(pair_WD, tag_WD, gold)
 
     bank, asked = randomly(np.arange(30)), randomly(np.arange(30, 40))
     settings = {"pair_neighbours": (1, 3), "tag_neighbours": (1, 5)}
-    every = find(bank, asked, store, NeighbourConfig(**settings))
-    pruned = find(bank, asked, store, NeighbourConfig(candidates="chunk_ends", **settings))
+    every = predict_by_knn(bank, asked, store, KnnConfig(**settings))
+    pruned = predict_by_knn(bank, asked, store, KnnConfig(candidates="chunk_ends", **settings))
     for tags, pairs in itertools.product((1, 5), (1, 3)):
         chunks = word_oracles.chunks(every.tag_W_by_k[tags].tolist(), asked.gold.indptr_S1.tolist())
         ends = {end - 1 for _, end, _ in chunks}
@@ -150,12 +147,14 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
         kept = np.array(
             [first in ends and second in ends for first, second, _ in related.tolist()], dtype=bool
         )
-        expected = Found(asked, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names)
-        rule = Rule(pairs, tags, 1.0)
+        expected = KnnPredictions(
+            asked, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names
+        )
+        rule = KnnSettings(pairs, tags, 1.0)
         assert pruned.scores(rule).values == expected.scores(rule).values
         if share_of_entities == 0.4:
             assert 0 < kept.sum() < len(kept)
-    assert pruned.best_rule(rule).tag_neighbours == every.best_rule(rule).tag_neighbours
+    assert pruned.best_settings(rule).tag_neighbours == every.best_settings(rule).tag_neighbours
 
 
 def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_validation_sentences(
@@ -165,33 +164,35 @@ def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_valid
     rng = np.random.default_rng(0)
     directions_TD = rng.normal(size=(5, 8))
 
-    def noisy(rows: np.ndarray) -> Spaces:
-        gold = gold_of(store, rows)
+    def noisy(rows: np.ndarray) -> EmbeddedSentences:
+        gold = read_gold(store, rows)
         words = torch.from_numpy(
             directions_TD[gold.tag_W] + rng.normal(size=(len(gold.tag_W), 8))
         ).float()
-        return Spaces(words, words, gold)
+        return EmbeddedSentences(words, words, gold)
 
     bank, dev, test = noisy(np.arange(40)), noisy(np.arange(40, 50)), noisy(np.arange(50, 60))
-    config = NeighbourConfig(probe_positive_weights=(50.0, 0.01, 3.0))
+    config = KnnConfig(probe_positive_weights=(50.0, 0.01, 3.0))
     by_weight = {
-        weight: probe(bank, dev, store, config, Rule(5, 7, weight)).values["re_minus_f1"]
+        weight: score_probe(bank, dev, store, config, KnnSettings(5, 7, weight)).values[
+            "re_minus_f1"
+        ]
         for weight in (50.0, 0.01, 3.0)
     }
     assert len(set(by_weight.values())) > 1
-    rule = choose_rule(bank, dev, store, config)
-    assert rule == Rule(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
+    rule = choose_settings(bank, dev, store, config)
+    assert rule == KnnSettings(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
     assert (
-        judge(bank, test, store, config, rule).probe.values
-        == probe(bank, test, store, config, rule).values
+        score_sentences(bank, test, store, config, rule).probe.values
+        == score_probe(bank, test, store, config, rule).values
     )
-    assert choose_rule(bank, dev, store, NeighbourConfig()) == Rule(5, 7, 1.0)
+    assert choose_settings(bank, dev, store, KnnConfig()) == KnnSettings(5, 7, 1.0)
 
 
 def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_nearest():
     pairs = [[(1, 3), (1, 2)], [(1, 4), (2, 4), (3, 4)], [(8, 9)], [(8, 9), (8, 10)]]
     batch = batch_of(pairs, [[(0, 1)]] * 8, [0, 0, 1, 2], [7, 3, 5])
-    # Found; beaten by the third; nothing to be told apart from; a tie, which is not found.
+    # KnnPredictions; beaten by the third; nothing to be told apart from; a tie, which is not found.
     similarity_G = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.6, 0.3, 0.4, 0.4])
     assert _accuracy(similarity_G, batch).tolist() == [0.5, 0.0]
 
@@ -229,10 +230,10 @@ def test_sentences_without_relations_are_no_part_of_the_loss_of_graphs(
             objective = replace(objective, model="cldr")
         rows = np.arange(store.num_rows)
         parts = (system.model, objective, system.collate, rows, SingleProcess())
-        found.append(validate(*parts, max_tokens=4096).log_likelihood)
+        found.append(validate_graphs(*parts, max_tokens=4096).log_likelihood)
     assert found == pytest.approx([found[0]] * 3, rel=1e-4)
     assert found[0] < -0.1
-    none = validate(*parts[:3], np.array([0, 2]), SingleProcess(), max_tokens=4096)
+    none = validate_graphs(*parts[:3], np.array([0, 2]), SingleProcess(), max_tokens=4096)
     assert math.isnan(none.log_likelihood) and not none.metrics()
 
 
@@ -249,7 +250,7 @@ def test_the_loss_of_validation_sentences_is_that_of_training_where_all_are_one_
         tiny_config("relation_graphs", **given), tiny_words.path
     )
     model, rows = system.model.eval(), np.arange(tiny_words.num_rows)
-    found = validate(
+    found = validate_graphs(
         model, system.objective, system.collate, rows, SingleProcess(), max_tokens=4096
     )
     batch = RelationGraphBatch.from_arrays(
@@ -279,7 +280,7 @@ def test_the_nearest_graph_is_one_texts_whatever_the_loss_compares(tiny_words: S
         system = METHODS["relation_graphs"].build(config, tiny_words.path)
         rows = np.arange(tiny_words.num_rows)
         parts = (system.model, system.objective, system.collate, rows, SingleProcess())
-        found.append(validate(*parts, max_tokens=4096))
+        found.append(validate_graphs(*parts, max_tokens=4096))
     assert found[0].log_likelihood != found[1].log_likelihood
     assert 0 < found[0].accuracy_S.mean() < 1
     np.testing.assert_array_equal(found[0].accuracy_S, found[1].accuracy_S)

@@ -1,0 +1,65 @@
+"""Export."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from raybio.core.files import atomic_folder
+from raybio.encoders.export import export_text_encoder
+from raybio.encoders.model_card import model_card
+from raybio.encoders.text import TextEncoder
+from raybio.methods.relation_graphs.character_bert.model import (
+    save_character_bert,
+)
+from raybio.methods.relation_graphs.encoder import HEADS, WordEncoder
+
+SETTINGS = "words.json"
+
+
+_USAGE = """`encoder.source` of a raybio job, or `raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`."""
+
+
+def export_word_encoder(
+    encoder: WordEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Path:
+    """Write transformer, tokenizer if it has one, heads and settings; an older export is replaced.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: see ``export_text_encoder``.
+        settings: what whoever judges words by it has to know, as plain JSON.
+
+    Returns:
+        ``directory``.
+    """
+    with atomic_folder(Path(directory)) as folder:
+        if isinstance(encoder.body, TextEncoder):
+            export_text_encoder(encoder.body, folder, card=card)
+        else:
+            save_character_bert(encoder.body, folder)
+            facts = f"A CharacterBERT of {encoder.model_config.num_hidden_layers} layers, width {encoder.width}."
+            text = model_card(
+                card, default_name="CharacterBERT", tags=["raybio"], facts=facts, usage=_USAGE
+            )
+            (folder / "README.md").write_text(text, encoding="utf-8")
+        heads = {
+            name: weight
+            for name, weight in encoder.state_dict().items()
+            if name.startswith("head.")
+        }
+        save_file(
+            {name: weight.detach().cpu().contiguous() for name, weight in heads.items()},
+            folder / HEADS,
+        )
+        (folder / SETTINGS).write_text(
+            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
+        )
+    return Path(directory)

@@ -1,0 +1,51 @@
+"""Graph encoder."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+Activation = Literal["relu", "tanh"]
+
+
+class GraphEncoder(nn.Module):
+    """act(A X W + b), with an A that adds to each node's own state that of its neighbours.
+
+    Attributes:
+        convolution: W and b.
+        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR); None: D^-1/2 (A + I)
+            D^-1/2, with D the degrees of A + I (CLGS).
+        activation: "relu" or "tanh".
+    """
+
+    def __init__(self, width: int, *, self_loop: float | None, activation: Activation) -> None:
+        """Kaiming-normal weights drawn by torch's generator, biases zero."""
+        super().__init__()
+        is_normalised = self_loop is None
+        self.convolution = GCNConv(
+            width, width, normalize=is_normalised, add_self_loops=is_normalised
+        )
+        nn.init.kaiming_normal_(self.convolution.lin.weight)
+        self.self_loop, self.activation = self_loop, activation
+
+    def forward(self, feature_ND: Tensor, head_E: Tensor, tail_E: Tensor) -> Tensor:
+        """States (N, D) of nodes.
+
+        Args:
+            feature_ND: features of the nodes of any number of graphs.
+            head_E: one node of each edge.
+            tail_E: the other; each edge stands in both directions, and loops are added here.
+        """
+        edge_2E, weight_E = torch.stack([head_E, tail_E]), None
+        if self.self_loop is not None:
+            loop_N = torch.arange(len(feature_ND), device=head_E.device)
+            weight_E = torch.cat(
+                [
+                    feature_ND.new_full((len(head_E),), 1 - self.self_loop),
+                    feature_ND.new_full((len(loop_N),), self.self_loop),
+                ]
+            )
+            edge_2E = torch.cat([edge_2E, loop_N.expand(2, -1)], dim=1)
+        state_ND = self.convolution(feature_ND, edge_2E, weight_E)
+        return torch.relu(state_ND) if self.activation == "relu" else torch.tanh(state_ND)

@@ -1,0 +1,48 @@
+"""Untrained features."""
+
+import fcntl
+import hashlib
+import json
+
+import numpy as np
+
+from raybio.core.digest import weights_digest
+from raybio.core.errors import StoreError
+from raybio.methods.relation_graphs.embed_words import embed_words
+from raybio.methods.relation_graphs.encoder import WordEncoder
+from raybio.methods.relation_graphs.node_features import NodeFeatures
+from raybio.methods.relation_graphs.word_reader import WordReader
+from raybio.training.collective import SingleProcess
+
+
+def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: int) -> NodeFeatures:
+    """What ``model``, as it is now, says of all words of the store: computed once, and kept in the store's folder.
+
+    Raises:
+        StoreError: if they cannot be written there.
+    """
+    store = reader.store
+    sizes = json.dumps(model.model_config.to_dict(), sort_keys=True, default=str)
+    name = (
+        f"{weights_digest(model.body.state_dict().items())} {sizes} {reader.digest} {store.digest}"
+    )
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    features = NodeFeatures(store.path / f"features-{digest}.npy", store.indptr_N1)
+    if features.path.is_file():
+        return features
+    try:
+        with (store.path / ".features.lock").open("w") as lock:
+            # Workers that start together wait for the one that computes.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not features.path.is_file():
+                rows = np.arange(len(store.indptr_N1) - 1)
+                words = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)
+                temporary = features.path.with_name(f".{features.path.name}")
+                with temporary.open("wb") as file:
+                    np.save(file, words.word_WD.cpu().numpy())
+                temporary.replace(features.path)
+    except OSError as error:
+        raise StoreError(
+            f"{features.path} cannot be written ({error}); the store's folder must be writable"
+        ) from None
+    return features
