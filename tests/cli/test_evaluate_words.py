@@ -39,7 +39,7 @@ def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_p
     assert data["chance"] == chance_of_fold(runs / "cldr" / "export", store)
     assert 0 < data["chance"]["ner_f1"] < 1
     assert f"| {100 * data['chance']['ner_f1']:.2f} |" in done.stdout
-    assert "5 neighbours vote on pairs, 7 on tags" in done.stdout
+    assert "5 neighbors vote on pairs, 7 on tags" in done.stdout
 
 
 def test_runs_of_different_folds_are_refused(store, runs):

@@ -270,7 +270,7 @@ def test_an_export_alone_is_drawn_as_its_run_beside_another(
         (
             {"--entities": "cldr"},
             ConfigError,
-            "model=cldr has no space of tags; want clner or joint",
+            "model=cldr has no tag head; want clner or joint",
         ),
         (
             {"--entities": "other"},

@@ -197,7 +197,7 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
     config = last_training(tmp_path, **choices).run.config
     assert config.data.train_on_validation
     assert (config.schedule.max_steps, config.schedule.evaluate_every_steps) == (5, 0)
-    assert config.evaluation.first_rule == (3, 9, 4.0)
+    assert config.evaluation.first_settings == (3, 9, 4.0)
     assert not config.evaluation.has_choice
 
 
@@ -293,7 +293,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
     found = done.known()
     assert found and found.scores == pytest.approx(expected)
-    assert found.rule == config.evaluation.first_rule._asdict()
+    assert found.rule == config.evaluation.first_settings._asdict()
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ConfigError, match="is no exported model of words"):
         others = [

@@ -37,18 +37,18 @@ def entities_relations(
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 
-    judged = evaluate_exports(relation_folder, entity_folder, store, say=print)
+    scores = evaluate_exports(relation_folder, entity_folder, store, say=print)
     chance = chance_of_fold(relation_folder, open_store(store, WordStore))
-    intervals = judged.intervals()
-    rule = judged.rule
+    intervals = scores.intervals()
+    knn = scores.settings
     described = (
-        f"{rule.pair_neighbours} neighbours vote on pairs, {rule.tag_neighbours} on tags; a "
-        f"related pair has weight {rule.probe_positive_weight:g} in the linear probe"
+        f"{knn.pair_neighbours} neighbors vote on pairs, {knn.tag_neighbours} on tags; a "
+        f"related pair has weight {knn.probe_positive_weight:g} in the linear probe"
     )
     title = f"relations by {relations}, entities by {entities}, {store}"
     print(report_markdown(intervals, chance, described, title))
     settings = {"relations": relations, "entities": entities, "store": str(store)}
-    write_scores(out, report_data(intervals, chance, rule._asdict(), settings))
+    write_scores(out, report_data(intervals, chance, knn._asdict(), settings))
 
 
 @evaluate.command()

@@ -1,7 +1,7 @@
 """Batches of sentences whose words are what is embedded.
 
-Shape letters: R sentences, T tokens end to end, W words end to end, L padded length. In graphs: A anchors, G graphs,
-N nodes, E edges, F numbers in a feature; K samples of a word.
+Shape letters: R sentences, T tokens end to end, W words end to end, L padded length. In graphs: A
+anchors, G graphs, N nodes, E edges, F numbers in a feature; K samples of a word.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ class WordBatch(TokenBatch):
     """Sentences as sequences, whose embeddings are those of their words: W rows, sentence by sentence.
 
     Attributes:
-        word_T: word of each token, numbered in its sentence: 0 is the first special token, words come from 1; -1: none.
+        word_T: word of each token, numbered in its sentence: 0 is the first special token, words
+            come from 1; -1: none.
         word_indptr_R1: words of each sentence, the 0 included.
     """
 
@@ -64,8 +65,8 @@ class WordBatch(TokenBatch):
 class RelationGraphBatch(WordBatch):
     """One worker's shard of a step of relation-aware embeddings (CLDR, CLGS, CLNER).
 
-    Every anchor has a few graphs of G in all, of which the first is true. Words are rows of the shard; samples, which
-    may be words of other workers, are rows of the global batch.
+    Every anchor has a few graphs of G in all, of which the first is true. Words are rows of the
+    shard; samples, which may be words of other workers, are rows of the global batch.
 
     Attributes:
         feature_NF: what an encoder that is not trained says of the nodes of all graphs.

@@ -55,7 +55,8 @@ class RelationGraphCollate:
         """Refuse a fold without sentences to learn from."""
         if not len(self.rows):
             raise ConfigError(
-                f"{self.reader.store.path}: this fold has no training sentence; want some in --input"
+                f"{self.reader.store.path}: this fold has no training sentence; want some in "
+                "--input"
             )
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:

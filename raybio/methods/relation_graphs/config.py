@@ -19,8 +19,8 @@ class SamplesConfig(BaseConfig):
     def _others_have_room(self) -> "SamplesConfig":
         if self.num_positives >= self.num_samples:
             raise ValueError(
-                f"num_positives {self.num_positives} leaves no room among num_samples {self.num_samples} for words of "
-                "other tags; want fewer"
+                f"num_positives {self.num_positives} leaves no room among num_samples "
+                f"{self.num_samples} for words of other tags; want fewer"
             )
         return self
 
@@ -36,8 +36,9 @@ class GraphsConfig(BaseConfig):
     )
     negatives: NegativeChoice = Field(
         "entities",
-        description="words that may not replace one end of a relation: entities, all words of the entities to which "
-        "the other end is related (the paper); last_words, their last words alone (the authors' code)",
+        description="words that may not replace one end of a relation: entities, all words of the "
+        "entities to which the other end is related (the paper); last_words, their last words "
+        "alone (the authors' code)",
     )
 
 
@@ -56,16 +57,19 @@ class GraphObjectiveConfig(BaseConfig):
     )
     pairing: Literal["paper", "diagonal"] = Field(
         "diagonal",
-        description="cldr: each pair's own text against its graph (the authors' code, which made the paper's figures), "
-        "or the text of a true pair against the graphs of all its pairs (the paper's Equation 5)",
+        description="cldr: each pair's own text against its graph (the authors' code, which made "
+        "the paper's figures), or the text of a true pair against the graphs of all its pairs "
+        "(the paper's Equation 5)",
     )
     reduction: Literal["mean", "sum"] = Field(
         "mean",
-        description="over the sentences of a step; the authors' code sums, at the same learning rate",
+        description="over the sentences of a step; the authors' code sums, at the same learning "
+        "rate",
     )
     in_batch_negatives: bool = Field(
         False,
-        description="cldr, clgs: true graphs of the step's other sentences are false ones too (not in the paper)",
+        description="cldr, clgs: true graphs of the step's other sentences are false ones too "
+        "(not in the paper)",
     )
     text_pooling: Literal["mean", "max", "cls"] = Field(
         "mean", description="clgs: a sentence's text is of its words"
@@ -76,7 +80,8 @@ class GraphObjectiveConfig(BaseConfig):
     projection_width: int | None = Field(
         None,
         ge=1,
-        description="clgs: text and graph go through a linear map to so many numbers each; the paper's 512",
+        description="clgs: text and graph go through a linear map to so many numbers each; the "
+        "paper's 512",
     )
     tag_weight: float = Field(
         1.0, gt=0, description="joint: weight of the loss of tags beside that of pairs"
@@ -97,12 +102,13 @@ class FoldConfig(BaseConfig):
         0.1,
         ge=0,
         lt=1,
-        description="of a fold's training sentences, where the store has no validation sentences of its own: drawn as "
-        "the authors draw them. They do not train",
+        description="of a fold's training sentences, where the store has no validation sentences "
+        "of its own: drawn as the authors draw them. They do not train",
     )
     train_on_validation: bool = Field(
         False,
-        description="validation sentences train too: the paper's last run, after all settings are chosen",
+        description="validation sentences train too: the paper's last run, after all settings are "
+        "chosen",
     )
 
 
@@ -112,26 +118,29 @@ class KnnConfig(BaseConfig):
     pair_neighbours: tuple[Count, ...] = Field(
         (5,),
         min_length=1,
-        description="nearest training pairs that vote on a pair; of several numbers the one with the best F1 on the "
-        "validation sentences is taken",
+        description="nearest training pairs that vote on a pair; of several numbers the one with "
+        "the best F1 on the validation sentences is taken",
     )
     tag_neighbours: tuple[Count, ...] = Field(
         (7,), min_length=1, description="nearest training words that vote on a word's tag; likewise"
     )
     candidates: Literal["all", "chunk_ends"] = Field(
         "all",
-        description="pairs that may be related: all of a sentence, as in the authors' code, or those of two words that "
-        "end chunks found by tags, which is faster and leaves out what no entity supports",
+        description="pairs that may be related: all of a sentence, as in the authors' code, or "
+        "those of two words that end chunks found by tags, which is faster and leaves out what no "
+        "entity supports",
     )
     both_orders: bool = Field(
         False,
-        description="a training pair counts in whichever order of its words is nearer (not in the paper)",
+        description="a training pair counts in whichever order of its words is nearer (not in the "
+        "paper)",
     )
     num_sentences_in_training: int | None = Field(
         100,
         ge=0,
-        description="first validation sentences whose pairs and tags are judged during training; null: all; 0: none, "
-        "which leaves the loss on all of them and saves embedding the training sentences",
+        description="first validation sentences whose pairs and tags are judged during training; "
+        "null: all; 0: none, which leaves the loss on all of them and saves embedding the "
+        "training sentences",
     )
     probe_l2: float = Field(
         1e-4, gt=0, description="how strongly the linear probe's weights are held back"
@@ -139,8 +148,8 @@ class KnnConfig(BaseConfig):
     probe_positive_weights: tuple[Weight, ...] = Field(
         (1.0,),
         min_length=1,
-        description="how much a related pair counts in the linear probe; of several the one with the best F1 on the "
-        "validation sentences is taken",
+        description="how much a related pair counts in the linear probe; of several the one with "
+        "the best F1 on the validation sentences is taken",
     )
 
     @property
@@ -168,7 +177,8 @@ class WordEncoderConfig(TextEncoderConfig):
     )
     word_pooling: Literal["mean", "first"] = Field(
         default="mean",
-        description="a word is the mean of its pieces, or its first piece; CharacterBERT has one state a word",
+        description="a word is the mean of its pieces, or its first piece; CharacterBERT has one "
+        "state a word",
     )
     lower_case: bool = Field(
         default=True, description="words are read in lower case, as in the authors' code"
@@ -223,9 +233,10 @@ class Config(TrainingConfig):
         )
         if self.data.train_on_validation and wants:
             raise ValueError(
-                "data.train_on_validation is true, and then no sentence is left to choose by; want one number each in "
-                "evaluation.pair_neighbours, tag_neighbours and probe_positive_weights, "
-                "schedule.early_stopping_metric=null and schedule.evaluate_every_steps=0"
+                "data.train_on_validation is true, and then no sentence is left to choose by; "
+                "want one number each in evaluation.pair_neighbours, tag_neighbours and "
+                "probe_positive_weights, schedule.early_stopping_metric=null and "
+                "schedule.evaluate_every_steps=0"
             )
         return self
 

@@ -1,9 +1,10 @@
 """The embedded default corpus for entities and relations between words: simulated reports of adverse drug effects.
 
-Drugs and effects have invented names of one or two words. A sentence tells that drugs cause effects, in one of several
-wordings, and beside it names a disease that a drug was given for, a drug that did no harm, an effect that had another
-reason: entities as well, without a relation. So which of the pairs are related has to be read. Names come again and
-again, and which drug causes which effect is drawn anew for each sentence, so there is nothing to know by heart.
+Drugs and effects have invented names of one or two words. A sentence tells that drugs cause
+effects, in one of several wordings, and beside it names a disease that a drug was given for, a drug
+that did no harm, an effect that had another reason: entities as well, without a relation. So which
+of the pairs are related has to be read. Names come again and again, and which drug causes which
+effect is drawn anew for each sentence, so there is nothing to know by heart.
 """
 
 import gzip

@@ -128,7 +128,8 @@ def build_word_encoder(
     """The encoder that ``config`` describes, with its first layers frozen; see ``build_text_encoder``.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or has fewer layers than are to be frozen.
+        ConfigError: if the source cannot be found or reached, or has fewer layers than are to be
+            frozen.
     """
     if is_character_bert(config.source, config.revision):
         encoder = WordEncoder(_character_bert(config, seed))
@@ -170,8 +171,9 @@ def check_layers(config: WordEncoderConfig) -> None:
 def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
     if config.num_frozen_layers >= max(num_layers, 1):
         raise ConfigError(
-            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has {num_layers} layers "
-            f"(encoder.source {config.source!r}); want fewer, so that something is trained"
+            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has "
+            f"{num_layers} layers (encoder.source {config.source!r}); want fewer, so that "
+            "something is trained"
         )
 
 
@@ -184,8 +186,8 @@ def read_heads(source: str) -> dict[str, Tensor]:
 def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
     if config.attention_dropout is not None:
         raise ConfigError(
-            f"encoder.attention_dropout is {config.attention_dropout:g}, and CharacterBERT has one dropout for all; "
-            "want encoder.dropout"
+            f"encoder.attention_dropout is {config.attention_dropout:g}, and CharacterBERT has one "
+            "dropout for all; want encoder.dropout"
         )
     body = build_character_bert(
         config.source,
@@ -212,8 +214,8 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     layers = next((one for one in lists if len(one) == num_layers), None)
     if layers is None:
         raise ConfigError(
-            f"encoder.source {config.source!r}: its {num_layers} layers are not told apart, so that none of them can "
-            "be frozen alone; want encoder.num_frozen_layers=0"
+            f"encoder.source {config.source!r}: its {num_layers} layers are not told apart, so "
+            "that none of them can be frozen alone; want encoder.num_frozen_layers=0"
         )
     first = next(layers[config.num_frozen_layers].parameters())
     for weight in encoder.body.parameters():

@@ -1,4 +1,4 @@
-"""Evaluate."""
+"""Evaluation of a run: entities and relations of validation and test sentences, and the export."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +17,7 @@ from raybio.evaluation.evaluator import Evaluator, ModelScores
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.embed_words import embed_words
-from raybio.methods.relation_graphs.encoder import (
-    WordEncoder,
-    build_word_encoder,
-    read_heads,
-)
+from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
 from raybio.methods.relation_graphs.export import export_word_encoder
 from raybio.methods.relation_graphs.folds import Fold
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
@@ -37,11 +33,16 @@ from raybio.methods.relation_graphs.sentence_scores import (
 )
 from raybio.methods.relation_graphs.store import WordStore
 
-SHOWN_IN_TRAINING = ("ner_f1", "re_minus_f1", "re_f1")
+LOGGED_SCORES = ("ner_f1", "re_minus_f1", "re_f1")
+"""Scores that are logged during training."""
 
 
-def _encoder(config: Config, store: WordStore) -> WordEncoder:
-    """Encoder and head as training begins with them."""
+def encoder_before_training(config: Config, store: WordStore) -> WordEncoder:
+    """Build encoder and head with their initial weights.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded.
+    """
     encoder = build_word_encoder(
         config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=store.count_by_word
     )
@@ -49,9 +50,10 @@ def _encoder(config: Config, store: WordStore) -> WordEncoder:
     with seeded_weights(derive_seed(config.seed, "head")):
         graph = None
         if config.model != "clner":
-            self_loop = None if is_whole else config.objective.self_loop
             graph = GraphEncoder(
-                encoder.width, self_loop=self_loop, activation="tanh" if is_whole else "relu"
+                encoder.width,
+                self_loop=None if is_whole else config.objective.self_loop,
+                activation="tanh" if is_whole else "relu",
             )
         encoder.head = RelationGraphHead(
             graph,
@@ -62,16 +64,26 @@ def _encoder(config: Config, store: WordStore) -> WordEncoder:
     return encoder
 
 
+def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
+    """Build the encoder before training, without the untrained tag head.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded.
+    """
+    encoder = encoder_before_training(config, store)
+    head_of(encoder).entity = None
+    return encoder
+
+
 def trained_encoder(config: Config, folder: Path, store: WordStore) -> WordEncoder:
-    """Encoder and head as a run of this configuration exported them to ``folder``.
+    """Load encoder and head that a run with this configuration exported to ``folder``.
 
     Raises:
         ConfigError: if they cannot be loaded.
     """
-    changed = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
-    encoder = _encoder(
-        config.model_copy(update={"encoder": config.encoder.model_copy(update=changed)}), store
-    )
+    changes = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
+    encoder_config = config.encoder.model_copy(update=changes)
+    encoder = encoder_before_training(config.model_copy(update={"encoder": encoder_config}), store)
     saved = {name.removeprefix("head."): part for name, part in read_heads(str(folder)).items()}
     try:
         head_of(encoder).load_state_dict(saved)
@@ -82,26 +94,22 @@ def trained_encoder(config: Config, folder: Path, store: WordStore) -> WordEncod
     return encoder
 
 
-def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
-    """Encoder and head before training; words are in the space of tags as they are.
-
-    Raises:
-        ConfigError: if the encoder cannot be loaded.
-    """
-    encoder = _encoder(config, store)
-    head_of(encoder).entity = None  # a map that nothing has trained
-    return encoder
-
-
 def head_of(encoder: WordEncoder) -> RelationGraphHead:
-    """What is trained beside the encoder."""
+    """Return the encoder's head."""
     assert isinstance(encoder.head, RelationGraphHead)
     return encoder.head
 
 
 @dataclass(frozen=True)
 class EntityRelationEvaluator(Evaluator):
-    """Entities and relations predicted in sentences that were held out."""
+    """Predicts entities and relations of held-out sentences.
+
+    Attributes:
+        config: settings of the run.
+        collate: builds the batches of the validation loss.
+        objective: the loss.
+        fold: rows of the splits.
+    """
 
     config: Config
     collate: RelationGraphCollate
@@ -111,66 +119,65 @@ class EntityRelationEvaluator(Evaluator):
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
     ) -> Mapping[str, float]:
-        """Return ``val/*`` on the validation sentences, by the best number of neighbours."""
-        validation = self._validation(model, self.fold.dev, collective)
+        """Return ``val/*`` on the validation sentences, with the best numbers of neighbors."""
+        validation = self._validate_graphs(model, self.fold.dev, collective)
         metrics = dict(validation.metrics())
-        some = self.fold.dev[: self.config.evaluation.num_sentences_in_training]
-        if len(some):
-            bank, asked = (
-                self._spaces(model, rows, collective) for rows in (self.fold.train, some)
-            )
-            found = predict_by_knn(bank, asked, self._store, self.config.evaluation)
-            rule = found.best_settings(self.config.evaluation.first_settings)
-            values = found.scores(rule).values
-            metrics |= {name: values[name] for name in SHOWN_IN_TRAINING}
-            metrics |= {
-                "pair_neighbours": rule.pair_neighbours,
-                "tag_neighbours": rule.tag_neighbours,
-            }
+        rows = self.fold.dev[: self.config.evaluation.num_sentences_in_training]
+        if len(rows):
+            reference = self._embed(model, self.fold.train, collective)
+            queries = self._embed(model, rows, collective)
+            predictions = predict_by_knn(reference, queries, self._store, self.config.evaluation)
+            settings = predictions.best_settings(self.config.evaluation.first_settings)
+            values = predictions.scores(settings).values
+            metrics |= {name: values[name] for name in LOGGED_SCORES}
+            metrics["pair_neighbours"] = settings.pair_neighbours
+            metrics["tag_neighbours"] = settings.tag_neighbours
         return {f"val/{name}": float(value) for name, value in metrics.items()} | validation.spread
 
     def initial_encoder(self) -> Encoder:
         """Return the encoder before training, without a tag head."""
         initial = untrained_encoder(self.config, self._store)
-        # CharacterBERT learns the letters of all words.
+        # CharacterBERT must be given the characters of all words.
         initial.word_tokens(self._store.words, self.config.encoder)
         return initial
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the sentences of dev and test.
 
-        Test sentences have the validation sentences too among their neighbours.
+        The reference set of test sentences includes the validation sentences.
         """
-        evaluation, store, fold = self.config.evaluation, self._store, self.fold
+        evaluation = self.config.evaluation
+        store = self._store
+        fold = self.fold
         has_dev = len(fold.dev) > 0 and not self.config.data.train_on_validation
-        bank = self._spaces(model, np.union1d(fold.train, fold.dev), collective)
-        test = self._spaces(model, fold.test, collective)
-        rule = evaluation.first_settings
+        reference = self._embed(model, np.union1d(fold.train, fold.dev), collective)
+        test = self._embed(model, fold.test, collective)
+        settings = evaluation.first_settings
         results: dict[str, SentenceScores] = {}
         chance: dict[str, Any] = {}
         if has_dev:
-            train = self._spaces(model, fold.train, collective)
-            dev = self._spaces(model, fold.dev, collective)
-            rule = choose_settings(train, dev, store, evaluation)
-            results["dev"] = score_sentences(train, dev, store, evaluation, rule)
+            train = self._embed(model, fold.train, collective)
+            dev = self._embed(model, fold.dev, collective)
+            settings = choose_settings(train, dev, store, evaluation)
+            results["dev"] = score_sentences(train, dev, store, evaluation, settings)
             chance["dev"] = most_frequent_scores(train.gold, dev.gold, store)
-        results["test"] = score_sentences(bank, test, store, evaluation, rule)
-        chance["test"] = most_frequent_scores(bank.gold, test.gold, store)
-        validation = self._validation(model, fold.test, collective)
+        results["test"] = score_sentences(reference, test, store, evaluation, settings)
+        chance["test"] = most_frequent_scores(reference.gold, test.gold, store)
+        validation = self._validate_graphs(model, fold.test, collective)
         return ModelScores(
             scores={split: result.intervals() for split, result in results.items()},
             chance=chance,
             spread=validation.spread,
             unit_scores={split: result.unit_scores() for split, result in results.items()},
-            details={"rules": rule._asdict(), "graphs": validation.metrics()},
+            details={"knn_settings": settings._asdict(), "graphs": validation.metrics()},
         )
 
     def export(self, encoder: WordEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
-        """The encoder with all that it takes to find relations and entities."""
+        """Export the encoder with everything that is needed to find entities and relations."""
         settings = {
             "trained_by": "relation_graphs",
             "config": self.config.to_mapping(),
-            "store": self._store.digest,  # its folds are no other store's
+            "store": self._store.digest,  # folds are those of this store
         }
         return export_word_encoder(encoder, folder, card=card, settings=settings)
 
@@ -178,9 +185,7 @@ class EntityRelationEvaluator(Evaluator):
     def _store(self) -> WordStore:
         return self.collate.reader.store
 
-    def _spaces(
-        self, model: Encoder, rows: np.ndarray, collective: Collective
-    ) -> EmbeddedSentences:
+    def _embed(self, model: Encoder, rows: np.ndarray, collective: Collective) -> EmbeddedSentences:
         assert isinstance(model, WordEncoder)
         words = embed_words(
             model, self.collate.reader, rows, collective, max_tokens=self._max_tokens
@@ -189,7 +194,7 @@ class EntityRelationEvaluator(Evaluator):
             tag_WD = head_of(model).tag_space(words.word_WD)
         return EmbeddedSentences(words.word_WD, tag_WD, read_gold(self._store, rows))
 
-    def _validation(
+    def _validate_graphs(
         self, model: Encoder, rows: np.ndarray, collective: Collective
     ) -> GraphValidation:
         assert isinstance(model, WordEncoder)

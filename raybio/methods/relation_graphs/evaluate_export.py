@@ -1,4 +1,4 @@
-"""Evaluate exports."""
+"""Evaluate exported models: relations by one model, entities by the same or another one."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,11 +35,11 @@ from raybio.training.collective import SingleProcess
 
 @dataclass(frozen=True)
 class WordModel:
-    """An exported model of words.
+    """An exported model.
 
     Attributes:
-        config: of the run that trained it.
-        encoder: with its heads, in evaluation mode.
+        config: settings of its run.
+        encoder: the encoder with its heads, in evaluation mode.
     """
 
     config: Config
@@ -47,12 +47,12 @@ class WordModel:
 
     @classmethod
     def load(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
-        """Read what a run of ``relation_graphs`` exported.
+        """Load an export of ``relation_graphs``.
 
         Args:
             folder: the export.
-            store: what its run had.
-            device: where it works; None: on a GPU if there is one.
+            store: the store of its run.
+            device: where the model runs; None: on a GPU if there is one.
 
         Raises:
             ConfigError: if the folder is no such export, or its run had another store.
@@ -62,54 +62,34 @@ class WordModel:
         return cls(config, _ready(encoder, device))
 
     def untrained(self, store: WordStore) -> "WordModel":
-        """As it was before its run.
+        """Return the model before its run.
 
         Raises:
-            ConfigError: if the encoder that it began with is no longer there.
+            ConfigError: if the source of its encoder no longer exists.
         """
         device = next(self.encoder.parameters()).device.type
         return WordModel(self.config, _ready(untrained_encoder(self.config, store), device))
 
     def words(self, store: WordStore, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Words of sentences: as they are, and where tags are to be found."""
-        reader = WordReader(
-            store,
-            WordTokens(**self.encoder.word_tokens(store.words, self.config.encoder)),
-            self.encoder.max_tokens,
-        )
+        """Return the words of sentences: as they are, and after the tag head."""
+        tokens = WordTokens(**self.encoder.word_tokens(store.words, self.config.encoder))
+        reader = WordReader(store, tokens, self.encoder.max_tokens)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
         words = embed_words(self.encoder, reader, rows, SingleProcess(), max_tokens=max_tokens)
         with torch.no_grad():
             return words.word_WD, head_of(self.encoder).tag_space(words.word_WD)
 
 
-def _config_of(folder: str | Path, store: WordStore) -> Config:
-    try:
-        told: Mapping[str, Any] = json.loads(
-            (Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8")
-        )
-        config, trained_on = Config.from_mapping(told["config"]), told["store"]
-    except (OSError, KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"
-        ) from None
-    if trained_on != store.digest:
-        raise ConfigError(
-            f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
-            "store of its run"
-        )
-    return config
-
-
 def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
-    """Return what the most frequent labels of the fold of an exported model score on its test sentences.
+    """Return the scores of the most frequent labels on the test sentences of a model's fold.
 
     Raises:
         ConfigError: if the folder is no such export, or its run had another store.
     """
-    parts = read_fold(store, _config_of(folder, store).data)
-    bank, asked = read_gold(store, np.union1d(parts.train, parts.dev)), read_gold(store, parts.test)
-    return {name: one["value"] for name, one in most_frequent_scores(bank, asked, store).items()}
+    fold = read_fold(store, _config_of(folder, store).data)
+    reference = read_gold(store, np.union1d(fold.train, fold.dev))
+    scores = most_frequent_scores(reference, read_gold(store, fold.test), store)
+    return {name: score["value"] for name, score in scores.items()}
 
 
 def evaluate_exports(
@@ -121,72 +101,59 @@ def evaluate_exports(
     device: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> SentenceScores:
-    """Scores of the test sentences of the models' fold: pairs in the space of one, tags in that of the other.
+    """Score the test sentences of the models' fold: pairs by one model, tags by the other.
 
-    Neighbours are the fold's training and validation sentences. How many of them vote is what the models' runs were
-    given or, of several numbers, the one that is best on the validation sentences.
+    The fold's training and validation sentences are the reference set. Numbers of neighbors are
+    those of the models' runs or, if they had several candidates, the best on the validation
+    sentences.
 
     Args:
         relations: export of a run; may be the same as ``entities``.
-        entities: export of a run with tags (CLNER, or both).
+        entities: export of a run with a tag head (CLNER, joint).
         store_path: prepared sentences.
-        is_untrained: judge what the first one's run began with, in place of both.
-        device: where models work; None: on a GPU if there is one.
-        say: told what is being done.
+        is_untrained: evaluate the initial encoder of the first run instead of both models.
+        device: where models run; None: on a GPU if there is one.
+        say: called with progress messages.
 
     Raises:
-        ConfigError: if a folder is no export, the models were trained on different folds or on another store, or the
-            second one knows no tags.
+        ConfigError: if a folder is no export, the models were trained on different folds or on
+            another store, or the second one has no tag head.
         StoreError: if the store is missing, damaged or of another kind.
     """
     store = open_store(store_path, WordStore)
-    models = [WordModel.load(relations, store, device)] * 2
+    pair_model = WordModel.load(relations, store, device)
+    tag_model = pair_model
     if entities != relations:
-        models[1] = WordModel.load(entities, store, device)
-    if head_of(models[1].encoder).entity is None:
+        tag_model = WordModel.load(entities, store, device)
+    _check_tag_head(entities, tag_model)
+    if pair_model.config.data.fold != tag_model.config.data.fold:
         raise ConfigError(
-            f"{entities}: model={models[1].config.model} has no space of tags; want clner or joint"
-        )
-    folds = {model.config.data.fold for model in models}
-    if len(folds) > 1:
-        raise ConfigError(
-            f"{relations} was trained on fold {models[0].config.data.fold} and {entities} on fold "
-            f"{models[1].config.data.fold}: one of them knows test sentences of the other. Want two of one fold"
+            f"{relations} was trained on fold {pair_model.config.data.fold} and {entities} on fold "
+            f"{tag_model.config.data.fold}: one of them knows test sentences of the other. Want "
+            "two of one fold"
         )
     if is_untrained:
-        models = [models[0].untrained(store)] * 2
-    config = models[0].config
-    parts = read_fold(store, config.data)
-    evaluation = config.evaluation.model_copy(
-        update={"tag_neighbours": models[1].config.evaluation.tag_neighbours}
+        pair_model = tag_model = pair_model.untrained(store)
+    fold = read_fold(store, pair_model.config.data)
+    evaluation = pair_model.config.evaluation.model_copy(
+        update={"tag_neighbours": tag_model.config.evaluation.tag_neighbours}
     )
 
-    def spaces(rows: np.ndarray) -> EmbeddedSentences:
+    def embed(rows: np.ndarray) -> EmbeddedSentences:
         say(f"embedding {len(rows):,} sentences")
-        pair_WD, tag_WD = models[0].words(store, rows)
-        if models[1] is not models[0]:
-            tag_WD = models[1].words(store, rows)[1]
+        pair_WD, tag_WD = pair_model.words(store, rows)
+        if tag_model is not pair_model:
+            _, tag_WD = tag_model.words(store, rows)
         return EmbeddedSentences(pair_WD, tag_WD, read_gold(store, rows))
 
-    rule = evaluation.first_settings
+    settings = evaluation.first_settings
     if evaluation.has_choice:
-        for name, model in zip((relations, entities), models, strict=True):
-            _demand_unseen(name, read_fold(store, model.config.data).train, parts.dev)
-        rule = choose_settings(
-            spaces(np.setdiff1d(parts.train, parts.dev)), spaces(parts.dev), store, evaluation
-        )
-    return score_sentences(
-        spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule
-    )
-
-
-def _demand_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
-    """Refuse to choose by sentences that a model was trained on."""
-    if known := len(np.intersect1d(train, dev)):
-        raise ConfigError(
-            f"{name} was trained on {known:,} of the {len(dev):,} validation sentences by which the numbers of "
-            "neighbours are to be chosen; want two runs of one data.validation_share, or one number each"
-        )
+        for name, model in ((relations, pair_model), (entities, tag_model)):
+            _check_unseen(name, read_fold(store, model.config.data).train, fold.dev)
+        train = embed(np.setdiff1d(fold.train, fold.dev))
+        settings = choose_settings(train, embed(fold.dev), store, evaluation)
+    reference = embed(np.union1d(fold.train, fold.dev))
+    return score_sentences(reference, embed(fold.test), store, evaluation, settings)
 
 
 def graph_accuracy_of_sentences(
@@ -195,21 +162,23 @@ def graph_accuracy_of_sentences(
     device: str | None = None,
     num_negatives: int | None = None,
 ) -> np.ndarray:
-    """How often each test sentence of the model's fold (CLGS), or its related pairs (CLDR), has its true graph nearest.
+    """Return how often the true graph is the nearest, for each test sentence of the model's fold.
 
-    False graphs beside it are drawn from the run's seed.
+    With CLGS there is one graph per sentence, with CLDR one per related pair. False graphs are
+    drawn from the run's seed.
 
     Args:
         folder: export of a run.
         store_path: prepared sentences.
-        device: where the model works; None: on a GPU if there is one.
-        num_negatives: false graphs beside each true one, or all that there are; None: as many as in training.
+        device: where the model runs; None: on a GPU if there is one.
+        num_negatives: maximum number of false graphs per true one; None: as in training.
 
     Returns:
-        The share of each sentence that has true and false graphs, float64 in 0 to 1; at least one.
+        The fraction for each sentence with true and false graphs, float64; at least one sentence.
 
     Raises:
-        ConfigError: if the folder is no export, its model has no graphs, or what its run began with is not there.
+        ConfigError: if the folder is no export, its model has no graphs, or the source of its
+            initial encoder no longer exists.
         StoreError: if the store is missing, damaged or of another kind.
     """
     store = open_store(store_path, WordStore)
@@ -219,25 +188,66 @@ def graph_accuracy_of_sentences(
             f"{folder}: is a {model.config.model}, which has no graphs; want cldr, clgs or joint"
         )
     system = relation_graphs.build(model.config, store_path)
-    assert isinstance(system.collate, RelationGraphCollate) and isinstance(
-        system.objective, RelationGraphObjective
-    )
-    model.words(store, np.zeros(0, dtype=np.int64))  # CharacterBERT learns the letters
-    objective = replace(system.objective, head=head_of(model.encoder))
     collate = system.collate
+    assert isinstance(collate, RelationGraphCollate)
+    assert isinstance(system.objective, RelationGraphObjective)
+    # CharacterBERT must be given the characters of all words.
+    model.words(store, np.zeros(0, dtype=np.int64))
     if num_negatives is not None:
         graphs = collate.graphs.model_copy(update={"num_negatives": num_negatives})
         collate = replace(collate, graphs=graphs)
-    rows = read_fold(store, model.config.data).test
-    max_tokens = model.config.memory.max_tokens_per_micro_batch
-    found = validate_graphs(
-        model.encoder, objective, collate, rows, SingleProcess(), max_tokens=max_tokens
+    validation = validate_graphs(
+        model.encoder,
+        replace(system.objective, head=head_of(model.encoder)),
+        collate,
+        read_fold(store, model.config.data).test,
+        SingleProcess(),
+        max_tokens=model.config.memory.max_tokens_per_micro_batch,
     )
-    if not len(found.accuracy_S):
+    if not len(validation.accuracy_S):
         raise ConfigError(
-            f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false graphs"
+            f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false "
+            "graphs"
         )
-    return found.accuracy_S
+    return validation.accuracy_S
+
+
+def _config_of(folder: str | Path, store: WordStore) -> Config:
+    try:
+        settings: Mapping[str, Any] = json.loads(
+            (Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8")
+        )
+        config = Config.from_mapping(settings["config"])
+        trained_on = settings["store"]
+    except (OSError, KeyError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
+            "relation_graphs"
+        ) from None
+    if trained_on != store.digest:
+        raise ConfigError(
+            f"{folder}: was trained on another store than {store.path}, whose test sentences it "
+            "may know; want the store of its run"
+        )
+    return config
+
+
+def _check_tag_head(name: str | Path, model: WordModel) -> None:
+    if head_of(model.encoder).entity is None:
+        raise ConfigError(
+            f"{name}: model={model.config.model} has no tag head; want clner or joint"
+        )
+
+
+def _check_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
+    """Check that a model was not trained on the validation sentences that choose settings."""
+    num_known = len(np.intersect1d(train, dev))
+    if num_known:
+        raise ConfigError(
+            f"{name} was trained on {num_known:,} of the {len(dev):,} validation sentences that "
+            "choose the numbers of neighbors; want two runs of one data.validation_share, or one "
+            "number each"
+        )
 
 
 def _ready(encoder: WordEncoder, device: str | None) -> WordEncoder:

@@ -40,11 +40,12 @@ PUBLISHED: dict[str, dict[str, float]] = {
 
 
 LEGEND = (
-    "In percent, mean ± standard deviation over the folds' test sentences. 'chance': the most frequent labels of "
-    "training for all words and pairs; 'untuned': the encoder as it came; 'a + b': relations by a, entities by b. "
-    "Macro F1 of entities (NER), of relations whose entities are right too (RE; legacy: "
-    "as the authors' code counts them) and of pairs of words alone (RE-). 'probe': a linear classifier of pairs; "
-    "'graphs': how often the true graph is the nearest."
+    "In percent, mean ± standard deviation over the folds' test sentences. 'chance': the most "
+    "frequent labels of training for all words and pairs; 'untuned': the encoder as it came; 'a + "
+    "b': relations by a, entities by b. Macro F1 of entities (NER), of relations whose entities "
+    "are right too (RE; legacy: as the authors' code counts them) and of pairs of words alone "
+    "(RE-). 'probe': a linear classifier of pairs; 'graphs': how often the true graph is the "
+    "nearest."
 )
 
 

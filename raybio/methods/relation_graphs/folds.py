@@ -29,7 +29,8 @@ def read_fold(store: WordStore, config: FoldConfig) -> Fold:
     """
     train, dev, test = (store.fold_rows(config.fold, split) for split in ("train", "dev", "test"))
     if not len(dev) and config.validation_share:
-        # As the authors draw them, from Python's own generator and the fold's own order: the very same sentences.
+        # As the authors draw them, from Python's own generator and the fold's own order: the very
+        # same sentences.
         size = int(config.validation_share * len(train))
         chosen = np.zeros(len(train), dtype=bool)
         chosen[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True

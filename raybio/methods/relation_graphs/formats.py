@@ -66,14 +66,16 @@ def read_spert(
     """The sentences of a file, in order.
 
     Args:
-        path: the file, plain or gzip: a list of objects with ``tokens``, ``entities``, ``relations`` and, as the
-            sentence's name, ``orig_id`` (a number or a text, or none).
-        quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number in the file, since
-            such files are often a single line.
-        taken: ids that other files' sentences have; this file's are added. None: ids are this file's own affair.
+        path: the file, plain or gzip: a list of objects with ``tokens``, ``entities``,
+            ``relations`` and, as the sentence's name, ``orig_id`` (a number or a text, or none).
+        quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number
+            in the file, since such files are often a single line.
+        taken: ids that other files' sentences have; this file's are added. None: ids are this
+            file's own affair.
 
     Raises:
-        DataError: with file and line, if the file cannot be read, is damaged, or is no list of anything.
+        DataError: with file and line, if the file cannot be read, is damaged, or is no list of
+            anything.
     """
     taken = set() if taken is None else taken
     sentences, number = list[WordSentence](), 0
@@ -98,11 +100,12 @@ def read_folds(path: Path) -> tuple[Fold, ...]:
     """The folds of a file, by their numbers.
 
     Args:
-        path: JSON, plain or gzip: ``{"split_1": {"train set": [ids], "test set": [ids]}, ...}`` with ids as texts.
+        path: JSON, plain or gzip: ``{"split_1": {"train set": [ids], "test set": [ids]}, ...}``
+            with ids as texts.
 
     Raises:
-        DataError: naming the fold and what is wrong: no such file or form, a fold that is missing between others, an
-            id that is there twice or on both sides, or a side without sentences.
+        DataError: naming the fold and what is wrong: no such file or form, a fold that is missing
+            between others, an id that is there twice or on both sides, or a side without sentences.
     """
     value = read_json_object(path)
     names = [f"split_{number}" for number in range(1, len(value) + 1)]
@@ -214,7 +217,8 @@ def _fold(path: Path, name: str, value: Any) -> Fold:
                     else f"in {TRAIN_SET!r} and in {TEST_SET!r}"
                 )
                 raise DataError(
-                    f"{path}, {name}: orig_id {one!r} is {there}, want each sentence at most once in a fold"
+                    f"{path}, {name}: orig_id {one!r} is {there}, want each sentence at most once "
+                    "in a fold"
                 )
             seen[one] = side
     return Fold(tuple(value[TRAIN_SET]), tuple(value[TEST_SET]))

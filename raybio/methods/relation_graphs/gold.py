@@ -1,4 +1,7 @@
-"""Gold."""
+"""Gold tags and related word pairs of sentences, and their embeddings.
+
+Shape letters: S sentences, W words of all of them, P related pairs, D embedding width.
+"""
 
 from typing import NamedTuple
 
@@ -12,12 +15,12 @@ from raybio.methods.relation_graphs.word_pairs import WordPairs
 
 
 class Related(NamedTuple):
-    """Pairs of words with the relation of each.
+    """Related pairs of words; words are numbered over all sentences.
 
     Attributes:
-        first_P: words, numbered through.
-        second_P: other words of the same sentences.
-        label_P: >= 1.
+        first_P: first word of each pair.
+        second_P: second word, of the same sentence.
+        label_P: relation, >= 1.
     """
 
     first_P: np.ndarray
@@ -26,12 +29,12 @@ class Related(NamedTuple):
 
 
 class Gold(NamedTuple):
-    """What sentences have; words are numbered through.
+    """Gold annotations of sentences.
 
     Attributes:
-        indptr_S1: words of each sentence.
+        indptr_S1: CSR pointers to the words of each sentence.
         tag_W: BIO tags.
-        pairs: related words.
+        pairs: related pairs of words.
     """
 
     indptr_S1: np.ndarray
@@ -40,30 +43,27 @@ class Gold(NamedTuple):
 
 
 def read_gold(store: WordStore, rows: np.ndarray) -> Gold:
-    """Tags and related words of stored sentences."""
+    """Return tags and related words of stored sentences."""
     nothing = np.zeros(0, dtype=np.int64)
-    indptr_S1 = np.cumsum([0, *(len(store.sentence(row)) for row in rows.tolist())], dtype=np.int64)
-    found = [gold_pairs(store, row) for row in rows.tolist()]
-    first, second = (
-        np.concatenate(
-            [
-                nothing,
-                *(one[side] + start for one, start in zip(found, indptr_S1[:-1], strict=True)),
-            ]
-        )
-        for side in (0, 1)
-    )
-    label = np.concatenate([nothing, *(one[2] for one in found)])
+    lengths = [len(store.sentence(row)) for row in rows.tolist()]
+    indptr_S1 = np.cumsum([0, *lengths], dtype=np.int64)
+    firsts, seconds, labels = [nothing], [nothing], [nothing]
+    for row, start in zip(rows.tolist(), indptr_S1[:-1].tolist(), strict=True):
+        first_R, second_R, label_R = gold_pairs(store, row)
+        firsts.append(first_R + start)
+        seconds.append(second_R + start)
+        labels.append(label_R)
     tag_W = np.concatenate([nothing, *(tags_of(store, row) for row in rows.tolist())])
-    return Gold(indptr_S1, tag_W, Related(first, second, label))
+    related = Related(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(labels))
+    return Gold(indptr_S1, tag_W, related)
 
 
 class EmbeddedSentences(NamedTuple):
-    """Words of some sentences where relations, and where tags are to be found, with what is known of them.
+    """Embedded words of sentences with their gold annotations.
 
     Attributes:
-        pair_WD: for pairs of words.
-        tag_WD: for single words.
+        pair_WD: words as they are, for pairs.
+        tag_WD: words after the tag head, for tags.
         gold: tags and related pairs.
     """
 
@@ -73,7 +73,6 @@ class EmbeddedSentences(NamedTuple):
 
     @property
     def pairs(self) -> WordPairs:
-        """All candidates."""
-        return WordPairs(
-            self.pair_WD, torch.from_numpy(self.gold.indptr_S1).to(self.pair_WD.device)
-        )
+        """All candidate pairs: any two words of a sentence."""
+        indptr_S1 = torch.from_numpy(self.gold.indptr_S1).to(self.pair_WD.device)
+        return WordPairs(self.pair_WD, indptr_S1)

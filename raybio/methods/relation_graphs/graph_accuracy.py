@@ -25,10 +25,10 @@ class GraphValidation(NamedTuple):
     """Of held-out sentences.
 
     Attributes:
-        log_likelihood: minus the loss, whose terms are means over all sentences with a relation, and over all words
-            with a sample of their tag; NaN if there are none of these.
-        accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is the most similar
-            one; empty for a model without graphs.
+        log_likelihood: minus the loss, whose terms are means over all sentences with a relation,
+            and over all words with a sample of their tag; NaN if there are none of these.
+        accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is
+            the most similar one; empty for a model without graphs.
         spread: metrics of the spread of their words.
     """
 
@@ -64,10 +64,12 @@ def validate_graphs(
         max_tokens: padded tokens that are encoded at once.
     """
     device = next(model.parameters()).device
-    # Whatever training averages, sentences here count alike, and those beside them in a batch are no matter.
+    # Whatever training averages, sentences here count alike, and those beside them in a batch are
+    # no matter.
     mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
     objective = replace(objective, config=mean)
-    # Whatever the loss compares, the nearest graph is one text's: that of the true pair, or of the sentence.
+    # Whatever the loss compares, the nearest graph is one text's: that of the true pair, or of the
+    # sentence.
     same_text = replace(objective, config=mean.model_copy(update={"pairing": "paper"}))
 
     def read(some: np.ndarray) -> WordBatch:

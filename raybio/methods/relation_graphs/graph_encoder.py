@@ -14,8 +14,8 @@ class GraphEncoder(nn.Module):
 
     Attributes:
         convolution: W and b.
-        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR); None: D^-1/2 (A + I)
-            D^-1/2, with D the degrees of A + I (CLGS).
+        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR);
+            None: D^-1/2 (A + I) D^-1/2, with D the degrees of A + I (CLGS).
         activation: "relu" or "tanh".
     """
 

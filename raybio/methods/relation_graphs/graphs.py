@@ -25,8 +25,8 @@ class Sentence(NamedTuple):
     Attributes:
         num_words: of the sentence.
         pairs: related words, distinct.
-        partners: (side, word) -> all words of the entities to which a word is related that stands on that side of a
-            pair, 0 or 1.
+        partners: (side, word) -> all words of the entities to which a word is related that stands
+            on that side of a pair, 0 or 1.
         alike: words of the entities whose type those on side 0 have, and of those on side 1.
     """
 
@@ -65,7 +65,8 @@ def pair_graphs(
 ) -> list[list[Graph]]:
     """For each pair its graph of two nodes, and then false ones that keep one end of it (CLDR).
 
-    Half of the false ones keep the first end; each side is drawn without replacement from all words that it allows.
+    Half of the false ones keep the first end; each side is drawn without replacement from all words
+    that it allows.
     """
     graphs = []
     for pair in sentence.pairs:
@@ -95,10 +96,10 @@ def _replacements(
 def whole_graphs(sentence: Sentence, num_negatives: int, rng: np.random.Generator) -> list[Graph]:
     """The graph of all pairs, and false ones in which other words stand at one end of every pair (CLGS).
 
-    Half of the false ones keep the pairs' first ends, half the second ones; no two are equal, and each has as many
-    edges as the true one. The words that replace an end are of no entity of its type and are no end that stays; each
-    pair draws its own, so that the number of nodes may change. Fewer where there are not enough words; empty for a
-    sentence without pairs.
+    Half of the false ones keep the pairs' first ends, half the second ones; no two are equal, and
+    each has as many edges as the true one. The words that replace an end are of no entity of its
+    type and are no end that stays; each pair draws its own, so that the number of nodes may change.
+    Fewer where there are not enough words; empty for a sentence without pairs.
     """
     if not sentence.pairs:
         return []

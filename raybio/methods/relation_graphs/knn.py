@@ -1,4 +1,7 @@
-"""kNN."""
+"""Predict tags and relations by the nearest training words and word pairs (Section 4.2).
+
+Shape letters: S sentences, W words, P pairs of words of one sentence, R gold pairs, K neighbors.
+"""
 
 from dataclasses import dataclass
 
@@ -21,49 +24,49 @@ from raybio.ops.nearest import nearest
 
 @dataclass(frozen=True)
 class KnnPredictions:
-    """What is found in sentences by every number of neighbours that may be chosen.
+    """Predictions for sentences, for every candidate number of neighbors.
 
     Attributes:
-        asked: the sentences.
-        pairs_by_k: related words.
-        tag_W_by_k: tags.
-        names: of the store's entity types, and of its relations.
-        at_chunk_ends: only pairs count whose words both end a chunk of the tags.
+        queries: the sentences.
+        pairs_by_k: predicted related pairs.
+        tag_W_by_k: predicted tags.
+        names: names of the store's entity types, and of its relations.
+        at_chunk_ends: keep only pairs whose words both end a predicted chunk.
     """
 
-    asked: EmbeddedSentences
+    queries: EmbeddedSentences
     pairs_by_k: dict[int, Related]
     tag_W_by_k: dict[int, np.ndarray]
     names: tuple[tuple[str, ...], tuple[str, ...]]
     at_chunk_ends: bool = False
 
-    def scores(self, rule: KnnSettings) -> EntityRelationScores:
-        """Compared with gold."""
-        return self._scores(
-            self.pairs_by_k[rule.pair_neighbours], self.tag_W_by_k[rule.tag_neighbours]
-        )
+    def scores(self, settings: KnnSettings) -> EntityRelationScores:
+        """Return the scores for some numbers of neighbors."""
+        pairs = self.pairs_by_k[settings.pair_neighbours]
+        return self._scores(pairs, self.tag_W_by_k[settings.tag_neighbours])
 
     def best_settings(self, first: KnnSettings) -> KnnSettings:
-        """``first``, but with the numbers of neighbours that have the best F1, each the least of equals.
+        """Return ``first`` with the numbers of neighbors of the best F1; ties go to the smallest.
 
-        That of tags by entities, and then that of pairs, with those tags, by pairs.
+        First the number for tags is chosen by entity F1, then, with those tags, the number for
+        pairs by pair F1.
         """
         any_pairs = next(iter(self.pairs_by_k.values()))
-        ner = {
+        ner_f1_by_k = {
             k: self._scores(any_pairs, tag_W).values["ner_f1"]
             for k, tag_W in sorted(self.tag_W_by_k.items())
         }
-        best = first._replace(tag_neighbours=max(ner, key=lambda k: ner[k]))
-        rules = [best._replace(pair_neighbours=k) for k in sorted(self.pairs_by_k)]
-        return max(rules, key=lambda rule: self.scores(rule).values["re_minus_f1"])
+        best = first._replace(tag_neighbours=max(ner_f1_by_k, key=lambda k: ner_f1_by_k[k]))
+        candidates = [best._replace(pair_neighbours=k) for k in sorted(self.pairs_by_k)]
+        return max(candidates, key=lambda settings: self.scores(settings).values["re_minus_f1"])
 
     def _scores(self, pairs: Related, tag_W: np.ndarray) -> EntityRelationScores:
         if self.at_chunk_ends:
-            is_end_W = _chunk_ends(tag_W, self.asked.gold.indptr_S1)
+            is_end_W = _chunk_ends(tag_W, self.queries.gold.indptr_S1)
             is_kept_P = is_end_W[pairs.first_P] & is_end_W[pairs.second_P]
             pairs = Related(*(part[is_kept_P] for part in pairs))
-        return _compared(
-            self.asked.gold,
+        return score_against_gold(
+            self.queries.gold,
             pairs,
             tag_W,
             num_types=len(self.names[0]),
@@ -72,68 +75,28 @@ class KnnPredictions:
 
 
 def predict_by_knn(
-    bank: EmbeddedSentences, asked: EmbeddedSentences, store: WordStore, config: KnnConfig
+    reference: EmbeddedSentences,
+    queries: EmbeddedSentences,
+    store: WordStore,
+    config: KnnConfig,
 ) -> KnnPredictions:
-    """Let training words and pairs vote."""
+    """Let the words and pairs of the reference sentences vote on those of the queries."""
     names = (store.entity_types, store.relation_names)
-    tag_W_by_k = _tags_found(bank, asked, config, store)
+    tag_W_by_k = _predict_tags(reference, queries, config, store)
     at_chunk_ends = config.candidates == "chunk_ends"
-    # What a number of neighbours finds to end no chunk may do so by another.
-    ends_W = [_chunk_ends(tag_W, asked.gold.indptr_S1) for tag_W in tag_W_by_k.values()]
-    is_asked_W = (
-        np.any(ends_W, axis=0) if at_chunk_ends else np.ones(len(asked.gold.tag_W), dtype=bool)
-    )
-    return KnnPredictions(
-        asked, _pairs_found(bank, asked, is_asked_W, config), tag_W_by_k, names, at_chunk_ends
-    )
+    is_candidate_W = np.ones(len(queries.gold.tag_W), dtype=bool)
+    if at_chunk_ends:
+        # Chunk ends by any candidate number of neighbors; each number filters its own later.
+        ends = [_chunk_ends(tag_W, queries.gold.indptr_S1) for tag_W in tag_W_by_k.values()]
+        is_candidate_W = np.any(ends, axis=0)
+    pairs_by_k = _predict_pairs(reference, queries, is_candidate_W, config)
+    return KnnPredictions(queries, pairs_by_k, tag_W_by_k, names, at_chunk_ends)
 
 
-def _pairs_found(
-    bank: EmbeddedSentences, asked: EmbeddedSentences, is_asked_W: np.ndarray, config: KnnConfig
-) -> dict[int, Related]:
-    most = max(config.pair_neighbours)
-    pairs = asked.pairs.of_words(torch.from_numpy(is_asked_W).to(asked.pair_WD.device))
-    _, *ends = nearest_pairs(pairs, bank.pairs, k=most, both_orders=config.both_orders)
-    label_PK = _labels(bank.gold, *(end_PK.cpu().numpy() for end_PK in ends))
-    first_P, second_P = (np.flatnonzero(is_asked_W)[end.cpu().numpy()] for end in pairs.pairs())
-    num_labels = int(bank.gold.pairs.label_P.max(initial=0)) + 1
-    voted = {}
-    for k in config.pair_neighbours:
-        label_P = majority_vote(torch.from_numpy(label_PK[:, :k]), num_labels).numpy()
-        voted[k] = Related(first_P[label_P > 0], second_P[label_P > 0], label_P[label_P > 0])
-    return voted
-
-
-def _labels(gold: Gold, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Labels of pairs of words in the order of the text; 0 for those that are not related."""
-    num_words, pairs = int(gold.indptr_S1[-1]), gold.pairs
-    low, high = np.minimum(pairs.first_P, pairs.second_P), np.maximum(pairs.first_P, pairs.second_P)
-    key_R, place_R = np.unique(low * num_words + high, return_index=True)
-    key = first.astype(np.int64) * num_words + second
-    slot = np.searchsorted(key_R, key).clip(max=max(len(key_R) - 1, 0))
-    if not len(key_R):
-        return np.zeros(first.shape, dtype=np.int64)
-    return np.where(key_R[slot] == key, pairs.label_P[place_R][slot], 0)
-
-
-def _chunk_ends(tag_W: np.ndarray, indptr_S1: np.ndarray) -> np.ndarray:
-    is_end_W = np.zeros(len(tag_W), dtype=bool)
-    is_end_W[chunks(tag_W, indptr_S1).end_C - 1] = True
-    return is_end_W
-
-
-def _tags_found(
-    bank: EmbeddedSentences, asked: EmbeddedSentences, config: KnnConfig, store: WordStore
-) -> dict[int, np.ndarray]:
-    found = nearest(asked.tag_WD, bank.tag_WD, max(config.tag_neighbours), metric="l2")
-    tag_WK = torch.from_numpy(bank.gold.tag_W)[found.index_QK.cpu()]
-    num_tags = len(tag_names(store.entity_types))
-    return {k: majority_vote(tag_WK[:, :k], num_tags).numpy() for k in config.tag_neighbours}
-
-
-def _compared(
+def score_against_gold(
     gold: Gold, pairs: Related, tag_W: np.ndarray, *, num_types: int, num_relations: int
 ) -> EntityRelationScores:
+    """Return the scores of predicted pairs and tags."""
     return score_entities_relations(
         TaggedPairs(tag_W, *pairs),
         TaggedPairs(gold.tag_W, *gold.pairs),
@@ -141,3 +104,57 @@ def _compared(
         num_types=num_types,
         num_relations=num_relations,
     )
+
+
+def pair_labels(gold: Gold, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the gold labels of pairs of words in text order; 0 for unrelated pairs."""
+    num_words = int(gold.indptr_S1[-1])
+    low_R = np.minimum(gold.pairs.first_P, gold.pairs.second_P)
+    high_R = np.maximum(gold.pairs.first_P, gold.pairs.second_P)
+    key_R, index_R = np.unique(low_R * num_words + high_R, return_index=True)
+    if not len(key_R):
+        return np.zeros(first.shape, dtype=np.int64)
+    key = first.astype(np.int64) * num_words + second
+    slot = np.searchsorted(key_R, key).clip(max=len(key_R) - 1)
+    return np.where(key_R[slot] == key, gold.pairs.label_P[index_R][slot], 0)
+
+
+def _predict_pairs(
+    reference: EmbeddedSentences,
+    queries: EmbeddedSentences,
+    is_candidate_W: np.ndarray,
+    config: KnnConfig,
+) -> dict[int, Related]:
+    """Return the pairs of candidate words that are predicted to be related, by k."""
+    pairs = queries.pairs.of_words(torch.from_numpy(is_candidate_W).to(queries.pair_WD.device))
+    _, first_PK, second_PK = nearest_pairs(
+        pairs, reference.pairs, k=max(config.pair_neighbours), both_orders=config.both_orders
+    )
+    label_PK = pair_labels(reference.gold, first_PK.cpu().numpy(), second_PK.cpu().numpy())
+    word_C = np.flatnonzero(is_candidate_W)
+    first_P, second_P = (word_C[end_P.cpu().numpy()] for end_P in pairs.pairs())
+    num_labels = int(reference.gold.pairs.label_P.max(initial=0)) + 1
+    pairs_by_k = {}
+    for k in config.pair_neighbours:
+        label_P = majority_vote(torch.from_numpy(label_PK[:, :k]), num_labels).numpy()
+        is_related_P = label_P > 0
+        pairs_by_k[k] = Related(
+            first_P[is_related_P], second_P[is_related_P], label_P[is_related_P]
+        )
+    return pairs_by_k
+
+
+def _predict_tags(
+    reference: EmbeddedSentences, queries: EmbeddedSentences, config: KnnConfig, store: WordStore
+) -> dict[int, np.ndarray]:
+    neighbors = nearest(queries.tag_WD, reference.tag_WD, max(config.tag_neighbours), metric="l2")
+    tag_WK = torch.from_numpy(reference.gold.tag_W)[neighbors.index_QK.cpu()]
+    num_tags = len(tag_names(store.entity_types))
+    return {k: majority_vote(tag_WK[:, :k], num_tags).numpy() for k in config.tag_neighbours}
+
+
+def _chunk_ends(tag_W: np.ndarray, indptr_S1: np.ndarray) -> np.ndarray:
+    """Return which words end a chunk, bool (W,)."""
+    is_end_W = np.zeros(len(tag_W), dtype=bool)
+    is_end_W[chunks(tag_W, indptr_S1).end_C - 1] = True
+    return is_end_W

@@ -1,4 +1,8 @@
-"""Losses."""
+"""Losses of relation-aware embeddings (Theodoropoulos et al., 2021, Equations 4 to 6).
+
+Shape letters: A anchors, G graphs of all anchors, W words of this worker, M words of all workers,
+K samples of a word, D embedding width.
+"""
 
 import torch
 from torch import Tensor
@@ -7,21 +11,21 @@ from raybio.ops.grouped import grouped_logsumexp
 from raybio.ops.similarity import at_least_fp32, normalise
 
 
-def pairwise_cosine(one_ND: Tensor, other_ND: Tensor) -> Tensor:
-    """Cosine (N,) of row n of the one with row n of the other; 0 for a zero vector."""
-    return (normalise(one_ND) * normalise(other_ND)).sum(-1)
+def pairwise_cosine(first_ND: Tensor, second_ND: Tensor) -> Tensor:
+    """Return the cosine (N,) of each row with the same row of the other; 0 for a zero vector."""
+    return (normalise(first_ND) * normalise(second_ND)).sum(-1)
 
 
 def true_graph_loss(
     similarity_G: Tensor, anchor_G: Tensor, *, temperature: float, more_AN: Tensor | None = None
 ) -> Tensor:
-    """-log softmax of each anchor's first graph among its graphs (A,): Equations 4 and 5 of one anchor.
+    """Return -log softmax of each anchor's true graph among its graphs (A,): Equations 4 and 5.
 
     Args:
-        similarity_G: of an anchor and its graph, a cosine.
-        anchor_G: anchor of each graph, ascending from 0 without a gap; an anchor's first graph is the true one.
+        similarity_G: cosine of each graph with its text.
+        anchor_G: anchor of each graph, ascending from 0 without gaps; the first is the true one.
         temperature: τ.
-        more_AN: similarities with further false graphs, -inf where there is none; not in the paper.
+        more_AN: similarities with more false graphs, -inf for none; not in the paper.
     """
     logit_G = at_least_fp32(similarity_G) / temperature
     num_anchors = int(anchor_G[-1]) + 1 if len(anchor_G) else 0
@@ -36,7 +40,7 @@ def true_graph_loss(
 
 
 def has_positive(tag_W: Tensor, sample_WK: Tensor, sample_tag_WK: Tensor) -> Tensor:
-    """Whether a word has a sample of its tag (W,), and so a loss; arguments as of ``same_tag_loss``."""
+    """Return which words have a sample of their tag, and so a loss (W,); see ``same_tag_loss``."""
     return (tag_W >= 0) & ((sample_WK >= 0) & (sample_tag_WK == tag_W[:, None])).any(1)
 
 
@@ -49,28 +53,29 @@ def same_tag_loss(
     *,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """-log of the share that samples of a word's own tag have in all its samples' exp(cosine / τ), and where (W,).
+    """Return each word's -log( sum over samples of its tag of e^(cos / τ) / sum over all samples ).
 
-    Equation 6 for each word; the sum over positives stands inside the logarithm, as printed and in the authors' code.
+    This is Equation 6 for each word; the sum over positives is inside the logarithm, as printed and
+    in the authors' code.
 
     Args:
         word_WD: the words.
         tag_W: their tags; -1: no anchor.
-        other_MD: words that samples are among.
-        sample_WK: numbers of the samples in it; -1: none.
-        sample_tag_WK: their tags.
+        other_MD: the words that samples are taken from.
+        sample_WK: indices of the samples in it; -1: none.
+        sample_tag_WK: tags of the samples.
         temperature: τ.
 
     Returns:
-        losses (W,), 0 where there is none, and whether there is one, bool (W,): anchors with a sample of their tag.
+        Losses (W,), 0 for words without one, and bool (W,): anchors with a sample of their tag.
     """
-    is_there_WK = sample_WK >= 0
-    is_positive_WK = is_there_WK & (sample_tag_WK == tag_W[:, None])
+    exists_WK = sample_WK >= 0
+    is_positive_WK = exists_WK & (sample_tag_WK == tag_W[:, None])
     is_anchor_W = has_positive(tag_W, sample_WK, sample_tag_WK)
-    # Of all pairs at once: with a batch's few hundred words that is less than gathering 80 vectors for each.
+    # All cosines at once: with a few hundred words that is less than gathering 80 vectors for each.
     cosine_WM = normalise(at_least_fp32(word_WD)) @ normalise(at_least_fp32(other_MD)).T
     logit_WK = cosine_WM.gather(1, sample_WK.clamp(min=0)) / temperature
     lowest = torch.finfo(logit_WK.dtype).min
-    total_W = logit_WK.masked_fill(~is_there_WK, lowest).logsumexp(1)
+    total_W = logit_WK.masked_fill(~exists_WK, lowest).logsumexp(1)
     positive_W = logit_WK.masked_fill(~is_positive_WK, lowest).logsumexp(1)
     return torch.where(is_anchor_W, total_W - positive_W, 0.0), is_anchor_W

@@ -18,7 +18,8 @@ METHOD = Method(
             "probe_f1": "RE- (linear probe)",
         },
         splits={"dev": "validation sentences", "test": "test sentences"},
-        chance="every word is an entity of the most frequent type, every two words have the most frequent relation",
+        chance="every word is an entity of the most frequent type, every two words have the most "
+        "frequent relation",
     ),
     step_metrics=("val/re_minus_f1", "val/ner_f1"),
     part_encoder=PartEncoder(settings="words.json", parts="words"),

@@ -1,7 +1,7 @@
 """A linear classifier on the chains of all pairs of words, fitted to its optimum (facts §6.4).
 
-The logit of a pair is w . [x_i ; x_j] + bias = u . x_i + v . x_j + bias: words are multiplied once, whatever the number
-of pairs they stand in. W words, P pairs, D width.
+The logit of a pair is w . [x_i ; x_j] + bias = u . x_i + v . x_j + bias: words are multiplied once,
+whatever the number of pairs they stand in. W words, P pairs, D width.
 """
 
 import torch
@@ -19,9 +19,9 @@ def fit_pair_classifier(
 ) -> tuple[Tensor, Tensor]:
     """Logistic regression on the chains of all pairs, at its optimum as ``fit_linear`` finds it.
 
-    Least is the sum of the pairs' losses over P, those of related pairs times ``positive_weight``, + l2 / 2 |weight|^2
-    of standardised columns; scikit-learn's C is 1 / (l2 P). An iteration costs O(W D + P), memory is three times the
-    words' and some numbers a pair.
+    Least is the sum of the pairs' losses over P, those of related pairs times ``positive_weight``,
+    + l2 / 2 |weight|^2 of standardised columns; scikit-learn's C is 1 / (l2 P). An iteration costs
+    O(W D + P), memory is three times the words' and some numbers a pair.
 
     Args:
         words: of the training sentences.
@@ -30,10 +30,12 @@ def fit_pair_classifier(
         positive_weight: how many unrelated pairs a related one counts for, > 0.
 
     Returns:
-        Weight (2 D,), for the first word and then for the second, and bias (), for vectors as they are.
+        Weight (2 D,), for the first word and then for the second, and bias (), for vectors as they
+        are.
 
     Raises:
-        ValueError: for no pairs, labels that do not fit them, settings <= 0, or vectors that are not finite.
+        ValueError: for no pairs, labels that do not fit them, settings <= 0, or vectors that are
+            not finite.
     """
     _check(words, is_related_P, l2, positive_weight)
     row_WD = at_least_fp32(words.row_WD.detach())
@@ -79,7 +81,8 @@ def pair_logits(words: WordPairs, weight_2D: Tensor, bias: Tensor) -> Tensor:
     row_WD = at_least_fp32(words.row_WD)
     if weight_2D.shape != (2 * row_WD.shape[1],):
         raise ValueError(
-            f"weight has shape {tuple(weight_2D.shape)}, want ({2 * row_WD.shape[1]},): two words wide"
+            f"weight has shape {tuple(weight_2D.shape)}, want ({2 * row_WD.shape[1]},): two words "
+            "wide"
         )
     first_P, second_P = words.pairs()
     logit_W2 = matmul(row_WD, weight_2D.to(row_WD.dtype).view(2, -1).T)
@@ -104,8 +107,8 @@ def _check(words: WordPairs, is_related_P: Tensor, l2: float, positive_weight: f
         or not words.num_pairs
     ):
         raise ValueError(
-            f"labels are {is_related_P.dtype} {tuple(is_related_P.shape)}, want torch.bool ({words.num_pairs},): one a "
-            "pair, and at least one"
+            f"labels are {is_related_P.dtype} {tuple(is_related_P.shape)}, want torch.bool "
+            f"({words.num_pairs},): one a pair, and at least one"
         )
     if not (l2 > 0 and positive_weight > 0):
         raise ValueError(f"l2 is {l2} and positive_weight {positive_weight}, want numbers > 0")

@@ -1,6 +1,7 @@
 """Preparing a store of sentences whose words carry entities and relations: files in, a committed store out.
 
-What a store of sentences with entities and relations is made of: the CLDR paper's Tables 1, 5 and 6, as plain data.
+What a store of sentences with entities and relations is made of: the CLDR paper's Tables 1, 5 and
+6, as plain data.
 
 Shape letter: G tags.
 """
@@ -38,7 +39,8 @@ def prepare_words(
 
     Args:
         out: folder of the store.
-        files: all sentences, if there is a file of folds, whose ids name one sentence each; else those to train on.
+        files: all sentences, if there is a file of folds, whose ids name one sentence each; else
+            those to train on.
         splits: the folds of a cross-validation, in the layout of ``spert.read_folds``.
         dev: in place of ``splits``, files to choose settings on.
         test: in place of ``splits``, files to report on; with them there is a single fold.
@@ -49,10 +51,10 @@ def prepare_words(
         The store, open. The same files give the same bytes.
 
     Raises:
-        ConfigError: for ``splits`` beside ``dev`` or ``test``, neither ``splits`` nor ``test``, or one file in two
-            places.
-        DataError: if a file is missing, damaged or of another format, too much is bad, or folds and sentences do not
-            belong together.
+        ConfigError: for ``splits`` beside ``dev`` or ``test``, neither ``splits`` nor ``test``, or
+            one file in two places.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or folds and
+            sentences do not belong together.
         StoreError: if the store cannot be written.
     """
     _check(files, splits, dev, test)
@@ -121,8 +123,8 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     """Rows of each fold's sentences.
 
     Raises:
-        DataError: as ``read_folds``, for an id that no sentence has: without it, results would be of another fold than
-            the published one; and if most sentences are in no fold.
+        DataError: as ``read_folds``, for an id that no sentence has: without it, results would be
+            of another fold than the published one; and if most sentences are in no fold.
     """
     row_by_id = {
         sentence.orig_id: row for row, sentence in enumerate(sentences) if sentence.orig_id
@@ -134,14 +136,15 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
             told = f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first {unknown[0]!r}"
             if not quarantine.count_by_reason:
                 raise DataError(f"{told}; give the --input that belongs to these folds")
-            # Without them results would be of other folds than others have, so they cannot just be left out.
+            # Without them results would be of other folds than others have, so they cannot just be
+            # left out.
             set_aside = "; ".join(
                 f"{reason}: {count:,}, first {quarantine.examples_by_reason[reason][0]}"
                 for reason, count in quarantine.count_by_reason.items()
             )
             raise DataError(
-                f"{told}. Set aside were: {set_aside}. Repair these sentences or take them out of the folds; or give "
-                "the --input that belongs to these folds"
+                f"{told}. Set aside were: {set_aside}. Repair these sentences or take them out of "
+                "the folds; or give the --input that belongs to these folds"
             )
         rows = {
             split: [row_by_id[one] for one in getattr(fold, split)] for split in ("train", "test")
@@ -152,8 +155,9 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     covered = len(np.unique(np.concatenate([part for fold in folds for part in fold.values()])))
     if 10 * covered < len(sentences):
         raise DataError(
-            f"{path}: only {covered:,} of {len(sentences):,} sentences are in a fold, want a tenth at least. Give the "
-            "--splits that belongs to this --input, or the --input without the others"
+            f"{path}: only {covered:,} of {len(sentences):,} sentences are in a fold, want a tenth "
+            "at least. Give the --splits that belongs to this --input, or the --input without the "
+            "others"
         )
     return folds
 
@@ -169,9 +173,10 @@ def statistics_of_words(store: WordStore, batch_sentences: int = 16) -> dict[str
         batch_sentences: size of the batch of Table 5, in sentences.
 
     Returns:
-        ``folds``: for each fold and split the number of each of ``COUNTED`` (Table 1); ``num_by_tag``: words of each
-        tag in the whole store (Table 6); ``mean_by_tag``: expected words of each tag in a batch of ``batch_sentences``
-        that are drawn from the whole store (Table 5).
+        ``folds``: for each fold and split the number of each of ``COUNTED`` (Table 1);
+            ``num_by_tag``: words of each
+        tag in the whole store (Table 6); ``mean_by_tag``: expected words of each tag in a batch of
+        ``batch_sentences`` that are drawn from the whole store (Table 5).
     """
     num_relations_N = np.array([len(store.relations(row)[0]) for row in range(store.num_rows)])
     num_entities_N = np.array([len(store.entities(row)[0]) for row in range(store.num_rows)])
@@ -217,7 +222,8 @@ def word_statistics_markdown(data: Mapping[str, Any]) -> str:
             markdown_table(
                 ["fold", *(f"{split} {what}" for split in splits for what in COUNTED)], folds
             ),
-            f"## Words of each tag in a batch of {data['batch_sentences']:,} sentences, mean (Table 5)",
+            f"## Words of each tag in a batch of {data['batch_sentences']:,} sentences, mean "
+            "(Table 5)",
             markdown_table(["tag", "words"], means),
             "## Words of each tag (Table 6)",
             markdown_table(["tag", "words"], totals),

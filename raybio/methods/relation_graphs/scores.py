@@ -1,7 +1,8 @@
 """How good extracted entities, and relations between them, are (facts §6.2 and §6.3).
 
-Entities are chunks of BIO tags. A relation joins two words, the last ones of its entities, in either order.
-W words, S sentences, P pairs, C chunks, A classes (types of entities, or relations), X samples of sentences.
+Entities are chunks of BIO tags. A relation joins two words, the last ones of its entities, in
+either order. W words, S sentences, P pairs, C chunks, A classes (types of entities, or relations),
+X samples of sentences.
 """
 
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ class TaggedPairs:
 
     Attributes:
         tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
-        first_P, second_P: the words of each related pair, numbered over all sentences; a pair that comes twice with
-            one label, in whatever order, counts once.
+        first_P, second_P: the words of each related pair, numbered over all sentences; a pair that
+            comes twice with one label, in whatever order, counts once.
         label_P: its relation, >= 1.
     """
 
@@ -56,19 +57,21 @@ def score_entities_relations(
 ) -> "EntityRelationScores":
     """Compare entities and relations.
 
-    A predicted chunk is right if a gold one has its type, start and end. A predicted pair is right if it is gold with
-    its label; strictly right, if both its words are also the last ones of right chunks.
+    A predicted chunk is right if a gold one has its type, start and end. A predicted pair is right
+    if it is gold with its label; strictly right, if both its words are also the last ones of right
+    chunks.
 
     Args:
         predicted: by models of entities and of relations.
-        gold: all that there is to find. A gold pair of one word with itself cannot be found, and counts as missed.
+        gold: all that there is to find. A gold pair of one word with itself cannot be found, and
+            counts as missed.
         indptr_S1: where each sentence begins among the words, and where the last one ends.
         num_types: of entities.
         num_relations: labels are 1 .. num_relations.
 
     Raises:
-        ValueError: without sentences, or for tags, labels or pairs out of range, pairs across sentences, or predicted
-            pairs of a word with itself.
+        ValueError: without sentences, or for tags, labels or pairs out of range, pairs across
+            sentences, or predicted pairs of a word with itself.
     """
     num_words, num_sentences = len(gold.tag_W), len(indptr_S1) - 1
     check_sentences(indptr_S1, num_words)
@@ -120,7 +123,8 @@ class EntityRelationScores:
 
     Attributes:
         entity_SA3: chunks right, found and gold, by type.
-        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label 1).
+        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label
+            1).
     """
 
     entity_SA3: Integers
@@ -130,9 +134,10 @@ class EntityRelationScores:
     def values(self) -> dict[str, float]:
         """``f1``, ``precision`` and ``recall`` of each task, such as ``ner_f1``: means over the classes that gold has.
 
-        ``ner``: chunks. ``re_minus``: pairs, whatever their entities. ``re``: pairs that are strictly right, of those
-        found and of those gold. ``re_legacy``: the authors' code, which counts as missing only the gold pairs that were
-        not found as pairs: one that is lost through its entities is wrong, but not missing, and recall is too high.
+        ``ner``: chunks. ``re_minus``: pairs, whatever their entities. ``re``: pairs that are
+        strictly right, of those found and of those gold. ``re_legacy``: the authors' code, which
+        counts as missing only the gold pairs that were not found as pairs: one that is lost through
+        its entities is wrong, but not missing, and recall is too high.
         """
         sums = _statistics(*(count.sum(axis=0)[None] for count in self._counts))
         return {name: float(sums[name][0]) for name in MEASURES}
@@ -153,7 +158,8 @@ class EntityRelationScores:
     ) -> dict[str, Interval]:
         """The values with 95 % percentile intervals of the bootstrap over sentences (Efron, 1979).
 
-        They speak of the choice of sentences alone, not of training seeds; with very few sentences they are too narrow.
+        They speak of the choice of sentences alone, not of training seeds; with very few sentences
+        they are too narrow.
         """
         num_sentences = len(self.entity_SA3)
         times_XS = rng.multinomial(
@@ -171,7 +177,8 @@ class EntityRelationScores:
     def unit_scores(self) -> UnitScores:
         """What each sentence adds to each value, by which finished runs are tested in pairs.
 
-        Linearised at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over sentences is the value.
+        Linearised at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
+        sentences is the value.
         """
         num_sentences = len(self.entity_SA3)
         value_by_measure = {}
@@ -230,8 +237,8 @@ def _check(
     num_words = len(sentence_W)
     if len(one.tag_W) != num_words or (num_words and one.tag_W.max() > 2 * num_types):
         raise ValueError(
-            f"{whose} tags are {len(one.tag_W)}, up to {one.tag_W.max(initial=0)}; want {num_words}, one a word, up to "
-            f"{2 * num_types}"
+            f"{whose} tags are {len(one.tag_W)}, up to {one.tag_W.max(initial=0)}; want "
+            f"{num_words}, one a word, up to {2 * num_types}"
         )
     columns = (one.first_P, one.second_P, one.label_P)
     if any(
@@ -240,7 +247,8 @@ def _check(
     ):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise ValueError(
-            f"{whose} first words, second words and labels are {found}; want integers, one each a pair"
+            f"{whose} first words, second words and labels are {found}; want integers, one each a "
+            "pair"
         )
     for column, low, limit, what in (
         (one.first_P, 0, num_words, "words of pairs"),

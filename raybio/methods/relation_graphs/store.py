@@ -1,6 +1,7 @@
 """The store of sentences whose words carry entities and relations; rows are in the order of the files.
 
-Shape letters: N sentences, T words of all of them end to end, W words of one; E entities and P relations of one.
+Shape letters: N sentences, T words of all of them end to end, W words of one; E entities and P
+relations of one.
 """
 
 from collections import Counter
@@ -52,8 +53,9 @@ class WordStore(RaggedStore):
     count_by_word = WordCounts(WORD_COUNTS)
     """Counts of the most frequent lower-case words in sentences that any fold trains on.
 
-    For a tokenizer that is trained from scratch. In a cross-validation these are all sentences, so words of a fold's
-    test sentences may get pieces of their own; that reveals their spelling, not their meaning.
+    For a tokenizer that is trained from scratch. In a cross-validation these are all sentences, so
+    words of a fold's test sentences may get pieces of their own; that reveals their spelling, not
+    their meaning.
     """
 
     entity_types = TextColumn(TYPES, "name")
@@ -142,7 +144,8 @@ def commit_words(
     Args:
         draft: where.
         sentences: at least one.
-        folds: for each fold, the rows of each of ``SPLITS``, in the order in which ``fold_rows`` is to give them.
+        folds: for each fold, the rows of each of ``SPLITS``, in the order in which ``fold_rows`` is
+            to give them.
         provenance: further entries of the manifest.
 
     Raises:

@@ -1,4 +1,4 @@
-"""System."""
+"""CLDR, CLGS and CLNER: wiring (Theodoropoulos et al., 2021)."""
 
 from pathlib import Path
 
@@ -7,11 +7,15 @@ from raybio.core.interfaces import System
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
-from raybio.methods.relation_graphs.collate import RelationGraphCollate
-from raybio.methods.relation_graphs.config import Config
+from raybio.methods.relation_graphs.collate import GraphKind, RelationGraphCollate
+from raybio.methods.relation_graphs.config import Config, Model
 from raybio.methods.relation_graphs.demo import default_words
 from raybio.methods.relation_graphs.encoder import check_word_encoder
-from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator, _encoder, head_of
+from raybio.methods.relation_graphs.evaluate import (
+    EntityRelationEvaluator,
+    encoder_before_training,
+    head_of,
+)
 from raybio.methods.relation_graphs.folds import Fold, read_fold
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
@@ -19,35 +23,42 @@ from raybio.methods.relation_graphs.untrained_features import untrained_features
 from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
 from raybio.store.store import open_store
 
-_BATCH_ROWS = {"cldr": 8, "clgs": 8, "clner": 16, "joint": 8}
+_BATCH_ROWS: dict[Model, int] = {"cldr": 8, "clgs": 8, "clner": 16, "joint": 8}
 
+_GRAPHS: dict[Model, GraphKind | None] = {
+    "cldr": "pairs",
+    "clgs": "whole",
+    "clner": None,
+    "joint": "pairs",
+}
 
 STORE = WordStore
 """The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
-    """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
+    """Return the store of the demo sentences in ``directory``; the first call creates it."""
     return default_words(directory).path
 
 
 def check(config: Config, store: WordStore) -> None:
-    """Refuse what can be known to fail before anything starts.
+    """Check settings and store before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source or the fold is not there, no layer is trained, or the fold has nothing to
-            learn from or to judge by.
+        ConfigError: if the encoder's source or the fold does not exist, no layer is trained, or the
+            fold has nothing to learn from or to evaluate.
     """
     check_word_encoder(config.encoder)
     if config.encoder.source == "scratch" and config.encoder.num_frozen_layers:
         raise ConfigError(
-            f"encoder.num_frozen_layers is {config.encoder.num_frozen_layers}, and layers from scratch would stay as "
-            "they were drawn; want 0"
+            f"encoder.num_frozen_layers is {config.encoder.num_frozen_layers}, and layers from "
+            "scratch would stay random; want 0"
         )
     fold = read_fold(store, config.data)
     if not len(fold.train):
         raise ConfigError(
-            f"{store.path}: fold {config.data.fold} has no training sentence; want some to learn from"
+            f"{store.path}: fold {config.data.fold} has no training sentence; want some to learn "
+            "from"
         )
     if config.model != "clner" and len(store.relation_names) < 2:
         raise ConfigError(
@@ -58,27 +69,28 @@ def check(config: Config, store: WordStore) -> None:
             f"{store.path}: its sentences have no entity to learn from; want some, or model=cldr"
         )
     if config.model != "clner":
-        _demand_relations(config, store, fold)
+        _check_relations(config, store, fold)
     if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
         raise ConfigError(
-            f"{store.path}: of the {len(fold.train):,} training sentences of fold {config.data.fold} none is kept for "
-            f"validation (data.validation_share={config.data.validation_share:g}), and evaluations and numbers of "
-            "neighbours are chosen by those. Want a larger share, --dev when the store is prepared, or "
-            "schedule.evaluate_every_steps=0 and one number of neighbours each"
+            f"{store.path}: of the {len(fold.train):,} training sentences of fold "
+            f"{config.data.fold} none is kept for validation "
+            f"(data.validation_share={config.data.validation_share:g}), which evaluations and the "
+            "choice of numbers of neighbors need. Want a larger share, --dev when the store is "
+            "prepared, or schedule.evaluate_every_steps=0 and one number of neighbors each"
         )
 
 
-def _demand_relations(config: Config, store: WordStore, fold: Fold) -> None:
-    """Refuse graphs of a fold in which no sentence has any."""
-    asked = {"training": fold.train} | (
-        {"validation": fold.dev} if config.schedule.evaluate_every_steps else {}
-    )
-    for what, rows in asked.items():
+def _check_relations(config: Config, store: WordStore, fold: Fold) -> None:
+    """Check that some sentence of each split that is used has a relation."""
+    rows_by_split = {"training": fold.train}
+    if config.schedule.evaluate_every_steps:
+        rows_by_split["validation"] = fold.dev
+    for split, rows in rows_by_split.items():
         if len(rows) and not any(len(store.relations(row)[0]) for row in rows.tolist()):
+            other = ", or schedule.evaluate_every_steps=0" if split == "validation" else ""
             raise ConfigError(
-                f"{store.path}: none of the {len(rows):,} {what} sentences of fold {config.data.fold} has a relation; "
-                "want some, or model=clner"
-                + (", or schedule.evaluate_every_steps=0" if what == "validation" else "")
+                f"{store.path}: none of the {len(rows):,} {split} sentences of fold "
+                f"{config.data.fold} has a relation; want some, or model=clner{other}"
             )
 
 
@@ -88,32 +100,39 @@ def input_lengths(config: Config, store: WordStore) -> list[InputLengths]:
 
 
 def build(config: Config, store_path: str | Path) -> System:
-    """Wire CLDR, CLGS, CLNER or CLDR and CLNER over a prepared store of sentences.
+    """Wire CLDR, CLGS, CLNER or the joint model over a prepared store of sentences.
 
     Raises:
-        StoreError: if the store is missing, damaged or of another kind, or its folder cannot be written.
-        ConfigError: if the encoder cannot be loaded, or the fold is not there.
+        StoreError: if the store is missing, damaged or of another kind, or its folder is not
+            writable.
+        ConfigError: if the encoder cannot be loaded, or the fold does not exist.
     """
     store = open_store(store_path, WordStore)
     fold = read_fold(store, config.data)
-    encoder = _encoder(config, store)
+    encoder = encoder_before_training(config, store)
     tokens = WordTokens(**encoder.word_tokens(store.words, config.encoder))
     reader = WordReader(store, tokens, encoder.max_tokens)
-    has_graphs, has_tags = config.model != "clner", config.model in ("clner", "joint")
-    max_tokens = config.memory.max_tokens_per_micro_batch
-    features = untrained_features(encoder, reader, max_tokens=max_tokens) if has_graphs else None
+    kind = _GRAPHS[config.model]
+    features = None
+    if kind is not None:
+        max_tokens = config.memory.max_tokens_per_micro_batch
+        features = untrained_features(encoder, reader, max_tokens=max_tokens)
     collate = RelationGraphCollate(
         reader,
         fold.train,
         config.plan.global_batch_rows or _BATCH_ROWS[config.model],
         config.seed,
-        kind=None if not has_graphs else "whole" if config.model == "clgs" else "pairs",
+        kind=kind,
         graphs=config.graphs,
         features=features,
-        samples=config.samples if has_tags else None,
+        samples=config.samples if config.model in ("clner", "joint") else None,
     )
     objective = RelationGraphObjective(config.objective, config.model, head_of(encoder))
     evaluator = EntityRelationEvaluator(config, collate, objective, fold)
+    has_dev = len(fold.dev) > 0 and not config.data.train_on_validation
+    data_digest = f"{store.digest} read as {reader.digest}"
+    if features:
+        data_digest += f" over {features.path.stem}"
     return System(
         name="relation_graphs",
         model=encoder,
@@ -121,12 +140,9 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=RelationGraphBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
-        evaluate=evaluator.evaluate_during_training
-        if len(fold.dev) and not config.data.train_on_validation
-        else None,
+        evaluate=evaluator.evaluate_during_training if has_dev else None,
         final_evaluate=evaluator.final_report if len(fold.test) else None,
         export=lambda folder, card: evaluator.export(encoder, folder, card),
-        data_digest=f"{store.digest} read as {reader.digest}"
-        + (f" over {features.path.stem}" if features else ""),
+        data_digest=data_digest,
         is_pretrained=config.encoder.source != SCRATCH,
     )

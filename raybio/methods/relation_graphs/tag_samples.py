@@ -20,10 +20,11 @@ def draw_samples(
 ) -> np.ndarray:
     """Words to compare words with, int64 (M, K), ``NO_SAMPLE`` where there are fewer.
 
-    First words of the same tag, at most ``num_positives`` and never the word itself; then equal shares of the other
-    tags, all words of a tag that has fewer; what is then left goes to ``OUTSIDE``, or for words outside to the other
-    tag that the batch has most of (in ADE mostly the inner words of effects, which the authors' code always takes). All
-    are drawn without replacement.
+    First words of the same tag, at most ``num_positives`` and never the word itself; then equal
+    shares of the other tags, all words of a tag that has fewer; what is then left goes to
+    ``OUTSIDE``, or for words outside to the other tag that the batch has most of (in ADE mostly the
+    inner words of effects, which the authors' code always takes). All are drawn without
+    replacement.
 
     Args:
         tag_W: the words' tags; negative: takes no part.

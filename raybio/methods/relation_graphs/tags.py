@@ -25,8 +25,9 @@ def tag_names(entity_types: Sequence[str]) -> tuple[str, ...]:
 def tags_of(store: WordStore, row: int) -> np.ndarray:
     """The tag of each word of a sentence, int64 (W,).
 
-    Entities are written in the order of the file, and a later one over an earlier one that it overlaps, as the authors'
-    preprocessing does: what is left of the earlier one may begin with an "I-" tag.
+    Entities are written in the order of the file, and a later one over an earlier one that it
+    overlaps, as the authors' preprocessing does: what is left of the earlier one may begin with an
+    "I-" tag.
     """
     tag_W = np.full(len(store.sentence(row)), OUTSIDE_TAG, dtype=np.int64)
     for start, end, kind in zip(*store.entities(row), strict=True):
@@ -38,8 +39,9 @@ def tags_of(store: WordStore, row: int) -> np.ndarray:
 def gold_pairs(store: WordStore, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pairs of words that stand for the relations of a sentence: (first (R,), second (R,), label (R,)), int64.
 
-    The first is the last word of the tail's entity and the second that of the head's: in ADE (drug, adverse effect),
-    as the authors order them. Each triple is there once, in the order of the file; both words may be the same one.
+    The first is the last word of the tail's entity and the second that of the head's: in ADE (drug,
+    adverse effect), as the authors order them. Each triple is there once, in the order of the file;
+    both words may be the same one.
     """
     _, end_E, _ = store.entities(row)
     head_P, tail_P, label_P = store.relations(row)

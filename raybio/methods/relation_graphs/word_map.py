@@ -1,6 +1,7 @@
 """Maps of pairs of words and of single words, in the spaces that models of words train (the paper's Figures 6 to 8).
 
-Shape letters: S points that are shown, K words of each (2 in pairs), W words of some sentences, D width.
+Shape letters: S points that are shown, K words of each (2 in pairs), W words of some sentences, D
+width.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ class Shown(NamedTuple):
         labels: names; the first is what the others are to be told apart from.
         label_S: place in ``labels``.
         row_S: sentence of the store.
-        word_SK: its words, from 0; of a pair in the order (last of the tail, last of the head), in ADE (drug, effect).
+        word_SK: its words, from 0; of a pair in the order (last of the tail, last of the head), in
+            ADE (drug, effect).
     """
 
     labels: tuple[str, ...]
@@ -96,8 +98,8 @@ def _drawn(
     """At most ``MOST_OF_A_LABEL`` of each; places are (row, words)."""
     if len(label_N) < 4:
         raise ConfigError(
-            f"{store.path}: the fold's test sentences have {len(label_N)} points to show as {', '.join(labels)}; want "
-            "at least 4 for a map"
+            f"{store.path}: the fold's test sentences have {len(label_N)} points to show as "
+            f"{', '.join(labels)}; want at least 4 for a map"
         )
     rng = np.random.default_rng(derive_seed(seed, "points"))
     members = [np.flatnonzero(label_N == label) for label in range(len(labels))]
@@ -120,15 +122,16 @@ def word_maps(
     """Lay out words of the test sentences of the models' fold: t-SNE of the vectors that nearest neighbours judge by.
 
     Args:
-        relations: export of a run with graphs (CLDR or CLGS, or both losses); None: none of its two panels.
+        relations: export of a run with graphs (CLDR or CLGS, or both losses); None: none of its two
+            panels.
         entities: export of a run with tags (CLNER, or both losses), if there is one: its panel.
         store: prepared sentences.
         seed: which points are drawn; of t-SNE.
         say: told what is being done.
 
     Raises:
-        ConfigError: if a folder is no such export, the models were trained on different folds, theirs is not there, or
-            it has too little to show.
+        ConfigError: if a folder is no such export, the models were trained on different folds,
+            theirs is not there, or it has too little to show.
     """
     of_pairs = None if relations is None else _with_pairs(relations, store)
     of_tags = None if entities is None else _with_tags(entities, store)
@@ -138,7 +141,8 @@ def word_maps(
     if of_pairs is not None:
         pairs = shown_pairs(store, rows, of_pairs.config.graphs, seed)
         say(
-            f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} and their words"
+            f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} "
+            "and their words"
         )
         word_WD, _ = of_pairs.words(store, rows)
         panels += [
@@ -165,7 +169,7 @@ def _with_tags(folder: str | Path, store: WordStore) -> WordModel:
     model = WordModel.load(folder, store)
     if head_of(model.encoder).entity is None:
         raise ConfigError(
-            f"{folder}: model={model.config.model} has no space of tags; want clner or joint"
+            f"{folder}: model={model.config.model} has no tag head; want clner or joint"
         )
     return model
 
@@ -174,8 +178,8 @@ def _test_rows(store: WordStore, configs: Sequence[Config]) -> np.ndarray:
     folds = {config.data.fold for config in configs}
     if len(folds) > 1:
         raise ConfigError(
-            f"the models were trained on folds {' and '.join(map(str, sorted(folds)))}: one of them knows test "
-            "sentences of the other. Want two of one fold"
+            f"the models were trained on folds {' and '.join(map(str, sorted(folds)))}: one of "
+            "them knows test sentences of the other. Want two of one fold"
         )
     return read_fold(store, configs[0].data).test
 

@@ -1,10 +1,12 @@
 """Pairs of words of one sentence: their nearest neighbours among other such pairs (facts §6.1).
 
-A pair's vector is the chain [x_i ; x_j] of its words i < j. It is never built: the squared distance of two chains is
-the sum of those of their first and of their second words, |[a;b] - [c;d]|^2 = |a-c|^2 + |b-d|^2.
+A pair's vector is the chain [x_i ; x_j] of its words i < j. It is never built: the squared distance
+of two chains is the sum of those of their first and of their second words, |[a;b] - [c;d]|^2 =
+|a-c|^2 + |b-d|^2.
 
-W words, S sentences, D width, P pairs, K neighbours; B query words of a block, C columns (words of the bank by
-position), T positions, O orders, U pairs of words that meet; X, Y, Z entries of ragged lists.
+W words, S sentences, D width, P pairs, K neighbours; B query words of a block, C columns (words of
+the bank by position), T positions, O orders, U pairs of words that meet; X, Y, Z entries of ragged
+lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +64,8 @@ class WordPairs:
             )
         if indptr_S1[0] != 0 or indptr_S1[-1] != num_words or bool((indptr_S1.diff() < 0).any()):
             raise ValueError(
-                f"indptr goes from {int(indptr_S1[0])} to {int(indptr_S1[-1])}, want from 0 to {num_words}, never back"
+                f"indptr goes from {int(indptr_S1[0])} to {int(indptr_S1[-1])}, want from 0 to "
+                f"{num_words}, never back"
             )
 
     @cached_property
@@ -94,17 +97,19 @@ def nearest_pairs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The min(k, all) nearest pairs of the bank of each query pair, exactly, by Euclidean distance of the chains.
 
-    What equal means: the squared distance of two words is computed from differences in double precision and rounded to
-    float32; that of two pairs is the float32 sum of two such numbers. Pairs of the bank at equal distances stand in
-    their order: sentence, first word, second word.
+    What equal means: the squared distance of two words is computed from differences in double
+    precision and rounded to float32; that of two pairs is the float32 sum of two such numbers.
+    Pairs of the bank at equal distances stand in their order: sentence, first word, second word.
 
-    All words are compared by one matrix product in double precision. The nearest words of a sentence to the two words
-    of a query pair bound all its pairs from below, and so leave out nearly every sentence; the pairs that remain are
-    computed anew. Where all vectors are alike nothing is left out, and the time is that of looking at all pairs.
+    All words are compared by one matrix product in double precision. The nearest words of a
+    sentence to the two words of a query pair bound all its pairs from below, and so leave out
+    nearly every sentence; the pairs that remain are computed anew. Where all vectors are alike
+    nothing is left out, and the time is that of looking at all pairs.
 
-    Memory beyond the words in double precision and the result: 16 bytes for each word of the bank times the query words
-    compared at once (256, or the longest sentence); half a GiB for what is looked at together; and, only if the bank
-    has more than 4 million pairs as near to one query pair, about 100 bytes for each.
+    Memory beyond the words in double precision and the result: 16 bytes for each word of the bank
+    times the query words compared at once (256, or the longest sentence); half a GiB for what is
+    looked at together; and, only if the bank has more than 4 million pairs as near to one query
+    pair, about 100 bytes for each.
 
     Args:
         query: what is asked, on the device where the work is to be done.
@@ -113,7 +118,8 @@ def nearest_pairs(
         both_orders: a pair of the bank counts in the nearer of its two orders.
 
     Returns:
-        Squared distances (P, K), float32, and numbers in the bank of the first and of the second words (P, K), int64.
+        Squared distances (P, K), float32, and numbers in the bank of the first and of the second
+        words (P, K), int64.
 
     Raises:
         ValueError: if k < 1, the bank has no pair, widths differ, or vectors are not finite.
@@ -121,7 +127,8 @@ def nearest_pairs(
     _check(query, bank, k)
     query_WD, bank_WD = query.row_WD.detach(), bank.row_WD.detach()
     layout = _Layout.of(bank.indptr_S1)
-    # Distances stay, but less is left to cancel in |a|^2 + |c|^2 - 2ac. Not the mean, which one giant would move.
+    # Distances stay, but less is left to cancel in |a|^2 + |c|^2 - 2ac. Not the mean, which one
+    # giant would move.
     middle_D = bank_WD[:: len(bank_WD) // _SAMPLE + 1].double().median(0).values
     column_CD = bank_WD[layout.word_C].double().sub_(middle_D)
     first_P, second_P = query.pairs()
@@ -152,8 +159,8 @@ def nearest_pairs(
 class _Layout:
     """The bank's words by position: the first words of all its sentences, then all second ones, and so on.
 
-    Sentences of two words or more count, the longest first: those with a word at position t are then the first so many,
-    and word t of sentence s has column start_T[t] + s.
+    Sentences of two words or more count, the longest first: those with a word at position t are
+    then the first so many, and word t of sentence s has column start_T[t] + s.
 
     Attributes:
         start_T: column of the first word at each position.
@@ -189,7 +196,8 @@ class _Block:
 
     Attributes:
         distance_BC: squared distances, float32, wrong by error_B and some roundings at most.
-        before_BC: the least of them to a word that stands before this one in its sentence; inf for a first word.
+        before_BC: the least of them to a word that stands before this one in its sentence; inf for
+            a first word.
         least_BS: the least to a word of each sentence.
         error_B: what sums in double precision may be wrong by.
         both_orders: whether a pair counts in the nearer of its two orders.
@@ -223,8 +231,8 @@ class _Block:
             torch.minimum(
                 least_BS[:, :count], distance_BC[:, start : start + count], out=least_BS[:, :count]
             )
-        # Sums of D products in any order (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), of
-        # vectors that were moved; 2 |a| |c| <= |a|^2 + |c|^2.
+        # Sums of D products in any order (Higham, Accuracy and Stability of Numerical Algorithms,
+        # section 3.1), of vectors that were moved; 2 |a| |c| <= |a|^2 + |c|^2.
         error_B = (2 * query_BD.shape[1] + 16) * 2.0**-53 * (size_B + size_C.max())
         return cls(distance_BC, before_BC, least_BS, error_B.float(), both_orders)
 
@@ -252,7 +260,8 @@ def _candidates(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(query pairs, columns of first words, columns of second words) in parts that hold all candidates of some pairs.
 
-    Float32 sums never fall when a summand grows, so that sums of least distances are bounds without any slack.
+    Float32 sums never fall when a summand grows, so that sums of least distances are bounds without
+    any slack.
     """
     lower_PS = block.least_BS[a_P] + block.least_BS[b_P]
     bound_P = _bounds(block, layout, a_P, b_P, lower_PS, k)
@@ -281,8 +290,8 @@ def _bounds(
 ) -> Tensor:
     """What the distance (P,) of the k-th nearest pair cannot exceed, as the block has it: inf below k sentences.
 
-    The best pairs of k sentences are k pairs. Twice as many sentences are tried: the nearest words of some stand in the
-    wrong order.
+    The best pairs of k sentences are k pairs. Twice as many sentences are tried: the nearest words
+    of some stand in the wrong order.
     """
     num_pairs, num_sentences = lower_PS.shape
     if num_sentences < k:
@@ -294,7 +303,8 @@ def _bounds(
     best_X = lower_PS.new_full((len(sentence_X),), torch.inf)
     best_X.scatter_reduce_(0, owner_Y, block.up_to(a_P[pair_Y], b_P[pair_Y], column_Y), "amin")
     kth_P = best_X.view(num_pairs, num_tried).topk(k, dim=1, largest=False).values.amax(1)
-    # One error each for what was tried and for what may be nearer; the factors are for roundings to float32.
+    # One error each for what was tried and for what may be nearer; the factors are for roundings to
+    # float32.
     return kth_P * (1 + 2.0**-20) + 2.01 * (block.error_B[a_P] + block.error_B[b_P])
 
 
@@ -377,7 +387,8 @@ def _check(query: WordPairs, bank: WordPairs, k: int) -> None:
         )
     if query.row_WD.shape[1] != bank.row_WD.shape[1]:
         raise ValueError(
-            f"query words are {query.row_WD.shape[1]} wide, those of the bank {bank.row_WD.shape[1]}; want one encoder"
+            f"query words are {query.row_WD.shape[1]} wide, those of the bank "
+            f"{bank.row_WD.shape[1]}; want one encoder"
         )
     check_finite(query.row_WD, "query words")
     check_finite(bank.row_WD, "words of the bank")

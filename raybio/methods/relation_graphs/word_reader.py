@@ -60,10 +60,11 @@ class WordReader:
         if len(size_N) and size_N.max() > self.max_tokens:
             longest = int(size_N.argmax())
             raise ConfigError(
-                f"{self.store.path}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} sentences have more than "
-                f"the {self.max_tokens:,} tokens that the encoder reads, sentence "
-                f"{self.store.orig_ids[longest] or longest} {size_N[longest]:,}; want encoder.max_length of at least "
-                "that, an encoder that reads so many, or such sentences divided"
+                f"{self.store.path}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} "
+                f"sentences have more than the {self.max_tokens:,} tokens that the encoder reads, "
+                f"sentence {self.store.orig_ids[longest] or longest} {size_N[longest]:,}; want "
+                "encoder.max_length of at least that, an encoder that reads so many, or such "
+                "sentences divided"
             )
 
     def arrays(self, rows: Sequence[int]) -> Arrays:

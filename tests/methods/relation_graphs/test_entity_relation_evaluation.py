@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs import evaluate as entity_relation_evaluation
+from raybio.methods.relation_graphs import evaluate, evaluate_export
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
@@ -78,10 +78,9 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
         evaluate_exports(folder, other, store.path),
         evaluate_exports(folder, folder, store.path),
     )
-    assert both.found.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
+    assert both.knn.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
     assert (
-        both.found.values["ner_f1"]
-        == evaluate_exports(other, other, store.path).found.values["ner_f1"]
+        both.knn.values["ner_f1"] == evaluate_exports(other, other, store.path).knn.values["ner_f1"]
     )
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
         graph_accuracy_of_sentences(other, store.path)
@@ -89,7 +88,7 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
 
 def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
     other, _ = exported(store, tmp_path / "cldr", model="cldr")
-    with pytest.raises(ConfigError, match="model=cldr has no space of tags; want clner or joint"):
+    with pytest.raises(ConfigError, match="model=cldr has no tag head; want clner or joint"):
         evaluate_exports(joint[0], other, store.path)
 
 
@@ -103,7 +102,7 @@ def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, t
     several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
     folder, final = exported(store, tmp_path / "export", **several)
     judged = evaluate_exports(folder, folder, store.path)
-    assert judged.rule._asdict() == final.details["rules"]["trained"]
+    assert judged.settings._asdict() == final.details["knn_settings"]["trained"]
     # Without any there is nothing to choose by, and test sentences are no substitute.
     alone = {"data.validation_share": 0} | several
     with pytest.raises(ConfigError, match="none is kept for validation"):
@@ -144,17 +143,17 @@ def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_its
     }
     fold = read_fold(store, FoldConfig())
     train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
-    in_run = rows_that_are_looked_at(monkeypatch, relation_graphs)
+    in_run = rows_that_are_looked_at(monkeypatch, evaluate)
     folder, _ = exported(store, tmp_path / "export", **several)
-    on_the_way = [call for call in in_run if call[0] == "find"]
-    assert on_the_way and all(call == ("find", train, dev) for call in on_the_way)
+    on_the_way = [call for call in in_run if call[0] == "predict_by_knn"]
+    assert on_the_way and all(call == ("predict_by_knn", train, dev) for call in on_the_way)
     chosen, on_dev, on_test = (
         ("choose_settings", train, dev),
-        ("judge", train, dev),
-        ("judge", train | dev, test),
+        ("score_sentences", train, dev),
+        ("score_sentences", train | dev, test),
     )
-    assert [call for call in in_run if call[0] != "find"] == [chosen, on_dev, on_test] * 2
-    afterwards = rows_that_are_looked_at(monkeypatch, entity_relation_evaluation)
+    assert [call for call in in_run if call[0] != "predict_by_knn"] == [chosen, on_dev, on_test] * 2
+    afterwards = rows_that_are_looked_at(monkeypatch, evaluate_export)
     evaluate_exports(folder, folder, store.path)
     assert afterwards == [chosen, on_test]
 
@@ -280,7 +279,7 @@ def test_layers_from_scratch_are_not_frozen(store):
     )
     with pytest.raises(
         ConfigError,
-        match="num_frozen_layers is 1, and layers from scratch would stay as they were drawn",
+        match="num_frozen_layers is 1, and layers from scratch would stay random",
     ):
         relation_graphs.check(config, store)
 

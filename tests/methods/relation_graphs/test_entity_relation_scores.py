@@ -75,7 +75,8 @@ GOLD: Sentences = [([B0, B1, I1, O], [(0, 2, 1)]), ([B1, O, B0, O], [(2, 0, 1)])
     [
         # All right, in either order.
         ([([B0, B1, I1, O], [(2, 0, 1)]), ([B1, O, B0, O], [(0, 2, 1)])], (1, 1), (1, 1), (1, 1)),
-        # Both pairs found, one effect's boundary missed: wrong, and missing as well, but not to the authors' code.
+        # Both pairs found, one effect's boundary missed: wrong, and missing as well, but not to the
+        # authors' code.
         (
             [([B0, O, B1, O], [(0, 2, 1)]), ([B1, O, B0, O], [(0, 2, 1)])],
             (1, 1),
@@ -98,7 +99,8 @@ GOLD: Sentences = [([B0, B1, I1, O], [(0, 2, 1)]), ([B1, O, B0, O], [(2, 0, 1)])
             (0.5, 0.5),
             (0.5, 0.5),
         ),
-        # Every pair found and every entity missed: the authors' code has neither right nor missing ones.
+        # Every pair found and every entity missed: the authors' code has neither right nor missing
+        # ones.
         ([([O] * 4, [(0, 2, 1)]), ([O] * 4, [(0, 2, 1)])], (1, 1), (0, 0), (0, 0)),
     ],
 )

@@ -16,7 +16,7 @@ from raybio.methods.relation_graphs.config import KnnConfig, KnnSettings
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
 from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate_graphs
-from raybio.methods.relation_graphs.knn import KnnPredictions, _pairs_found, predict_by_knn
+from raybio.methods.relation_graphs.knn import KnnPredictions, _predict_pairs, predict_by_knn
 from raybio.methods.relation_graphs.sentence_scores import (
     choose_settings,
     score_probe,
@@ -92,7 +92,7 @@ def everywhere(one: EmbeddedSentences) -> np.ndarray:
 def test_the_nearest_pairs_of_training_vote_with_the_labels_of_either_order(seed, both_orders):
     bank, asked = spaces(seed, num_pairs=20), spaces(seed + 10)
     config = KnnConfig(pair_neighbours=(1, 3, 4), both_orders=both_orders)
-    voted = _pairs_found(bank, asked, everywhere(asked), config)
+    voted = _predict_pairs(bank, asked, everywhere(asked), config)
     for k, found in voted.items():
         triples = set(zip(*(part.tolist() for part in found), strict=True))
         assert triples == by_loops(bank, asked, k, both_orders), k
@@ -103,7 +103,7 @@ def test_a_bank_without_relations_finds_none():
     bank = spaces(0, num_pairs=9)
     nothing = np.zeros(0, dtype=np.int64)
     bank = bank._replace(gold=bank.gold._replace(pairs=Related(nothing, nothing, nothing)))
-    found = _pairs_found(bank, spaces(3), everywhere(bank), KnnConfig())[5]
+    found = _predict_pairs(bank, spaces(3), everywhere(bank), KnnConfig())[5]
     assert all(len(part) == 0 for part in found)
 
 

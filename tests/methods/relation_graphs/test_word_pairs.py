@@ -34,7 +34,8 @@ def rows_of(kind: str, num: int, width: int, rng: np.random.Generator) -> np.nda
         "gauss": noise,
         "clusters": np.eye(5, width)[rng.integers(0, 5, num)] + 0.05 * noise,
         "far_clusters": 100 + np.eye(5, width)[rng.integers(0, 5, num)] + 1e-3 * noise,
-        # Neighbouring numbers in float32: a product of the matrices in double precision can hardly tell them apart.
+        # Neighbouring numbers in float32: a product of the matrices in double precision can hardly
+        # tell them apart.
         "tight_clusters": rng.standard_normal((5, width))[rng.integers(0, 5, num)] + 1e-7 * noise,
         "few_words": rng.integers(0, 2, (num, width)),
         "one_giant": np.where(np.arange(num)[:, None] == 7, 1e6, 1) * noise,

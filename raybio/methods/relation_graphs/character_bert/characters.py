@@ -1,7 +1,8 @@
 """Words as the characters that CharacterBERT reads: the bytes of their UTF-8, with a mark at each end.
 
-As in the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids 1 to 256 are the bytes 0 to
-255; a long word loses its last bytes, be they half a letter. Shape letters: V words, C = 50 characters of a word.
+As in the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids 1 to
+256 are the bytes 0 to 255; a long word loses its last bytes, be they half a letter. Shape letters:
+V words, C = 50 characters of a word.
 """
 
 from collections.abc import Sequence
@@ -40,8 +41,9 @@ _CHARACTERS_BY_SPECIAL = {
 def word_characters(words: Sequence[str]) -> np.ndarray:
     """The character ids (V, C) of words, as int16.
 
-    A word is BEGIN_WORD, its bytes (48 at most), END_WORD, and NO_CHARACTER up to C. ``[CLS]``, ``[SEP]`` and
-    ``[MASK]`` have one character of their own between the marks, and ``[PAD]`` is 0 throughout.
+    A word is BEGIN_WORD, its bytes (48 at most), END_WORD, and NO_CHARACTER up to C. ``[CLS]``,
+    ``[SEP]`` and ``[MASK]`` have one character of their own between the marks, and ``[PAD]`` is 0
+    throughout.
     """
     # Half a surrogate pair has no UTF-8; the authors leave it out too.
     encoded = [word.encode("utf-8", "ignore")[:_MAX_BYTES] for word in words]

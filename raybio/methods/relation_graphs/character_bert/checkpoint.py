@@ -1,7 +1,8 @@
 """CharacterBERT's folders: which are, what their ``config.json`` says, and weights under the authors' names.
 
-The authors' ``config.json`` is BERT's and says nothing of characters, whose sizes stand in their code. Later ones of
-the hub name them; both spellings are read, and what would be computed in another way is refused.
+The authors' ``config.json`` is BERT's and says nothing of characters, whose sizes stand in their
+code. Later ones of the hub name them; both spellings are read, and what would be computed in
+another way is refused.
 """
 
 import json
@@ -71,7 +72,8 @@ _FIXED = {
 _MARK = "embeddings.word_embeddings._char_embedding_weights"
 
 
-# Alone; inside transformers' BERT with a head; inside the authors' own with the heads of pre-training.
+# Alone; inside transformers' BERT with a head; inside the authors' own with the heads of
+# pre-training.
 _PREFIXES = ("", "bert.", "character_bert.")
 
 
@@ -90,7 +92,8 @@ _LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 def is_character_bert(source: str, revision: str = "main") -> bool:
     """Whether a source is a CharacterBERT, by its configuration or, of a folder, by the names of its weights.
 
-    A folder that cannot be loaded at all, such as one with pickled weights whose configuration says nothing, is none.
+    A folder that cannot be loaded at all, such as one with pickled weights whose configuration says
+    nothing, is none.
 
     Raises:
         ConfigError: if it cannot be found or reached, or its configuration cannot be read.
@@ -135,13 +138,14 @@ def read_config(source: str, revision: str) -> BertConfig:
     description = _read_description(source, require_file(source, CONFIG, revision))
     if absent := [name for name in SIZES if name not in description]:
         raise ConfigError(
-            f"encoder.source {source!r}: its {CONFIG} has no {', '.join(absent)}; want BERT's settings"
+            f"encoder.source {source!r}: its {CONFIG} has no {', '.join(absent)}; want BERT's "
+            "settings"
         )
     for name, wanted in _FIXED.items():
         if description.get(name, wanted) != wanted:
             raise ConfigError(
-                f"encoder.source {source!r}: its {CONFIG} says {name} {description[name]!r}; this CharacterBERT has "
-                f"{wanted!r}, as the authors' published ones"
+                f"encoder.source {source!r}: its {CONFIG} says {name} {description[name]!r}; this "
+                f"CharacterBERT has {wanted!r}, as the authors' published ones"
             )
     try:
         return _bert_config(description)
@@ -156,13 +160,15 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
     """Fill ``model`` with the weights of a folder or hub id; heads are passed over.
 
     Args:
-        model: what to fill; it may have fewer layers than the checkpoint, which then gives its first ones.
+        model: what to fill; it may have fewer layers than the checkpoint, which then gives its
+            first ones.
         source: a folder or hub id.
         revision: of a hub id.
         num_layers: layers of the checkpoint.
 
     Raises:
-        ConfigError: if the weights are not there as safetensors, or some are missing, left over or of another shape.
+        ConfigError: if the weights are not there as safetensors, or some are missing, left over or
+            of another shape.
     """
     path = require_file(source, WEIGHTS, revision)
     try:
@@ -182,14 +188,15 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
         )
         if names
     ] or [
-        f"{name} has shape {tuple(tensors[name].shape)}, and its {CONFIG} wants {tuple(wanted[name].shape)}"
+        f"{name} has shape {tuple(tensors[name].shape)}, and its {CONFIG} wants "
+        f"{tuple(wanted[name].shape)}"
         for name in wanted
         if tensors[name].shape != wanted[name].shape
     ]
     if problems:
         raise ConfigError(
-            f"encoder.source {source!r} is not the CharacterBERT of its {CONFIG}: {'; '.join(problems[:2])}. The "
-            "checkpoint is incomplete or of another architecture."
+            f"encoder.source {source!r} is not the CharacterBERT of its {CONFIG}: "
+            f"{'; '.join(problems[:2])}. The checkpoint is incomplete or of another architecture."
         )
     model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
 

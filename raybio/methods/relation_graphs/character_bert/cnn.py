@@ -1,7 +1,7 @@
 """CharacterBERT's word embeddings: convolutions over the characters of a word, highways and a projection.
 
-El Boukkouri et al. 2020, after ELMo. Parameters are called as in the published checkpoints.
-Shape letters: C characters of a word, E width of a character, F filters of all widths, D width of a word.
+El Boukkouri et al. 2020, after ELMo. Parameters are called as in the published checkpoints. Shape
+letters: C characters of a word, E width of a character, F filters of all widths, D width of a word.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,9 @@ NUM_HIGHWAYS = 2
 class CharacterCNN(nn.Module):
     """Words from their characters: max over the word of ReLU(convolution), highways, one linear layer.
 
-    Random weights: characters are drawn from N(0, 1) but for the two kinds of padding, which are 0 at first; a highway
-    begins by carrying most of its input on (bias 1 of the gate). No row is frozen, as in the authors' code.
+    Random weights: characters are drawn from N(0, 1) but for the two kinds of padding, which are 0
+    at first; a highway begins by carrying most of its input on (bias 1 of the gate). No row is
+    frozen, as in the authors' code.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
 """CharacterBERT: a BERT whose tokens are whole words, embedded from their characters (El Boukkouri et al. 2020).
 
-The authors publish ``general_character_bert`` and ``medical_character_bert`` (helboukkouri/character-bert) as pickles;
-convert such a folder once with ``python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER``. They are
-uncased: give them lower-cased words.
+The authors publish ``general_character_bert`` and ``medical_character_bert``
+(helboukkouri/character-bert) as pickles; convert such a folder once with ``python -m
+raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER``. They are uncased: give them
+lower-cased words.
 
-Shape letters: R sentences, L padded length, D width, V words that were read, C characters of a word, U different words
-of a batch.
+Shape letters: R sentences, L padded length, D width, V words that were read, C characters of a
+word, U different words of a batch.
 """
 
 from collections.abc import Sequence
@@ -58,9 +59,10 @@ class CharacterBert(nn.Module):
 
     Attributes:
         config: the sizes; those of the characters' part stand beside BERT's own.
-        model: BERT without pooler, in which a ``CharacterCNN`` stands for the table of word embeddings; parameters are
-            called as in the published checkpoints.
-        character_VC: the characters of each token id: padding, [CLS], [SEP], [MASK], then the words that were read.
+        model: BERT without pooler, in which a ``CharacterCNN`` stands for the table of word
+            embeddings; parameters are called as in the published checkpoints.
+        character_VC: the characters of each token id: padding, [CLS], [SEP], [MASK], then the words
+            that were read.
     """
 
     character_VC: Tensor
@@ -96,13 +98,14 @@ class CharacterBert(nn.Module):
             mask_RL: True for tokens, False for padding.
 
         Raises:
-            DataError: if a sentence is longer than the model has positions for, or a token id is of no word.
+            DataError: if a sentence is longer than the model has positions for, or a token id is of
+                no word.
         """
         length, wanted = token_RL.shape[1], self.config.max_position_embeddings
         if length > wanted:
             raise DataError(
-                f"a batch is {length} tokens long, [CLS] and [SEP] included; this encoder reads {wanted}. Split or cut "
-                "its sentences"
+                f"a batch is {length} tokens long, [CLS] and [SEP] included; this encoder reads "
+                f"{wanted}. Split or cut its sentences"
             )
         return self.model(
             inputs_embeds=self.embed_words(token_RL), attention_mask=mask_RL.long()
@@ -118,7 +121,8 @@ class CharacterBert(nn.Module):
         if int(distinct_U[-1]) >= len(self.character_VC):
             raise DataError(
                 f"token id {int(distinct_U[-1])} is of no word; this encoder has read "
-                f"{len(self.character_VC) - FIRST_WORD_ID} words, whose ids begin at {FIRST_WORD_ID}. Call read_words"
+                f"{len(self.character_VC) - FIRST_WORD_ID} words, whose ids begin at "
+                f"{FIRST_WORD_ID}. Call read_words"
             )
         word_UD = self.model.get_input_embeddings()(self.character_VC[distinct_U].int())
         # Not word_UD[place_RL], whose gradient is summed in another order every time.
@@ -143,7 +147,8 @@ def build_character_bert(
 
     Args:
         source: a folder with ``config.json`` and ``model.safetensors``, a hub id, or "scratch".
-        seed: of random weights; they depend on it alone, and torch's global generators are left as they were.
+        seed: of random weights; they depend on it alone, and torch's global generators are left as
+            they were.
         revision: branch, tag or commit of a hub id; None: main.
         dropout: of states and attention; None: the checkpoint's own, 0.1 for scratch.
         num_layers_kept: of the layers, the first so many are kept; None: all.
@@ -155,8 +160,8 @@ def build_character_bert(
         filters: of the characters' convolutions, see ``CharacterCNN``.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, has its weights as a pickle, lacks weights or has some
-            too many, or sizes do not go together.
+        ConfigError: if the source cannot be found or reached, has its weights as a pickle, lacks
+            weights or has some too many, or sizes do not go together.
     """
     revision = revision or "main"
     if source == SCRATCH:

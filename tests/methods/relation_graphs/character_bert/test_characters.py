@@ -124,6 +124,7 @@ def test_the_published_sizes_have_the_published_shapes_and_104_6_million_weights
     convolutions = sum(number * (16 * seen + 1) for seen, number in widths)
     num_weights = 263 * 16 + convolutions + 2 * 4096 * 2049 + 768 * 2049
     assert sum(weight.numel() for weight in cnn.parameters()) == num_weights == 18_562_416
-    # BERT-base has 109,482,240 with a table of 30,522 words, and its pooler 590,592; the paper says 104.6 M.
+    # BERT-base has 109,482,240 with a table of 30,522 words, and its pooler 590,592; the paper says
+    # 104.6 M.
     total = sum(weight.numel() for weight in encoder.parameters())
     assert total + 590_592 == 109_482_240 - 30_522 * 768 + num_weights == 104_603_760
