@@ -1,4 +1,4 @@
-"""The slow, obvious version of what is computed on words and their pairs: loops over scalars, from the definitions."""
+"""Oracles of words and word pairs: loops over scalars, from the definitions."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def pairs(indptr) -> list[tuple[int, int]]:
 
 
 def nearest_pairs(query, query_indptr, bank, bank_indptr, k: int, both_orders: bool = False):
-    """Lists of (squared distance, first, second) of the k nearest, by distance in float32, then by order."""
+    """Return (squared distance, first, second) of the k nearest, by float32 distance, then order."""
 
     def square(one, other) -> np.float32:
         return np.float32(((one.astype(np.float64) - other.astype(np.float64)) ** 2).sum())
@@ -57,7 +57,7 @@ def majority_vote(labels, num_classes: int) -> list[int]:
 
 
 def entity_relation_scores(predicted, gold, num_types: int, num_relations: int) -> dict[str, float]:
-    """All values, from sets. A side is sentences of (tags, [(word, word, label)]), words numbered in their sentence."""
+    """Return all values, from sets. A side is sentences of (tags, [(word, word, label)])."""
     found_chunks, gold_chunks, found_pairs, gold_pairs = set(), set(), set(), set()
     for number, sentence in enumerate(zip(predicted, gold, strict=True)):
         for (tags, rows), its_chunks, its_pairs in zip(

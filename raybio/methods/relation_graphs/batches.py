@@ -1,4 +1,4 @@
-"""Batches of sentences whose words are what is embedded.
+"""Typed batches of sentences whose words are embedded.
 
 Shape letters: R sentences, T tokens end to end, W words end to end, L padded length. In graphs: A
 anchors, G graphs, N nodes, E edges, F numbers in a feature; K samples of a word.
@@ -15,7 +15,7 @@ from raybio.ops.grouped import gather_segments, segment_starts
 
 @dataclass(frozen=True)
 class PaddedWords(PaddedTokens):
-    """Some sentences of a batch as a rectangle, with their words numbered through.
+    """A padded micro-batch; words are numbered across its sentences.
 
     Attributes:
         word_RL: word that a token belongs to; -1: none.
@@ -28,7 +28,7 @@ class PaddedWords(PaddedTokens):
 
 @dataclass(frozen=True)
 class WordBatch(TokenBatch):
-    """Sentences as sequences, whose embeddings are those of their words: W rows, sentence by sentence.
+    """Sentences as token sequences; the embeddings of a sentence are those of its words.
 
     Attributes:
         word_T: word of each token, numbered in its sentence: 0 is the first special token, words
@@ -41,15 +41,15 @@ class WordBatch(TokenBatch):
 
     @property
     def num_embeddings(self) -> int:
-        """Words of all sentences."""
+        """Number of words of all sentences."""
         return int(self.word_indptr_R1[-1])
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
-        """Numbers of the words of sentences ``row_M``."""
+        """Return the numbers of the words of sentences ``row_M``."""
         return gather_segments(self.word_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedWords:
-        """Sentences ``row_M`` as a rectangle, with the words that its tokens are of."""
+        """Return sentences ``row_M`` as a rectangle, with the word of each token."""
         tokens = super().pad(row_M, pad_id)
         token_K, row_K = gather_segments(self.indptr_R1, row_M)
         word_K = self.word_T[token_K]
@@ -69,7 +69,7 @@ class RelationGraphBatch(WordBatch):
     shard; samples, which may be words of other workers, are rows of the global batch.
 
     Attributes:
-        feature_NF: what an encoder that is not trained says of the nodes of all graphs.
+        feature_NF: fixed features of the nodes of all graphs, from the untrained encoder.
         word_N: word of each node.
         node_indptr_G1: nodes of each graph.
         head_E: first node of each edge; edges have both directions and no loops.

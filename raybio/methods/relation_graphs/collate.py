@@ -1,4 +1,7 @@
-"""Collate."""
+"""Collate a step of CLDR, CLGS or CLNER: tokens, graphs and samples.
+
+Shape letters as in ``RelationGraphBatch``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,14 +35,14 @@ class RelationGraphCollate:
     """(step, rank, world) -> the arrays of a ``RelationGraphBatch``.
 
     Attributes:
-        reader: sentences as the encoder reads them.
-        rows: sentences that train.
-        batch_rows: sentences of a step.
-        seed: the run's.
-        kind: which graphs a sentence has; None: none.
-        graphs: their false ones.
-        features: of their nodes; None where there are none.
-        samples: of words to compare words with; None: none.
+        reader: reads sentences for the encoder.
+        rows: training sentences.
+        batch_rows: sentences per step.
+        seed: the run's seed.
+        kind: one graph per related pair or per sentence; None: no graphs.
+        graphs: settings of false graphs.
+        features: features of graph nodes; None without graphs.
+        samples: settings of the samples of words; None: no samples.
     """
 
     reader: WordReader
@@ -52,7 +55,7 @@ class RelationGraphCollate:
     samples: SamplesConfig | None
 
     def __post_init__(self) -> None:
-        """Refuse a fold without sentences to learn from."""
+        """Check that there is a training sentence."""
         if not len(self.rows):
             raise ConfigError(
                 f"{self.reader.store.path}: this fold has no training sentence; want some in "
@@ -60,12 +63,12 @@ class RelationGraphCollate:
             )
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
+        """Return the arrays of worker ``rank``'s shard of ``step``."""
         size = self.batch_rows
-        place = shuffled_epochs(
+        index = shuffled_epochs(
             step * size, size, num_rows=len(self.rows), seed=self.seed, name="sentences"
         )
-        return self.arrays(self.rows[place], derive_seed(self.seed, "negatives", step), rank, world)
+        return self.arrays(self.rows[index], derive_seed(self.seed, "negatives", step), rank, world)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -73,7 +76,7 @@ class RelationGraphCollate:
         return len(self.rows) / self.batch_rows
 
     def arrays(self, rows: np.ndarray, key: int, rank: int = 0, world: int = 1) -> Arrays:
-        """The arrays of a worker's shard of a step of these sentences; what is drawn depends on ``key``."""
+        """Return the arrays of a worker's shard of these sentences; draws depend on ``key``."""
         own = shard(np.arange(len(rows)), rank, world)
         mine = rows[own].tolist()
         pointers = self.reader.word_pointers(mine)
@@ -110,7 +113,7 @@ class RelationGraphCollate:
         }
 
     def _anchors(self, row: int, key: int) -> list[list[Graph]]:
-        """Graphs of each anchor of a sentence, the true one first."""
+        """Return the graphs of each anchor of a sentence, the true one first."""
         sentence, rng = _sentence(self.reader.store, row), np.random.default_rng(key)
         if self.kind == "pairs":
             return list(pair_graphs(sentence, self.graphs, rng))
@@ -122,7 +125,7 @@ class RelationGraphCollate:
         return self.features.of(row, words)
 
     def _tag_arrays(self, rows: list[int], first: int, pointers: np.ndarray, key: int) -> Arrays:
-        """Tags of the shard's words, and samples, which are drawn for the global batch whatever the shard."""
+        """Return tags and samples of the shard's words; samples are drawn for the global batch."""
         num_words = int(pointers[-1])
         if self.samples is None:
             nothing = np.zeros((num_words, 0), dtype=np.int64)

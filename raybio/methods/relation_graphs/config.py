@@ -10,7 +10,7 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class SamplesConfig(BaseConfig):
-    """How many words of each tag a word is compared with."""
+    """Samples that a word is compared with (CLNER)."""
 
     num_samples: int = Field(80, ge=2, description="words that each word is compared with")
     num_positives: int = Field(30, ge=1, description="of these, at most so many of its own tag")
@@ -29,7 +29,7 @@ NegativeChoice = Literal["entities", "last_words"]
 
 
 class GraphsConfig(BaseConfig):
-    """Which false graphs stand beside the true one."""
+    """False graphs (CLDR, CLGS)."""
 
     num_negatives: int = Field(
         8, ge=1, description="false graphs beside each true one, fewer where there are not enough"
@@ -46,7 +46,7 @@ Model = Literal["cldr", "clgs", "clner", "joint"]
 
 
 class GraphObjectiveConfig(BaseConfig):
-    """What is minimised."""
+    """The loss."""
 
     temperature: float = Field(0.1, gt=0, description="τ")
     self_loop: float = Field(
@@ -95,7 +95,7 @@ Weight = Annotated[float, Field(gt=0)]
 
 
 class FoldConfig(BaseConfig):
-    """Which sentences train, choose and judge."""
+    """Training, validation and test sentences."""
 
     fold: int = Field(1, ge=1, description="of the store's folds, from 1")
     validation_share: float = Field(
@@ -113,7 +113,7 @@ class FoldConfig(BaseConfig):
 
 
 class KnnConfig(BaseConfig):
-    """How words and pairs are judged in evaluations."""
+    """Evaluation by kNN and a linear probe; F1 on validation sentences chooses among candidates."""
 
     pair_neighbours: tuple[Count, ...] = Field(
         (5,),
@@ -154,14 +154,14 @@ class KnnConfig(BaseConfig):
 
     @property
     def first_settings(self) -> "KnnSettings":
-        """The first numbers: the only ones, where there is nothing to choose."""
+        """The first candidates: the only ones if there is nothing to choose."""
         return KnnSettings(
             self.pair_neighbours[0], self.tag_neighbours[0], self.probe_positive_weights[0]
         )
 
     @property
     def has_choice(self) -> bool:
-        """Whether anything is to be chosen by validation sentences."""
+        """Whether validation sentences choose among candidates."""
         return any(
             len(each) > 1
             for each in (self.pair_neighbours, self.tag_neighbours, self.probe_positive_weights)
@@ -169,7 +169,7 @@ class KnnConfig(BaseConfig):
 
 
 class WordEncoderConfig(TextEncoderConfig):
-    """Which encoder reads sentences, and how a word is made of its pieces."""
+    """The encoder, and the pooling of word pieces."""
 
     max_length: int | Literal["auto"] = Field(
         default=256,
@@ -191,7 +191,7 @@ class WordEncoderConfig(TextEncoderConfig):
 
 
 class SentencePlanConfig(BaseConfig):
-    """Which sentences make up a step."""
+    """The sentences of a step."""
 
     global_batch_rows: int | None = Field(
         None,
@@ -256,11 +256,11 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=600, checkpoint_every_steps=200, evaluate_every_steps=200),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
-"""Settings for the embedded simulated sentences on two CPU cores: a minute."""
+"""Settings for the simulated demo sentences: one minute on two CPU cores."""
 
 
 class KnnSettings(NamedTuple):
-    """How many neighbours vote on a pair, and on a tag, and what a related pair counts for in the linear probe."""
+    """Neighbors that vote on a pair and on a tag, and the weight of related pairs in the probe."""
 
     pair_neighbours: int
     tag_neighbours: int

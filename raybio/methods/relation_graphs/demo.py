@@ -1,4 +1,4 @@
-"""The embedded default corpus for entities and relations between words: simulated reports of adverse drug effects.
+"""Simulated demo sentences: reports of adverse drug effects.
 
 Drugs and effects have invented names of one or two words. A sentence tells that drugs cause
 effects, in one of several wordings, and beside it names a disease that a drug was given for, a drug
@@ -24,7 +24,7 @@ from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
-"""Rises whenever the same settings give another corpus or another store of it."""
+"""Increase it when the same settings produce another corpus or another store of it."""
 
 
 DRUG, EFFECT = "Drug", "Adverse-Effect"
@@ -49,7 +49,7 @@ _AFTER_EFFECT = ("but no e",)
 
 
 _OTHER_CLAUSES = ("d was given for e", "d did not cause e", "e was known before d")
-"""What is named without being a cause or an effect, d and e: behind a cause, behind an effect, in its own clause."""
+"""Distractors d and e: after a cause, after an effect, in their own clause."""
 
 
 _OPENINGS = ("", "notably ,", "we report that")
@@ -100,7 +100,7 @@ def default_words(directory: str | Path, config: WordsConfig | None = None) -> W
 
 
 def write_words(directory: str | Path, config: WordsConfig) -> tuple[Path, Path]:
-    """Simulate, and write a file of sentences in SpERT's layout and one of folds. Equal settings give equal bytes."""
+    """Simulate sentences; write SpERT's JSON and a file of folds. Same settings, same bytes."""
     rng, folder = np.random.default_rng(config.seed), Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     words = InventedWords(rng)

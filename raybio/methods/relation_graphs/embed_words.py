@@ -1,4 +1,7 @@
-"""Embed words."""
+"""Embed the words of stored sentences, without gradient.
+
+Shape letters: S sentences, W words of all of them, D embedding width.
+"""
 
 from typing import NamedTuple
 

@@ -1,4 +1,7 @@
-"""Encoder."""
+"""Encoders of the words of sentences: CharacterBERT, or any transformer with pooled word pieces.
+
+Shape letters: R sentences, L padded length, W words of all sentences, D width, V distinct words.
+"""
 
 import hashlib
 import json
@@ -37,7 +40,7 @@ HEADS = "word_heads.safetensors"
 
 
 class WordEncoder(Encoder):
-    """A transformer that embeds the words of sentences; an ``raybio.core.interfaces.Encoder`` over ``PaddedWords``.
+    """A transformer that embeds the words of sentences: an ``Encoder`` over ``PaddedWords``.
 
     Attributes:
         body: the transformer: a ``TextEncoder``, or CharacterBERT.
@@ -45,7 +48,7 @@ class WordEncoder(Encoder):
         max_tokens: longest sentence it can read, special tokens included.
         width: D.
         pad_id: token id of padding.
-        head: what a system trains beside the encoder, or None.
+        head: parameters that a method trains next to the encoder, or None.
     """
 
     head: nn.Module | None
@@ -67,7 +70,7 @@ class WordEncoder(Encoder):
         self.head = None
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Last hidden states (R, L, D), and words (W, D) in float32 or wider; a word that was not read is zero."""
+        """Return last hidden states (R, L, D) and words (W, D), these in float32 or wider."""
         if not isinstance(tokens, PaddedWords):
             raise TypeError(f"a word encoder reads PaddedWords, got {type(tokens).__name__}")
         if isinstance(self.body, TextEncoder):
@@ -81,7 +84,7 @@ class WordEncoder(Encoder):
         return Encoded(hidden_RLD, word_WD)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Not there: words are not guessed.
+        """Not supported: no tokens are predicted.
 
         Raises:
             NotImplementedError: always.
@@ -91,7 +94,7 @@ class WordEncoder(Encoder):
         )
 
     def word_tokens(self, words: Sequence[str], config: WordEncoderConfig) -> dict[str, Any]:
-        """How distinct words are read, as ``raybio.methods.relation_graphs.collate.WordTokens``; CharacterBERT keeps their letters.
+        """Return the fields of ``WordTokens``; CharacterBERT keeps the characters of the words.
 
         Raises:
             ConfigError: if the tokenizer can make nothing of a word.
@@ -125,7 +128,7 @@ class WordEncoder(Encoder):
 def build_word_encoder(
     config: WordEncoderConfig, *, seed: int, count_by_word: dict[str, int] | None = None
 ) -> WordEncoder:
-    """The encoder that ``config`` describes, with its first layers frozen; see ``build_text_encoder``.
+    """Build the encoder that ``config`` describes, with its first layers frozen.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or has fewer layers than are to be
@@ -142,7 +145,7 @@ def build_word_encoder(
 
 
 def check_word_encoder(config: WordEncoderConfig) -> None:
-    """Refuse a checkpoint that is not there or does not fit the settings; see ``check_text_encoder``.
+    """Check that a checkpoint exists and fits the settings; see ``check_text_encoder``.
 
     Raises:
         ConfigError: also if no layer is left to train.
@@ -156,7 +159,7 @@ def check_word_encoder(config: WordEncoderConfig) -> None:
 
 
 def check_layers(config: WordEncoderConfig) -> None:
-    """Refuse to freeze all layers of a folder before it is loaded.
+    """Check that not all layers of a folder are frozen, before loading it.
 
     Raises:
         ConfigError: if no layer is left to train.
@@ -178,7 +181,7 @@ def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
 
 
 def read_heads(source: str) -> dict[str, Tensor]:
-    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    """Return the heads of an exported folder by name; other sources have none."""
     path = Path(source).expanduser() / HEADS
     return load_file(path) if path.is_file() else {}
 
@@ -202,7 +205,7 @@ def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
 
 
 def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
-    """Everything before layer ``num_frozen_layers`` stays as it is."""
+    """Freeze everything before layer ``num_frozen_layers``."""
     if not config.num_frozen_layers:
         return
     num_layers = encoder.model_config.num_hidden_layers

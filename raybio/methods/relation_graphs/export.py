@@ -1,4 +1,4 @@
-"""Export."""
+"""Export a word encoder: a transformer that others can load, and its heads and settings."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,10 @@ from raybio.methods.relation_graphs.encoder import HEADS, WordEncoder
 SETTINGS = "words.json"
 
 
-_USAGE = """`encoder.source` of a raybio job, or `raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`."""
+_USAGE = (
+    "`encoder.source` of a raybio job, or "
+    '`raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`.'
+)
 
 
 def export_word_encoder(
@@ -35,7 +38,7 @@ def export_word_encoder(
         encoder: what to export; not changed.
         directory: the folder to write.
         card: see ``export_text_encoder``.
-        settings: what whoever judges words by it has to know, as plain JSON.
+        settings: how the encoder is used, as plain JSON.
 
     Returns:
         ``directory``.
@@ -45,7 +48,8 @@ def export_word_encoder(
             export_text_encoder(encoder.body, folder, card=card)
         else:
             save_character_bert(encoder.body, folder)
-            facts = f"A CharacterBERT of {encoder.model_config.num_hidden_layers} layers, width {encoder.width}."
+            num_layers = encoder.model_config.num_hidden_layers
+            facts = f"A CharacterBERT of {num_layers} layers, width {encoder.width}."
             text = model_card(
                 card, default_name="CharacterBERT", tags=["raybio"], facts=facts, usage=_USAGE
             )

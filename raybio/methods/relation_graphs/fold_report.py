@@ -1,4 +1,4 @@
-"""Scores of entities and relations over the folds of a cross-validation, beside the published ones."""
+"""Scores of entities and relations over cross-validation folds, with the published ones."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ MEASURES = {
     "probe_f1": "probe F1",
     "graph_accuracy": "graphs",
 }
-"""Macro F1 of the paper's Table 4, with both countings of strict RE; its Table 3; and its Table 2."""
+"""The measures of the paper's Tables 4 (with both countings of strict RE), 3 and 2."""
 
 
 PUBLISHED: dict[str, dict[str, float]] = {
@@ -53,7 +53,7 @@ Scores = Mapping[str, float]
 
 
 def over_folds(scores_by_fold: Mapping[int, Scores]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation (of a sample) of each measure that all folds have; 0 of a single fold."""
+    """Return mean and sample standard deviation of each measure that all folds have."""
     common = [
         name for name in MEASURES if all(name in scores for scores in scores_by_fold.values())
     ]
@@ -65,11 +65,11 @@ def over_folds(scores_by_fold: Mapping[int, Scores]) -> dict[str, tuple[float, f
 
 
 def fold_table(scores: Mapping[str, Mapping[int, Scores]], published: Sequence[str] = ()) -> str:
-    """A row a model, in percent, mean ± deviation over its folds.
+    """Return a table with one row per model: percent, mean ± deviation over its folds.
 
     Args:
         scores: model -> fold -> scores.
-        published: rows of the paper that stand below.
+        published: rows of the paper to append.
     """
     rows = []
     for model, by_fold in scores.items():

@@ -1,4 +1,4 @@
-"""Folds."""
+"""Training, validation and test sentences of a fold."""
 
 import random
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.store import WordStore
 
 VALIDATION_SEED = 42
-"""The authors'."""
+"""The authors' seed."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,20 @@ class Fold:
 
 
 def read_fold(store: WordStore, config: FoldConfig) -> Fold:
-    """The rows of a fold.
+    """Return the rows of a fold.
 
     Raises:
         ConfigError: if the store has no such fold.
     """
-    train, dev, test = (store.fold_rows(config.fold, split) for split in ("train", "dev", "test"))
+    train = store.fold_rows(config.fold, "train")
+    dev = store.fold_rows(config.fold, "dev")
+    test = store.fold_rows(config.fold, "test")
     if not len(dev) and config.validation_share:
-        # As the authors draw them, from Python's own generator and the fold's own order: the very
-        # same sentences.
+        # Python's generator and the fold's own order give the authors' validation sentences.
         size = int(config.validation_share * len(train))
-        chosen = np.zeros(len(train), dtype=bool)
-        chosen[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
-        train, dev = train[~chosen], train[chosen]
-    return Fold(
-        np.union1d(train, dev) if config.train_on_validation else np.sort(train),
-        np.sort(dev),
-        np.sort(test),
-    )
+        is_dev = np.zeros(len(train), dtype=bool)
+        is_dev[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
+        train, dev = train[~is_dev], train[is_dev]
+    if config.train_on_validation:
+        train = np.union1d(train, dev)
+    return Fold(np.sort(train), np.sort(dev), np.sort(test))

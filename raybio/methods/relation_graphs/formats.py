@@ -1,4 +1,4 @@
-"""SpERT's JSON (Eberts and Ulges, 2020): sentences whose words carry entities and relations, and files of folds.
+"""Read SpERT's JSON (Eberts and Ulges, 2020) and files of folds.
 
 In ADE the head of a relation is always the adverse effect and its tail the drug.
 """

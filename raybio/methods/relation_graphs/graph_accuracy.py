@@ -1,4 +1,7 @@
-"""Graph accuracy."""
+"""Validation by graphs: the loss on held-out sentences, and how often the true graph is nearest.
+
+Shape letters as in ``RelationGraphBatch``.
+"""
 
 import math
 from collections import Counter
@@ -22,7 +25,7 @@ from raybio.training.embed import embed_rows
 
 
 class GraphValidation(NamedTuple):
-    """Of held-out sentences.
+    """Results on held-out sentences.
 
     Attributes:
         log_likelihood: minus the loss, whose terms are means over all sentences with a relation,
@@ -37,7 +40,7 @@ class GraphValidation(NamedTuple):
     spread: dict[str, float]
 
     def metrics(self) -> Mapping[str, float]:
-        """For the log."""
+        """Return the metrics to log."""
         found = {} if math.isnan(self.log_likelihood) else {"log_likelihood": self.log_likelihood}
         return found | (
             {"graph_accuracy": float(self.accuracy_S.mean())} if len(self.accuracy_S) else {}
@@ -53,12 +56,12 @@ def validate_graphs(
     *,
     max_tokens: int,
 ) -> GraphValidation:
-    """Judge by the loss; false graphs and samples are drawn from the run's seed, and are the same at every step.
+    """Compute loss and graph accuracy on held-out sentences; draws are the same at every step.
 
     Args:
         model: the encoder.
         objective: its loss.
-        collate: makes the batches; its own rows are not looked at.
+        collate: builds the batches; its own rows are ignored.
         rows: held-out sentences.
         collective: the other workers, who embed a share of the words.
         max_tokens: padded tokens that are encoded at once.
@@ -107,7 +110,7 @@ def validate_graphs(
 
 
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
-    """Of each sentence, the share of its anchors with false graphs whose true one is more similar than all of these."""
+    """Return, for each sentence, the fraction of anchors whose true graph is the most similar."""
     similarity, anchor = similarity_G.cpu().numpy(), batch.anchor_G.cpu().numpy()
     if not len(anchor):
         return np.zeros(0)

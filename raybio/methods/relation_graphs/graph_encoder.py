@@ -1,4 +1,7 @@
-"""Graph encoder."""
+"""One graph convolution over small graphs (Kipf and Welling, 2017), by torch_geometric.
+
+Shape letters: N nodes, E edges, D width.
+"""
 
 from typing import Literal
 

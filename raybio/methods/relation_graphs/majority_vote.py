@@ -8,7 +8,11 @@ from torch import Tensor
 
 
 def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
+<<<<<<< HEAD
     """Return each query's most frequent neighbor class (Q,); the nearest neighbor breaks ties.
+=======
+    """Return the most frequent class (Q,) among each query's neighbors; the nearest breaks ties.
+>>>>>>> bcecfcd (CLDR, CLGS, CLNER: docstrings in plain prose, lines of 100 characters)
 
     Every neighbor has one vote, whatever its distance. On a tie scikit-learn's
     ``KNeighborsClassifier`` takes the smallest label instead.

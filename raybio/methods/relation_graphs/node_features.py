@@ -1,4 +1,4 @@
-"""Node features."""
+"""Fixed features of graph nodes: the words of a store as an untrained encoder embeds them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,21 +10,20 @@ import numpy as np
 
 @dataclass(frozen=True)
 class NodeFeatures:
-    """What an encoder that is not trained says of the words of a store: a file of float32 (W, F), all sentences.
+    """A file of float32 (W, F): features of all words of a store.
 
     Attributes:
-        path: of the file, in numpy's format.
-        indptr_N1: words of each sentence.
+        path: the file, in numpy's format.
+        indptr_N1: CSR pointers to the words of each sentence.
     """
 
     path: Path
     indptr_N1: np.ndarray
 
     def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
-        """Features (K, F) of words of a sentence, which count from 0."""
-        return np.asarray(
-            _mapped(self.path)[self.indptr_N1[row] + np.asarray(word_K, dtype=np.int64)]
-        )
+        """Return the features (K, F) of words of a sentence, numbered from 0."""
+        index_K = self.indptr_N1[row] + np.asarray(word_K, dtype=np.int64)
+        return np.asarray(_mapped(self.path)[index_K])
 
     @property
     def width(self) -> int:

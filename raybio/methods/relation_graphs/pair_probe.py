@@ -1,7 +1,9 @@
-"""A linear classifier on the chains of all pairs of words, fitted to its optimum (facts §6.4).
+"""A linear classifier on the concatenations of all word pairs, fitted to its optimum (Table 3).
 
-The logit of a pair is w . [x_i ; x_j] + bias = u . x_i + v . x_j + bias: words are multiplied once,
-whatever the number of pairs they stand in. W words, P pairs, D width.
+The logit of a pair is w . [x_i ; x_j] + bias = u . x_i + v . x_j + bias: each word is multiplied
+once, however many pairs it belongs to.
+
+Shape letters: W words, P pairs, D embedding width.
 """
 
 import torch
@@ -17,7 +19,7 @@ from raybio.ops.similarity import at_least_fp32, matmul
 def fit_pair_classifier(
     words: WordPairs, is_related_P: Tensor, *, l2: float, positive_weight: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Logistic regression on the chains of all pairs, at its optimum as ``fit_linear`` finds it.
+    """Fit logistic regression on the concatenations of all pairs, to its optimum.
 
     Least is the sum of the pairs' losses over P, those of related pairs times ``positive_weight``,
     + l2 / 2 |weight|^2 of standardised columns; scikit-learn's C is 1 / (l2 P). An iteration costs
@@ -26,7 +28,7 @@ def fit_pair_classifier(
     Args:
         words: of the training sentences.
         is_related_P: bool, in the order of ``words.pairs()``.
-        l2: how strongly weights are held back, > 0.
+        l2: weight of the L2 penalty, > 0.
         positive_weight: how many unrelated pairs a related one counts for, > 0.
 
     Returns:
@@ -40,7 +42,8 @@ def fit_pair_classifier(
     _check(words, is_related_P, l2, positive_weight)
     row_WD = at_least_fp32(words.row_WD.detach())
     first_P, second_P = words.pairs()
-    num_pairs, width = len(first_P), row_WD.shape[1]
+    num_pairs = len(first_P)
+    width = row_WD.shape[1]
     label_P = is_related_P.to(row_WD.dtype)
     first_WD, first_mean_D, first_scale_D, first_DD = _standardised(row_WD, first_P)
     second_WD, second_mean_D, second_scale_D, second_DD = _standardised(row_WD, second_P)
@@ -48,32 +51,31 @@ def fit_pair_classifier(
     weight_P = torch.where(is_related_P, positive, 1.0) / num_pairs
 
     def mean_loss(weight_1D: Tensor, bias_1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first_W, second_W = (
-            matmul(first_WD, weight_1D[0, :width]),
-            matmul(second_WD, weight_1D[0, width:]),
-        )
+        first_W = matmul(first_WD, weight_1D[0, :width])
+        second_W = matmul(second_WD, weight_1D[0, width:])
         logit_P = first_W[first_P] + second_W[second_P] + bias_1
         loss = binary_cross_entropy_with_logits(logit_P, label_P, pos_weight=positive)
-        steep_P = weight_P * (logit_P.sigmoid() - label_P)
-        steep_1D = torch.cat(
+        gradient_P = weight_P * (logit_P.sigmoid() - label_P)
+        gradient_1D = torch.cat(
             [
-                matmul(row_WD.new_zeros(len(row_WD)).index_add_(0, word_P, steep_P), standard_WD)
+                matmul(row_WD.new_zeros(len(row_WD)).index_add_(0, word_P, gradient_P), standard_WD)
                 for word_P, standard_WD in ((first_P, first_WD), (second_P, second_WD))
             ]
         )
-        return loss, steep_1D[None], steep_P.sum()[None]
+        return loss, gradient_1D[None], gradient_P.sum()[None]
 
     share_1 = ((label_P.sum() + 1) / (num_pairs + 2))[None]
     # Only steers the steps, so that the two words of a pair may pass for independent.
     covariance_DD = row_WD.new_zeros(2 * width, 2 * width)
-    covariance_DD[:width, :width], covariance_DD[width:, width:] = first_DD, second_DD
+    covariance_DD[:width, :width] = first_DD
+    covariance_DD[width:, width:] = second_DD
     fitted = minimize_regularized(mean_loss, covariance_DD, share_1, l2=l2)
     weight_2D = fitted.weight_RD[0] * torch.cat([first_scale_D, second_scale_D])
     return weight_2D, fitted.bias_R[0] - weight_2D @ torch.cat([first_mean_D, second_mean_D])
 
 
 def pair_logits(words: WordPairs, weight_2D: Tensor, bias: Tensor) -> Tensor:
-    """Logits (P,) of all pairs, in the order of ``words.pairs()``.
+    """Return the logits (P,) of all pairs, in the order of ``words.pairs()``.
 
     Raises:
         ValueError: if the weight is not two words wide.
@@ -90,7 +92,7 @@ def pair_logits(words: WordPairs, weight_2D: Tensor, bias: Tensor) -> Tensor:
 
 
 def _standardised(row_WD: Tensor, word_P: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Words with columns of mean 0 and deviation 1 over pairs, constant ones 0; the means, factors and covariance."""
+    """Return words standardised over pairs (constant columns 0), means, factors and covariance."""
     times_W = torch.bincount(word_P, minlength=len(row_WD)).to(row_WD.dtype) / len(word_P)
     mean_D = matmul(times_W.double(), row_WD.double()).to(row_WD.dtype)
     centred_WD = row_WD - mean_D

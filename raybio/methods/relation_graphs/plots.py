@@ -1,4 +1,4 @@
-"""Maps of pairs of words and of single words, one panel a space: a figure, and a table of its points."""
+"""Maps of word pairs and of words, one panel per head: a figure, and a table of its points."""
 
 import csv
 from collections.abc import Sequence

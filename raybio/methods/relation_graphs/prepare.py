@@ -1,4 +1,4 @@
-"""Preparing a store of sentences whose words carry entities and relations: files in, a committed store out.
+"""Prepare a store of sentences with entities and relations: files in, a committed store out.
 
 What a store of sentences with entities and relations is made of: the CLDR paper's Tables 1, 5 and
 6, as plain data.
@@ -133,7 +133,10 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     for number, fold in enumerate(read_folds(path), start=1):
         unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
         if unknown:
-            told = f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first {unknown[0]!r}"
+            told = (
+                f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first "
+                f"{unknown[0]!r}"
+            )
             if not quarantine.count_by_reason:
                 raise DataError(f"{told}; give the --input that belongs to these folds")
             # Without them results would be of other folds than others have, so they cannot just be

@@ -1,4 +1,4 @@
-"""Scores of found entities and relations as a table."""
+"""Scores of predicted entities and relations, as a table and as plain JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +18,13 @@ TASKS = {
 def report_markdown(
     intervals: Mapping[str, Mapping[str, float]], chance: Mapping[str, float], rule: str, title: str
 ) -> str:
-    """A row a task, in percent, F1 with its 95 % interval.
+    """Return a table with one row per task: percent, F1 with its 95 % interval.
 
     Args:
         intervals: such as "ner_f1" -> {"value", "low", "high"}.
         chance: F1, precision and recall of the most frequent labels.
-        rule: in words, how neighbours voted.
-        title: what was judged.
+        rule: describes how neighbors voted.
+        title: names models and data.
     """
     rows = []
     for task, name in TASKS.items():
@@ -39,7 +39,10 @@ def report_markdown(
             [name, f"{100 * f1['value']:.2f}", bounds, *(f"{number:.2f}" for number in shown)]
         )
     table = markdown_table(["", "F1", "95 % interval", "precision", "recall", "chance F1"], rows)
-    note = "Chance: every word, and every two words of a sentence, have the label that is most frequent in training."
+    note = (
+        "Chance: the most frequent label of training for every word, and for every two words of a "
+        "sentence."
+    )
     return f"# {title}\n\n{rule}; in %, intervals over sentences\n\n{table}\n\n{note}"
 
 
@@ -49,5 +52,5 @@ def report_data(
     rule: Mapping[str, int],
     models: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The same as plain JSON, with what was judged."""
+    """Return the same as plain JSON, with the evaluated models."""
     return {"scores": dict(intervals), "chance": dict(chance), "rule": dict(rule), **models}

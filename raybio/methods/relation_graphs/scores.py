@@ -1,4 +1,4 @@
-"""How good extracted entities, and relations between them, are (facts §6.2 and §6.3).
+"""Scores of extracted entities and of relations between them (Theodoropoulos et al., 2021).
 
 Entities are chunks of BIO tags. A relation joins two words, the last ones of its entities, in
 either order. W words, S sentences, P pairs, C chunks, A classes (types of entities, or relations),
@@ -132,7 +132,7 @@ class EntityRelationScores:
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """``f1``, ``precision`` and ``recall`` of each task, such as ``ner_f1``: means over the classes that gold has.
+        """``f1``, ``precision``, ``recall`` of each task, as ``ner_f1``: means over gold classes.
 
         ``ner``: chunks. ``re_minus``: pairs, whatever their entities. ``re``: pairs that are
         strictly right, of those found and of those gold. ``re_legacy``: the authors' code, which
@@ -143,7 +143,7 @@ class EntityRelationScores:
         return {name: float(sums[name][0]) for name in MEASURES}
 
     def by_class(self, task: str) -> dict[str, Floats]:
-        """``precision``, ``recall`` and ``f1`` (A,) of a task; NaN for a class that is neither found nor gold."""
+        """Return ``precision``, ``recall``, ``f1`` (A,) of a task; NaN for absent classes."""
         parts = {
             name: part for name, *part in _parts(*(count.sum(axis=0) for count in self._counts))
         }

@@ -1,4 +1,4 @@
-"""The store of sentences whose words carry entities and relations; rows are in the order of the files.
+"""The store of sentences with entities and relations; rows are in the order of the files.
 
 Shape letters: N sentences, T words of all of them end to end, W words of one; E entities and P
 relations of one.
@@ -35,11 +35,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "entities": ("start", "end", "type"),
     "relations": ("head", "tail", "label"),
 }
-"""What a sentence has several of -> the columns of its file; ``pointers.arrow`` says which rows are whose."""
+"""Part of a sentence -> columns of the part's file; ``pointers.arrow`` holds its CSR pointers."""
 
 
 class WordStore(RaggedStore):
-    """An open store of sentences, divided into the folds of a cross-validation or into a single one."""
+    """An open store of sentences, divided into one or several folds."""
 
     kind = "words"
     parts = PARTS
@@ -48,7 +48,7 @@ class WordStore(RaggedStore):
     """Name of each sentence (N,); "" for those that have none."""
 
     words = TextColumn(WORDS, "word", pa.large_string())
-    """The distinct words as the files write them, the most frequent first, ties in alphabetical order."""
+    """Distinct words as written, by descending frequency, ties in alphabetical order."""
 
     count_by_word = WordCounts(WORD_COUNTS)
     """Counts of the most frequent lower-case words in sentences that any fold trains on.
@@ -62,19 +62,19 @@ class WordStore(RaggedStore):
     """The types that occur, in alphabetical order."""
 
     relation_names = TextColumn(RELATION_NAMES, "name")
-    """Names of the relations; number 0 is ``NO_RELATION``, which is never stored, the others are alphabetical."""
+    """Names of the relations, sorted, after ``NO_RELATION``, which is never stored."""
 
     fold_indptr = NumberColumn(FOLD_POINTERS, "indptr", np.int64)
     fold_row = NumberColumn(FOLD_ROWS, "row")
 
     def sentence(self, row: int) -> np.ndarray:
-        """Words of a sentence, as places in ``words``; (W,), mapped."""
+        """Return the words of a sentence, indices of ``words`` (W,), memory-mapped."""
         return self.word_T[self.indptr_N1[row] : self.indptr_N1[row + 1]]
 
     def entities(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(number of the first word (E,), of the word behind the last (E,), type (E,)), int64, in the file's order.
+        """Return (first word (E,), word behind the last (E,), type (E,)), int64, as in the file.
 
-        Types are places in ``entity_types``. Entities may overlap.
+        Types are indices of ``entity_types``. Entities may overlap.
         """
         return (
             self._of("entities", "start", row),
@@ -83,9 +83,9 @@ class WordStore(RaggedStore):
         )
 
     def relations(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(head (P,), tail (P,), label (P,)), int64, in the file's order: entities of the sentence, numbered as there.
+        """Return (head entity (P,), tail entity (P,), label (P,)), int64, as in the file.
 
-        Labels are places in ``relation_names``, 1 or more.
+        Labels are indices of ``relation_names``, 1 or more.
         """
         return (
             self._of("relations", "head", row),
@@ -94,7 +94,7 @@ class WordStore(RaggedStore):
         )
 
     def fold_rows(self, fold: int, split: str) -> np.ndarray:
-        """Rows of "train", "dev" or "test" of a fold, int64, in the order of the folds' file; empty if there are none.
+        """Return the rows of "train", "dev" or "test" of a fold, int64, as in the file of folds.
 
         Args:
             fold: from 1.
@@ -112,8 +112,8 @@ class WordStore(RaggedStore):
             raise ConfigError(f"{self.path}: got fold {fold}, want {want}")
         if split not in SPLITS:
             raise ConfigError(f"split {split!r} is none of {', '.join(SPLITS)}")
-        place = (fold - 1) * len(SPLITS) + SPLITS.index(split)
-        first, stop = self.fold_indptr[place : place + 2]
+        number = (fold - 1) * len(SPLITS) + SPLITS.index(split)
+        first, stop = self.fold_indptr[number : number + 2]
         return self.fold_row[first:stop].astype(np.int64)
 
     @property
@@ -123,7 +123,7 @@ class WordStore(RaggedStore):
 
     @property
     def indptr_N1(self) -> np.ndarray:
-        """Sentence n has the words ``indptr_N1[n]`` to ``indptr_N1[n + 1]`` of ``word_T``, int64, mapped."""
+        """CSR pointers to the words of each sentence in ``word_T``, int64, memory-mapped."""
         return self._arrays["tokens", ""]
 
     @property
@@ -232,7 +232,7 @@ def _has_overlap(sentence: WordSentence) -> bool:
 
 
 def _num_within_a_word(sentence: WordSentence) -> int:
-    """Relations of two entities that end with the same word: no pair of different words stands for them."""
+    """Count the relations of two entities that end with the same word, which no pair represents."""
     return sum(
         sentence.entities[head][2] == sentence.entities[tail][2]
         for _, head, tail in sentence.relations

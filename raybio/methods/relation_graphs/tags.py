@@ -1,8 +1,6 @@
-"""What the words of a sentence are to be told apart by: BIO tags, and pairs of words that stand for relations.
+"""BIO tags of words, chunks of tags, and the word pairs that represent relations.
 
-Shape letters: W words of a sentence, R pairs.
-
-Entities as runs of BIO tags (facts §6.2). W words, S sentences, C chunks.
+Shape letters: W words, R related pairs, S sentences, C chunks.
 """
 
 from collections.abc import Sequence
@@ -18,12 +16,12 @@ OUTSIDE_TAG = 0
 
 
 def tag_names(entity_types: Sequence[str]) -> tuple[str, ...]:
-    """Names of the tags by number: "O", and for each type t a "B-" (1 + 2 t) and an "I-" (2 + 2 t)."""
+    """Return the tags by number: "O", and for each type t "B-" (1 + 2t) and "I-" (2 + 2t)."""
     return ("O", *(f"{letter}-{kind}" for kind in entity_types for letter in "BI"))
 
 
 def tags_of(store: WordStore, row: int) -> np.ndarray:
-    """The tag of each word of a sentence, int64 (W,).
+    """Return the tag of each word of a sentence, int64 (W,).
 
     Entities are written in the order of the file, and a later one over an earlier one that it
     overlaps, as the authors' preprocessing does: what is left of the earlier one may begin with an
@@ -37,7 +35,7 @@ def tags_of(store: WordStore, row: int) -> np.ndarray:
 
 
 def gold_pairs(store: WordStore, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pairs of words that stand for the relations of a sentence: (first (R,), second (R,), label (R,)), int64.
+    """Return (first (R,), second (R,), label (R,)), int64: the word pairs of relations.
 
     The first is the last word of the tail's entity and the second that of the head's: in ADE (drug,
     adverse effect), as the authors order them. Each triple is there once, in the order of the file;
@@ -56,7 +54,7 @@ Integers = NDArray[np.integer[Any]]
 
 
 class Chunks(NamedTuple):
-    """Words ``[start, end)`` of all sentences end to end, and their types, in order of words; none overlap."""
+    """Chunks ``[start, end)`` of words of all sentences, and their types; ordered, disjoint."""
 
     start_C: NDArray[np.int64]
     end_C: NDArray[np.int64]
@@ -64,7 +62,7 @@ class Chunks(NamedTuple):
 
 
 def chunks(tag_W: Integers, indptr_S1: Integers) -> Chunks:
-    """The chunks of all sentences: each starts at a B and goes on while tags are I of its type.
+    """Return the chunks of all sentences: each starts at a B and continues with I of its type.
 
     An I that does not follow a B or an I of its type, in its sentence, belongs to nothing.
 
@@ -89,7 +87,7 @@ def chunks(tag_W: Integers, indptr_S1: Integers) -> Chunks:
 
 
 def check_sentences(indptr_S1: Integers, num_words: int) -> None:
-    """Refuse sentences that do not cover ``num_words`` words in order.
+    """Check that sentences cover ``num_words`` words in order.
 
     Raises:
         ValueError: saying what they cover.

@@ -1,4 +1,4 @@
-"""Untrained features."""
+"""Compute node features once, and keep them in the store's folder."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,7 @@ from raybio.training.collective import SingleProcess
 
 
 def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: int) -> NodeFeatures:
-    """What ``model``, as it is now, says of all words of the store: computed once, and kept in the store's folder.
+    """Return features of all words of the store by ``model`` as it is; computed once per store.
 
     Raises:
         StoreError: if they cannot be written there.

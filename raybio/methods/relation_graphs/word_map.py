@@ -1,4 +1,4 @@
-"""Maps of pairs of words and of single words, in the spaces that models of words train (the paper's Figures 6 to 8).
+"""Maps of word pairs and of words, by pair head and tag head (the paper's Figures 6 to 8).
 
 Shape letters: S points that are shown, K words of each (2 in pairs), W words of some sentences, D
 width.
@@ -30,7 +30,7 @@ PAIR_LABELS = ("hard negative", "related")
 
 
 MOST_OF_A_LABEL = 1000
-"""So many points are enough to see where a label lies; all words outside of entities would hide the others."""
+"""Maximum number of points per label; all words outside entities would hide the others."""
 
 
 class Shown(NamedTuple):
@@ -59,7 +59,7 @@ class Panel(NamedTuple):
 
 
 def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: int) -> Shown:
-    """Related words of sentences, and beside them pairs of which one word is right, as training draws them.
+    """Select related pairs, and hard negatives with one wrong word, as training draws them.
 
     Each pair is there once, however often it was drawn.
 
@@ -78,7 +78,7 @@ def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: 
 
 
 def shown_words(store: WordStore, rows: np.ndarray, seed: int) -> Shown:
-    """Words of sentences with their BIO tags.
+    """Select words of sentences with their BIO tags.
 
     Raises:
         ConfigError: if there are fewer than 4.
@@ -119,7 +119,7 @@ def word_maps(
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Panel]:
-    """Lay out words of the test sentences of the models' fold: t-SNE of the vectors that nearest neighbours judge by.
+    """Map words of the test sentences of the models' fold: t-SNE of the vectors that kNN uses.
 
     Args:
         relations: export of a run with graphs (CLDR or CLGS, or both losses); None: none of its two
@@ -127,7 +127,7 @@ def word_maps(
         entities: export of a run with tags (CLNER, or both losses), if there is one: its panel.
         store: prepared sentences.
         seed: which points are drawn; of t-SNE.
-        say: told what is being done.
+        say: called with progress messages.
 
     Raises:
         ConfigError: if a folder is no such export, the models were trained on different folds,
@@ -160,7 +160,7 @@ def _with_pairs(folder: str | Path, store: WordStore) -> WordModel:
     model = WordModel.load(folder, store)
     if head_of(model.encoder).graph is None:
         raise ConfigError(
-            f"{folder}: model={model.config.model} has no space of pairs; want cldr, clgs or joint"
+            f"{folder}: model={model.config.model} has no pair head; want cldr, clgs or joint"
         )
     return model
 

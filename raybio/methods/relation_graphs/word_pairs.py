@@ -1,12 +1,12 @@
-"""Pairs of words of one sentence: their nearest neighbours among other such pairs (facts §6.1).
+"""Exact nearest neighbors of word pairs among the word pairs of other sentences (Section 4.2).
 
-A pair's vector is the chain [x_i ; x_j] of its words i < j. It is never built: the squared distance
-of two chains is the sum of those of their first and of their second words, |[a;b] - [c;d]|^2 =
-|a-c|^2 + |b-d|^2.
+A pair's vector is the concatenation [x_i ; x_j] of its words i < j. It is never built: the squared
+distance of two pairs is the sum of the distances of their first and of their second words,
+|[a;b] - [c;d]|^2 = |a-c|^2 + |b-d|^2.
 
-W words, S sentences, D width, P pairs, K neighbours; B query words of a block, C columns (words of
-the bank by position), T positions, O orders, U pairs of words that meet; X, Y, Z entries of ragged
-lists.
+W words, S sentences, D width, P pairs, K neighbors; B query words of a block, C columns (words of
+the reference by position), T positions, O orders, U pairs of words that meet; X, Y, Z entries of
+ragged lists.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from torch import Tensor
 from raybio.ops.scores import check_finite
 
 _MOST_WORDS = 256
-"""Query words compared with the whole bank at once, unless one sentence has more."""
+"""Query words compared with all reference words at once, unless one sentence has more."""
 
 
 _ENTRIES_AT_ONCE = 1 << 22
-"""Bounds, or pairs of the bank, looked at together."""
+"""Bounds, or reference pairs, looked at together."""
 
 
 _COLUMNS_AT_ONCE = 1 << 13
-"""Words of the bank in one matrix product."""
+"""Reference words in one matrix product."""
 
 
 _SAMPLE = 1000
@@ -80,7 +80,7 @@ class WordPairs:
         return int(self.pair_indptr_S1[-1])
 
     def pairs(self) -> tuple[Tensor, Tensor]:
-        """Numbers of the first and of the second word of each pair (P,): by sentence, first word, second word."""
+        """Return the first and second word of each pair (P,), sorted by sentence, first, second."""
         word_W = torch.arange(len(self.row_WD), device=self.indptr_S1.device)
         end_W = self.indptr_S1[1:].repeat_interleave(self.indptr_S1.diff())
         first_P, after_P = _ragged(end_W - word_W - 1)
@@ -93,47 +93,47 @@ class WordPairs:
 
 
 def nearest_pairs(
-    query: WordPairs, bank: WordPairs, *, k: int, both_orders: bool = False
+    query: WordPairs, reference: WordPairs, *, k: int, both_orders: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The min(k, all) nearest pairs of the bank of each query pair, exactly, by Euclidean distance of the chains.
+    """Return the min(k, all) nearest reference pairs of each query pair, exactly.
 
     What equal means: the squared distance of two words is computed from differences in double
     precision and rounded to float32; that of two pairs is the float32 sum of two such numbers.
-    Pairs of the bank at equal distances stand in their order: sentence, first word, second word.
+    Reference pairs at equal distances stand in their order: sentence, first word, second word.
 
     All words are compared by one matrix product in double precision. The nearest words of a
     sentence to the two words of a query pair bound all its pairs from below, and so leave out
     nearly every sentence; the pairs that remain are computed anew. Where all vectors are alike
     nothing is left out, and the time is that of looking at all pairs.
 
-    Memory beyond the words in double precision and the result: 16 bytes for each word of the bank
-    times the query words compared at once (256, or the longest sentence); half a GiB for what is
-    looked at together; and, only if the bank has more than 4 million pairs as near to one query
-    pair, about 100 bytes for each.
+    Memory beyond the words in double precision and the result: 16 bytes for each word of the
+    reference set times the query words compared at once (256, or the longest sentence); half a GiB
+    for what is looked at together; and, only if the reference has more than 4 million pairs as near
+    to one query pair, about 100 bytes for each.
 
     Args:
         query: what is asked, on the device where the work is to be done.
-        bank: among what; on the same device.
+        reference: among what; on the same device.
         k: how many, >= 1.
-        both_orders: a pair of the bank counts in the nearer of its two orders.
+        both_orders: a reference pair counts in the nearer of its two orders.
 
     Returns:
-        Squared distances (P, K), float32, and numbers in the bank of the first and of the second
-        words (P, K), int64.
+        Squared distances (P, K), float32, and numbers in the reference of the first and of the
+        second words (P, K), int64.
 
     Raises:
-        ValueError: if k < 1, the bank has no pair, widths differ, or vectors are not finite.
+        ValueError: if k < 1, the reference has no pair, widths differ, or vectors are not finite.
     """
-    _check(query, bank, k)
-    query_WD, bank_WD = query.row_WD.detach(), bank.row_WD.detach()
-    layout = _Layout.of(bank.indptr_S1)
+    _check(query, reference, k)
+    query_WD, reference_WD = query.row_WD.detach(), reference.row_WD.detach()
+    layout = _Layout.of(reference.indptr_S1)
     # Distances stay, but less is left to cancel in |a|^2 + |c|^2 - 2ac. Not the mean, which one
     # giant would move.
-    middle_D = bank_WD[:: len(bank_WD) // _SAMPLE + 1].double().median(0).values
-    column_CD = bank_WD[layout.word_C].double().sub_(middle_D)
+    middle_D = reference_WD[:: len(reference_WD) // _SAMPLE + 1].double().median(0).values
+    column_CD = reference_WD[layout.word_C].double().sub_(middle_D)
     first_P, second_P = query.pairs()
     found_PK = torch.empty(
-        len(first_P), min(k, bank.num_pairs), dtype=torch.float32, device=first_P.device
+        len(first_P), min(k, reference.num_pairs), dtype=torch.float32, device=first_P.device
     )
     word_PK2 = torch.empty(*found_PK.shape, 2, dtype=torch.int64, device=first_P.device)
     pair_indptr = query.pair_indptr_S1.tolist()
@@ -150,14 +150,14 @@ def nearest_pairs(
             ):
                 asked_X2 = torch.stack([first_P[rows][pair_X], second_P[rows][pair_X]], dim=1)
                 word_X2 = torch.stack([layout.word_C[first_X], layout.word_C[second_X]], dim=1)
-                exact_X = _exact(query_WD, bank_WD, asked_X2, word_X2, both_orders)
+                exact_X = _exact(query_WD, reference_WD, asked_X2, word_X2, both_orders)
                 _keep_nearest(pair_X, exact_X, word_X2, found_PK[rows], word_PK2[rows])
     return found_PK, word_PK2[..., 0], word_PK2[..., 1]
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """The bank's words by position: the first words of all its sentences, then all second ones, and so on.
+    """The reference words by position: first words of all sentences, then second ones, and so on.
 
     Sentences of two words or more count, the longest first: those with a word at position t are
     then the first so many, and word t of sentence s has column start_T[t] + s.
@@ -166,7 +166,7 @@ class _Layout:
         start_T: column of the first word at each position.
         count_T: sentences with a word at each position.
         length_S: words of each sentence.
-        word_C: the number of each column's word in the bank.
+        word_C: the number of each column's word in the reference.
     """
 
     start_T: Tensor
@@ -185,14 +185,14 @@ class _Layout:
         return cls(longer_T[1:].cumsum(0) - longer_T[1:], longer_T[1:], length_S, word_C)
 
     def later_words(self, sentence_X: Tensor) -> tuple[Tensor, Tensor]:
-        """All words but the first of each sentence: its place in the list (Y,), and the word's position (Y,)."""
+        """Return all words but each sentence's first: index in the list (Y,), and position (Y,)."""
         owner_Y, place_Y = _ragged(self.length_S[sentence_X] - 1)
         return owner_Y, place_Y + 1
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some query words beside the whole bank.
+    """Some query words beside all reference words.
 
     Attributes:
         distance_BC: squared distances, float32, wrong by error_B and some roundings at most.
@@ -219,7 +219,7 @@ class _Block:
         )
         distance_BC = query_BD.new_empty(len(query_BD), len(column_CD), dtype=torch.float32)
         with torch.autocast(query_BD.device.type, enabled=False):
-            # A part of the bank at a time: the product is twice as wide as what is kept.
+            # A part of the reference set at a time: the product is twice as wide as what is kept.
             for start in range(0, len(column_CD), _COLUMNS_AT_ONCE):
                 some = slice(start, start + _COLUMNS_AT_ONCE)
                 part_BC = torch.addmm(size_C[some], query_BD, column_CD[some].T, alpha=-2)
@@ -258,7 +258,7 @@ class _Block:
 def _candidates(
     block: _Block, layout: _Layout, a_P: Tensor, b_P: Tensor, k: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(query pairs, columns of first words, columns of second words) in parts that hold all candidates of some pairs.
+    """Yield (query pairs, first columns, second columns); a part holds all candidates of its pairs.
 
     Float32 sums never fall when a summand grows, so that sums of least distances are bounds without
     any slack.
@@ -288,7 +288,7 @@ def _candidates(
 def _bounds(
     block: _Block, layout: _Layout, a_P: Tensor, b_P: Tensor, lower_PS: Tensor, k: int
 ) -> Tensor:
-    """What the distance (P,) of the k-th nearest pair cannot exceed, as the block has it: inf below k sentences.
+    """Return an upper bound (P,) of the distance of the k-th nearest pair; inf below k sentences.
 
     The best pairs of k sentences are k pairs. Twice as many sentences are tried: the nearest words
     of some stand in the wrong order.
@@ -309,21 +309,24 @@ def _bounds(
 
 
 def _exact(
-    query_WD: Tensor, bank_WD: Tensor, asked_X2: Tensor, word_X2: Tensor, both_orders: bool
+    query_WD: Tensor, reference_WD: Tensor, asked_X2: Tensor, word_X2: Tensor, both_orders: bool
 ) -> Tensor:
-    """Squared distances (X,) of query pairs to pairs of the bank, from differences in double precision."""
+    """Return squared distances (X,) of query to reference pairs, in double precision."""
     sides = (
         [(asked_X2, word_X2), (asked_X2.flip(1), word_X2)] if both_orders else [(asked_X2, word_X2)]
     )
     # The same two words meet in many pairs.
     key_U, place = torch.unique(
-        torch.stack([asked * len(bank_WD) + word for asked, word in sides]), return_inverse=True
+        torch.stack([asked * len(reference_WD) + word for asked, word in sides]),
+        return_inverse=True,
     )
     distance_U = query_WD.new_empty(len(key_U), dtype=torch.float32)
     rows = max(1, _ENTRIES_AT_ONCE // 8 // max(query_WD.shape[1], 1))
     for start in range(0, len(key_U), rows):
         key = key_U[start : start + rows]
-        difference = query_WD[key // len(bank_WD)].double().sub_(bank_WD[key % len(bank_WD)])
+        difference = (
+            query_WD[key // len(reference_WD)].double().sub_(reference_WD[key % len(reference_WD)])
+        )
         distance_U[start : start + rows] = difference.square_().sum(1)
     distance_OX = distance_U[place[..., 0]] + distance_U[place[..., 1]]
     return distance_OX.amin(0)
@@ -348,7 +351,7 @@ def _keep_nearest(
 
 
 def _whole_pairs(pair_X: Tensor, weight_X: Tensor) -> Iterator[tuple[int, int]]:
-    """Parts of a list sorted by pair that tear no pair apart and weigh ``_ENTRIES_AT_ONCE`` at most, if they can."""
+    """Divide a list sorted by pair into parts of about ``_ENTRIES_AT_ONCE``; pairs stay whole."""
     end_X, start = weight_X.cumsum(0), 0
     while start < len(pair_X):
         limit = _ENTRIES_AT_ONCE + (int(end_X[start - 1]) if start else 0)
@@ -363,7 +366,7 @@ def _whole_pairs(pair_X: Tensor, weight_X: Tensor) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(indptr: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(first sentence, end, first word, end) of runs of sentences with ``_MOST_WORDS`` words, or of a longer one."""
+    """Return (first sentence, end, first word, end) of runs of about ``_MOST_WORDS`` words."""
     start = 0
     while start < len(indptr) - 1:
         end = start + 1
@@ -374,21 +377,21 @@ def _blocks(indptr: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _ragged(count_X: Tensor) -> tuple[Tensor, Tensor]:
-    """(0, 0), (0, 1) ... (0, count_X[0] - 1), (1, 0) ...: owner and place of each entry, in two columns."""
+    """Return owner and index of each entry: (0, 0), (0, 1) ... (0, count_X[0] - 1), (1, 0) ..."""
     owner_Y = torch.repeat_interleave(count_X)
     start_X = count_X.cumsum(0) - count_X
     return owner_Y, torch.arange(len(owner_Y), device=count_X.device) - start_X[owner_Y]
 
 
-def _check(query: WordPairs, bank: WordPairs, k: int) -> None:
-    if k < 1 or bank.num_pairs == 0:
+def _check(query: WordPairs, reference: WordPairs, k: int) -> None:
+    if k < 1 or reference.num_pairs == 0:
         raise ValueError(
-            f"k is {k} among {bank.num_pairs} pairs of the bank; want at least 1 of each"
+            f"k is {k} among {reference.num_pairs} reference pairs; want at least 1 of each"
         )
-    if query.row_WD.shape[1] != bank.row_WD.shape[1]:
+    if query.row_WD.shape[1] != reference.row_WD.shape[1]:
         raise ValueError(
-            f"query words are {query.row_WD.shape[1]} wide, those of the bank "
-            f"{bank.row_WD.shape[1]}; want one encoder"
+            f"query words are {query.row_WD.shape[1]} wide, reference words "
+            f"{reference.row_WD.shape[1]}; want one encoder"
         )
     check_finite(query.row_WD, "query words")
-    check_finite(bank.row_WD, "words of the bank")
+    check_finite(reference.row_WD, "reference words")

@@ -1,4 +1,8 @@
-"""Word reader."""
+"""Read sentences of a store as the arrays of a ``WordBatch``.
+
+Shape letters: V distinct words of the store, E their tokens, concatenated, W words of a sentence,
+K tokens of a sentence, T tokens of the batch.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -49,7 +53,7 @@ class WordReader:
     max_tokens: int
 
     def __post_init__(self) -> None:
-        """Every word must be read: one without a vector could be nobody's neighbour and would still be counted.
+        """Check that no sentence is truncated: a word without a vector could not be predicted.
 
         Raises:
             ConfigError: if a sentence has more tokens than ``max_tokens``.
@@ -68,7 +72,7 @@ class WordReader:
             )
 
     def arrays(self, rows: Sequence[int]) -> Arrays:
-        """The arrays of a ``WordBatch``."""
+        """Return the arrays of a ``WordBatch``."""
         read = [self._read(self.store.sentence(row)) for row in rows]
         token_T = np.concatenate([np.zeros(0, np.int64), *(token_K for token_K, _ in read)])
         return {

@@ -78,7 +78,7 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
         evaluate_exports(folder, other, store.path),
         evaluate_exports(folder, folder, store.path),
     )
-    assert both.knn.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
+    assert both.knn.values["re_minus_f1"] == alone.knn.values["re_minus_f1"]
     assert (
         both.knn.values["ner_f1"] == evaluate_exports(other, other, store.path).knn.values["ner_f1"]
     )
@@ -110,7 +110,7 @@ def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, t
 
 
 def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], set[int]]]:
-    """(what is done, rows that vote, rows that are asked) of each search that ``module`` does from now on."""
+    """Record (function, reference rows, query rows) of each later search by ``module``."""
     rows_by_gold, kept, calls = {}, [], []
     read_gold = module.read_gold
 
@@ -127,7 +127,7 @@ def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], se
         return call
 
     monkeypatch.setattr(module, "read_gold", remembered)
-    for name in ("choose_settings", "judge", "find"):
+    for name in ("choose_settings", "score_sentences", "predict_by_knn"):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, told(name, getattr(module, name)))
     return calls

@@ -30,7 +30,7 @@ def scored(predicted: Sentences, gold: Sentences, **sizes: int):
 
 
 def problem(seed: int = 0, mistakes: float = 0.2) -> tuple[Sentences, Sentences]:
-    """Predicted and gold; type 2 and relation 3 are never gold, the last five sentences have nothing."""
+    """Return predicted and gold; type 2 and relation 3 are never gold, the last five are empty."""
     rng = np.random.default_rng(seed)
     predicted, gold = [], []
     for number in range(NUM_SENTENCES):

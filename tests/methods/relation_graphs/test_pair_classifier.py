@@ -9,7 +9,7 @@ from raybio.methods.relation_graphs.word_pairs import WordPairs
 
 
 def problem(dtype=torch.float64, seed: int = 0):
-    """Words that lie far from 0 and differ in scale, one column constant, and pairs that depend on them in part."""
+    """Return words far from 0 with different scales and a constant column, and labels of pairs."""
     generator = torch.Generator().manual_seed(seed)
     length = torch.randint(0, 9, (60,), generator=generator)
     indptr = torch.cat([length.new_zeros(1), length.cumsum(0)])

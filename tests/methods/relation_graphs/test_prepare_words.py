@@ -347,7 +347,7 @@ def test_ades_folds_have_the_counts_of_the_papers_table_1(ade):
 
 @real
 def test_ades_tags_are_counted_as_in_the_papers_table_6_but_for_one_word(ade):
-    """The paper has 1,062 I-Drug and 7,054 I-Adverse-Effect: a word of an entity within another one."""
+    """The paper has 1,062 I-Drug and 7,054 I-Adverse-Effect: a word of a nested entity."""
     data = statistics_of_words(ade)
     assert data["num_by_tag"] == {
         "O": 71_858, "B-Adverse-Effect": 5701, "I-Adverse-Effect": 7053, "B-Drug": 5039, "I-Drug": 1063,

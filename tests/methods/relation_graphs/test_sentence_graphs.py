@@ -81,7 +81,7 @@ def test_false_whole_graphs_replace_one_side_of_every_pair_in_turn(sentence):
 def test_false_whole_graphs_are_distinct_and_have_as_many_relations_as_the_true_one(
     sentence, num_negatives
 ):
-    """4 has two effects and 7 two drugs: C(5, 1) C(5, 2) ways to replace effects, and C(5, 2) C(5, 1) for drugs."""
+    """4 has two effects and 7 two drugs: C(5, 1) C(5, 2) ways to replace effects, and drugs."""
     true, *false = whole_graphs(sentence, num_negatives, np.random.default_rng(0))
     told = {
         frozenset(frozenset((graph.words[one], graph.words[other])) for one, other in graph.edges)

@@ -52,7 +52,7 @@ def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> EmbeddedSentences:
 def by_loops(
     bank: EmbeddedSentences, asked: EmbeddedSentences, k: int, both_orders: bool
 ) -> set[tuple[int, int, int]]:
-    """Related pairs of ``asked``: the majority of the k nearest chains, of ties the nearest one's."""
+    """Return related pairs of ``asked``: the majority of the k nearest; the nearest breaks ties."""
     label = {
         frozenset(pair): number
         for *pair, number in zip(*(part.tolist() for part in bank.gold.pairs), strict=True)
@@ -203,7 +203,7 @@ def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_ne
 def test_sentences_without_relations_are_no_part_of_the_loss_of_graphs(
     tmp_path, model, settings
 ) -> None:
-    """All false graphs there are, so that nothing is drawn; whatever the batches, each sentence counts once."""
+    """With all false graphs nothing is drawn; in any batches each sentence counts once."""
     plain = (["nothing", "is", "said", "here"], [("Drug", 3, 4)], [])
     related = [
         (

@@ -205,9 +205,9 @@ def test_wrong_arguments_are_refused():
     query, bank = problem("gauss")
     with pytest.raises(ValueError, match="k is 0 among"):
         nearest_pairs(query, bank, k=0)
-    with pytest.raises(ValueError, match="among 0 pairs of the bank"):
+    with pytest.raises(ValueError, match="among 0 reference pairs"):
         nearest_pairs(query, words_of(bank.row_WD, [1, 1]), k=1)
-    with pytest.raises(ValueError, match="query words are 6 wide, those of the bank 5"):
+    with pytest.raises(ValueError, match="query words are 6 wide, reference words 5"):
         nearest_pairs(query, WordPairs(bank.row_WD[:, :5], bank.indptr_S1), k=1)
     with pytest.raises(ValueError, match="15 of 15 query words hold NaN"):
         nearest_pairs(WordPairs(query.row_WD * torch.nan, query.indptr_S1), bank, k=1)

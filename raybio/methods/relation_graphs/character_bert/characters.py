@@ -1,4 +1,4 @@
-"""Words as the characters that CharacterBERT reads: the bytes of their UTF-8, with a mark at each end.
+"""Words as the characters that CharacterBERT reads: UTF-8 bytes, with a marker at each end.
 
 As in the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids 1 to
 256 are the bytes 0 to 255; a long word loses its last bytes, be they half a letter. Shape letters:

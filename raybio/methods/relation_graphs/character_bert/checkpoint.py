@@ -1,4 +1,4 @@
-"""CharacterBERT's folders: which are, what their ``config.json`` says, and weights under the authors' names.
+"""CharacterBERT's folders: recognition, ``config.json``, and weights under the authors' names.
 
 The authors' ``config.json`` is BERT's and says nothing of characters, whose sizes stand in their
 code. Later ones of the hub name them; both spellings are read, and what would be computed in
@@ -90,7 +90,7 @@ _LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 
 
 def is_character_bert(source: str, revision: str = "main") -> bool:
-    """Whether a source is a CharacterBERT, by its configuration or, of a folder, by the names of its weights.
+    """Return whether a source is a CharacterBERT, by its configuration or the names of its weights.
 
     A folder that cannot be loaded at all, such as one with pickled weights whose configuration says
     nothing, is none.
@@ -202,7 +202,7 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
 
 
 def write_checkpoint(model: BertModel, config: BertConfig, directory: Path) -> Path:
-    """Write ``config.json`` and ``model.safetensors`` to a folder that appears whole or not at all."""
+    """Write ``config.json`` and ``model.safetensors`` to a folder, atomically."""
     names = (*SIZES, *OPTIONS, *(name for name, _, _ in CHARACTER_SIZES))
     description = {
         "architectures": ["CharacterBertModel"],

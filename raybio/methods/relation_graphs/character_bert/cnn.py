@@ -1,4 +1,4 @@
-"""CharacterBERT's word embeddings: convolutions over the characters of a word, highways and a projection.
+"""CharacterBERT's word embeddings: character convolutions, highway layers and a projection.
 
 El Boukkouri et al. 2020, after ELMo. Parameters are called as in the published checkpoints. Shape
 letters: C characters of a word, E width of a character, F filters of all widths, D width of a word.
@@ -23,7 +23,7 @@ NUM_HIGHWAYS = 2
 
 
 class CharacterCNN(nn.Module):
-    """Words from their characters: max over the word of ReLU(convolution), highways, one linear layer.
+    """Embeds words: max over characters of ReLU(convolution), highway layers, a linear layer.
 
     Random weights: characters are drawn from N(0, 1) but for the two kinds of padding, which are 0
     at first; a highway begins by carrying most of its input on (bias 1 of the gate). No row is
@@ -74,7 +74,7 @@ class CharacterCNN(nn.Module):
 
 
 class _Highways(nn.Module):
-    """g x + (1 - g) ReLU(A x + a) with g = sigmoid(B x + b), layer after layer; A and B are one matrix, A first."""
+    """Highway layers: g x + (1 - g) ReLU(A x + a), g = sigmoid(B x + b); [A; B] is one matrix."""
 
     def __init__(self, width: int, num_layers: int):
         super().__init__()

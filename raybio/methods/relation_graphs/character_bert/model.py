@@ -1,4 +1,4 @@
-"""CharacterBERT: a BERT whose tokens are whole words, embedded from their characters (El Boukkouri et al. 2020).
+"""CharacterBERT: a BERT over whole words, embedded from characters (El Boukkouri et al., 2020).
 
 The authors publish ``general_character_bert`` and ``medical_character_bert``
 (helboukkouri/character-bert) as pickles; convert such a folder once with ``python -m
@@ -55,7 +55,7 @@ _SPECIAL_WORDS = (PAD_WORD, CLS_WORD, SEP_WORD, MASK_WORD)
 
 
 class CharacterBert(nn.Module):
-    """A BERT over words; its vocabulary is whatever words it is given, and none of its weights belongs to a word.
+    """A BERT over words. Its vocabulary is replaceable, since no weight belongs to a word.
 
     Attributes:
         config: the sizes; those of the characters' part stand beside BERT's own.
@@ -68,7 +68,7 @@ class CharacterBert(nn.Module):
     character_VC: Tensor
 
     def __init__(self, config: BertConfig):
-        """Make one with random weights that has read no words yet; ``config`` as ``fresh_config`` makes it."""
+        """Create one with random weights and no words; ``config`` as from ``fresh_config``."""
         super().__init__()
         self.config = config
         self.model = BertModel(config, add_pooling_layer=False)
@@ -86,7 +86,7 @@ class CharacterBert(nn.Module):
         )
 
     def read_words(self, words: Sequence[str]) -> None:
-        """Take ``words`` for the vocabulary, in place of earlier ones: the token id of word w is w + FIRST_WORD_ID."""
+        """Replace the vocabulary; the token id of word w is w + FIRST_WORD_ID."""
         characters = torch.from_numpy(word_characters([*_SPECIAL_WORDS, *words]))
         self.character_VC = characters.to(self.character_VC.device)
 
@@ -112,7 +112,7 @@ class CharacterBert(nn.Module):
         ).last_hidden_state
 
     def embed_words(self, token_RL: Tensor) -> Tensor:
-        """The words' own vectors (R, L, D), without position or context; each different word is computed once.
+        """Return word vectors (R, L, D) without context; each distinct word is computed once.
 
         Raises:
             DataError: if a token id is of no word.
@@ -186,7 +186,7 @@ def build_character_bert(
 
 
 def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
-    """Write configuration and weights under the authors' names, for ``build_character_bert``; an older one is replaced.
+    """Write configuration and weights under the authors' names; an older export is replaced.
 
     The words that were read, and a pooler, are no part of it.
 

@@ -41,7 +41,7 @@ def test_states_begin_with_word_position_and_type_normalised():
     torch.testing.assert_close(seen[0], wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_computing_each_different_word_once_gives_the_states_and_gradients_of_computing_every_token():
+def test_computing_distinct_words_once_gives_the_states_and_gradients_of_all_tokens():
     encoder = tiny(dropout=0.0).train()
     token_RL, mask_RL = sentences([0, 1, 4, 1], [1, 1], [5, 2])
     weight_RLD = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""A tiny CharacterBERT as its authors publish theirs: a pickle, BERT's settings, and their names of weights."""
+"""A tiny CharacterBERT in its authors' format: a pickle, BERT's settings, their weight names."""
 
 import json
 from pathlib import Path
