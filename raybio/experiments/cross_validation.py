@@ -229,7 +229,7 @@ def _write_tables(
     folder_rows: Sequence[list[str]],
 ) -> None:
     """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
-    from raybio.methods.relation_graphs.evaluate import chance_of_fold
+    from raybio.methods.relation_graphs.evaluate_export import chance_of_fold
     from raybio.runtime.tracking.tracker import add_artifacts
 
     chance = {}

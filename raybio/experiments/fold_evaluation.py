@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, write_record
-from raybio.methods.relation_graphs.encoder import SETTINGS
+from raybio.methods.relation_graphs.export import SETTINGS
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import sha256_of
@@ -85,20 +85,20 @@ class FoldEvaluation:
         Raises:
             RaybioError: as the evaluation of the method.
         """
-        from raybio.methods.relation_graphs.evaluate import (
+        from raybio.methods.relation_graphs.evaluate_export import (
+            evaluate_exports,
             graph_accuracy_of_sentences,
-            judge_together,
         )
 
         device = "cuda" if reserved.gpus_per_worker else "cpu"
-        evaluated = judge_together(
+        evaluated = evaluate_exports(
             self.relations, self.entities, self.store, is_untrained=self.is_untuned, device=device
         )
         scores = {name: interval["value"] for name, interval in evaluated.intervals().items()}
         if self.has_graphs:
             accuracy_S = graph_accuracy_of_sentences(self.relations, self.store, device)
             scores["graph_accuracy"] = float(accuracy_S.mean())
-        return FoldScores(scores, evaluated.rule._asdict())
+        return FoldScores(scores, evaluated.settings._asdict())
 
     def _digests(self) -> list[str]:
         return [_digest(self.relations), _digest(self.entities)]

@@ -8,11 +8,7 @@ from torch import Tensor
 
 
 def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
-<<<<<<< HEAD
     """Return each query's most frequent neighbor class (Q,); the nearest neighbor breaks ties.
-=======
-    """Return the most frequent class (Q,) among each query's neighbors; the nearest breaks ties.
->>>>>>> bcecfcd (CLDR, CLGS, CLNER: docstrings in plain prose, lines of 100 characters)
 
     Every neighbor has one vote, whatever its distance. On a tie scikit-learn's
     ``KNeighborsClassifier`` takes the smallest label instead.
@@ -26,13 +22,8 @@ def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
     """
     if label_QK.ndim != 2 or label_QK.shape[1] == 0 or label_QK.dtype != torch.int64:
         raise ValueError(
-<<<<<<< HEAD
             f"labels are {label_QK.dtype} of shape {tuple(label_QK.shape)}, want torch.int64 "
             "(Q, K), at least 1 each"
-=======
-            f"labels are {label_QK.dtype} of shape {tuple(label_QK.shape)}, want torch.int64 (Q, "
-            "K), at least 1 each"
->>>>>>> 4d859d7 (CLDR, CLGS, CLNER: losses, kNN, scores and evaluations in plain prose; README; jobs of relations)
         )
     if len(label_QK) and not 0 <= int(label_QK.min()) <= int(label_QK.max()) < num_classes:
         raise ValueError(
