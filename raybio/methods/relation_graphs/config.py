@@ -32,13 +32,13 @@ class GraphsConfig(BaseConfig):
     """False graphs (CLDR, CLGS)."""
 
     num_negatives: int = Field(
-        8, ge=1, description="false graphs beside each true one, fewer where there are not enough"
+        8, ge=1, description="false graphs per true one; fewer if the words do not suffice"
     )
     negatives: NegativeChoice = Field(
         "entities",
         description="words that may not replace one end of a relation: entities, all words of the "
-        "entities to which the other end is related (the paper); last_words, their last words "
-        "alone (the authors' code)",
+        "entities to which the other end is related (the paper); last_words, only their last words "
+        "(the authors' code)",
     )
 
 
@@ -53,43 +53,41 @@ class GraphObjectiveConfig(BaseConfig):
         0.8,
         ge=0,
         le=1,
-        description="λ of cldr: how much of a node's state is its own, and not its neighbour's",
+        description="λ of cldr: weight of a node's own state; its neighbor has 1 - λ",
     )
     pairing: Literal["paper", "diagonal"] = Field(
         "diagonal",
-        description="cldr: each pair's own text against its graph (the authors' code, which made "
-        "the paper's figures), or the text of a true pair against the graphs of all its pairs "
+        description="cldr: the text of each pair with its own graph (the authors' code, which "
+        "produced the paper's figures), or the text of a true pair with the graphs of its pairs "
         "(the paper's Equation 5)",
     )
     reduction: Literal["mean", "sum"] = Field(
         "mean",
-        description="over the sentences of a step; the authors' code sums, at the same learning "
+        description="over the sentences of a step; the authors' code sums, with the same learning "
         "rate",
     )
     in_batch_negatives: bool = Field(
         False,
-        description="cldr, clgs: true graphs of the step's other sentences are false ones too "
+        description="cldr, clgs: true graphs of other sentences of the step are false ones, too "
         "(not in the paper)",
     )
     text_pooling: Literal["mean", "max", "cls"] = Field(
-        "mean", description="clgs: a sentence's text is of its words"
+        "mean", description="clgs: pooling of a sentence's words"
     )
     graph_pooling: Literal["mean", "max"] = Field(
-        "mean", description="clgs: a graph is of its nodes"
+        "mean", description="clgs: pooling of a graph's nodes"
     )
     projection_width: int | None = Field(
         None,
         ge=1,
-        description="clgs: text and graph go through a linear map to so many numbers each; the "
-        "paper's 512",
+        description="clgs: linear projection of text and graph to this width; the paper's is 512",
     )
     tag_weight: float = Field(
-        1.0, gt=0, description="joint: weight of the loss of tags beside that of pairs"
+        1.0, gt=0, description="joint: weight of the loss of tags, relative to that of pairs"
     )
 
 
 Count = Annotated[int, Field(ge=1)]
-
 
 Weight = Annotated[float, Field(gt=0)]
 
@@ -97,18 +95,18 @@ Weight = Annotated[float, Field(gt=0)]
 class FoldConfig(BaseConfig):
     """Training, validation and test sentences."""
 
-    fold: int = Field(1, ge=1, description="of the store's folds, from 1")
+    fold: int = Field(1, ge=1, description="number of the store's fold, from 1")
     validation_share: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="of a fold's training sentences, where the store has no validation sentences "
-        "of its own: drawn as the authors draw them. They do not train",
+        description="fraction of a fold's training sentences that is kept for validation, if the "
+        "store has no validation sentences; drawn as by the authors",
     )
     train_on_validation: bool = Field(
         False,
-        description="validation sentences train too: the paper's last run, after all settings are "
-        "chosen",
+        description="train on validation sentences, too: the paper's last run, after all settings "
+        "are chosen",
     )
 
 
@@ -118,38 +116,34 @@ class KnnConfig(BaseConfig):
     pair_neighbours: tuple[Count, ...] = Field(
         (5,),
         min_length=1,
-        description="nearest training pairs that vote on a pair; of several numbers the one with "
-        "the best F1 on the validation sentences is taken",
+        description="candidate numbers of nearest training pairs that vote on a pair",
     )
     tag_neighbours: tuple[Count, ...] = Field(
-        (7,), min_length=1, description="nearest training words that vote on a word's tag; likewise"
+        (7,),
+        min_length=1,
+        description="candidate numbers of nearest training words that vote on a word's tag",
     )
     candidates: Literal["all", "chunk_ends"] = Field(
         "all",
-        description="pairs that may be related: all of a sentence, as in the authors' code, or "
-        "those of two words that end chunks found by tags, which is faster and leaves out what no "
-        "entity supports",
+        description="pairs that may be related: all pairs of a sentence, as in the authors' code, "
+        "or pairs of words that end predicted chunks, which is faster and drops pairs without "
+        "entities",
     )
     both_orders: bool = Field(
         False,
-        description="a training pair counts in whichever order of its words is nearer (not in the "
-        "paper)",
+        description="a training pair counts in the nearer order of its words (not in the paper)",
     )
     num_sentences_in_training: int | None = Field(
         100,
         ge=0,
-        description="first validation sentences whose pairs and tags are judged during training; "
-        "null: all; 0: none, which leaves the loss on all of them and saves embedding the "
-        "training sentences",
+        description="first validation sentences that kNN evaluates during training; null: all; 0: "
+        "none, only the loss on all of them, without embedding the training sentences",
     )
-    probe_l2: float = Field(
-        1e-4, gt=0, description="how strongly the linear probe's weights are held back"
-    )
+    probe_l2: float = Field(1e-4, gt=0, description="L2 penalty of the linear probe")
     probe_positive_weights: tuple[Weight, ...] = Field(
         (1.0,),
         min_length=1,
-        description="how much a related pair counts in the linear probe; of several the one with "
-        "the best F1 on the validation sentences is taken",
+        description="candidate weights of related pairs in the linear probe",
     )
 
     @property
@@ -162,10 +156,8 @@ class KnnConfig(BaseConfig):
     @property
     def has_choice(self) -> bool:
         """Whether validation sentences choose among candidates."""
-        return any(
-            len(each) > 1
-            for each in (self.pair_neighbours, self.tag_neighbours, self.probe_positive_weights)
-        )
+        candidates = (self.pair_neighbours, self.tag_neighbours, self.probe_positive_weights)
+        return any(len(values) > 1 for values in candidates)
 
 
 class WordEncoderConfig(TextEncoderConfig):
@@ -173,20 +165,22 @@ class WordEncoderConfig(TextEncoderConfig):
 
     max_length: int | Literal["auto"] = Field(
         default=256,
-        description="most tokens of a sentence, special ones included; a longer one is an error",
+        description="maximum tokens of a sentence, special tokens included; longer ones are an "
+        "error",
     )
     word_pooling: Literal["mean", "first"] = Field(
         default="mean",
         description="a word is the mean of its pieces, or its first piece; CharacterBERT has one "
-        "state a word",
+        "state per word",
     )
     lower_case: bool = Field(
-        default=True, description="words are read in lower case, as in the authors' code"
+        default=True, description="read words in lower case, as the authors' code does"
     )
     num_frozen_layers: int = Field(
         default=6,
         ge=0,
-        description="the first so many layers are not trained, nor the embeddings; 0: all are",
+        description="number of first layers that are frozen, with the embeddings; 0: nothing is "
+        "frozen",
     )
 
 
@@ -196,7 +190,7 @@ class SentencePlanConfig(BaseConfig):
     global_batch_rows: int | None = Field(
         None,
         ge=1,
-        description="sentences of a step, over all workers; null: the paper's 8, and 16 for clner",
+        description="sentences per step over all workers; null: the paper's 8, and 16 for clner",
     )
 
 

@@ -1,7 +1,7 @@
 """Simulated demo sentences: reports of adverse drug effects.
 
-Drugs and effects have invented names of one or two words. A sentence tells that drugs cause
-effects, in one of several wordings, and beside it names a disease that a drug was given for, a drug
+Drugs and effects have invented names of one or two words. A sentence states that drugs cause
+effects, in one of several wordings. It also names a disease that a drug was given for, a drug
 that did no harm, an effect that had another reason: entities as well, without a relation. So which
 of the pairs are related has to be read. Names come again and again, and which drug causes which
 effect is drawn anew for each sentence, so there is nothing to know by heart.
@@ -74,7 +74,7 @@ class WordsConfig(BaseConfig):
         0.3, ge=0, le=1, description="share of causes and effects with others named behind them"
     )
     clause_rate: float = Field(
-        0.5, ge=0, le=1, description="share of sentences with a clause that tells no relation"
+        0.5, ge=0, le=1, description="fraction of sentences with a clause without a relation"
     )
     seed: int = Field(0, ge=0, description="of everything")
 

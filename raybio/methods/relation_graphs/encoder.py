@@ -166,8 +166,9 @@ def check_layers(config: WordEncoderConfig) -> None:
     """
     path = Path(config.source).expanduser() / "config.json"
     if path.is_file():
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(num_layers := told.get("num_hidden_layers"), int):
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        num_layers = settings.get("num_hidden_layers")
+        if isinstance(num_layers, int):
             _check_frozen(config, min(num_layers, config.num_layers_kept or num_layers))
 
 

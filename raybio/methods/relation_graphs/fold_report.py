@@ -73,9 +73,11 @@ def fold_table(scores: Mapping[str, Mapping[int, Scores]], published: Sequence[s
     """
     rows = []
     for model, by_fold in scores.items():
-        told = over_folds(by_fold)
+        summary = over_folds(by_fold)
         shown = [
-            f"{100 * told[name][0]:.2f} ± {100 * told[name][1]:.2f}" if name in told else ""
+            f"{100 * summary[name][0]:.2f} ± {100 * summary[name][1]:.2f}"
+            if name in summary
+            else ""
             for name in MEASURES
         ]
         rows.append([model, str(len(by_fold)), *shown])

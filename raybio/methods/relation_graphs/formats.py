@@ -57,7 +57,7 @@ class Fold(NamedTuple):
 
 
 class _SentenceError(Exception):
-    """Why a sentence is set aside: a reason, and what was found."""
+    """Why a sentence is skipped: a reason, and what it has."""
 
 
 def read_spert(

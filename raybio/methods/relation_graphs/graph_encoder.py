@@ -13,11 +13,11 @@ Activation = Literal["relu", "tanh"]
 
 
 class GraphEncoder(nn.Module):
-    """act(A X W + b), with an A that adds to each node's own state that of its neighbours.
+    """act(A X W + b), where A mixes each node's state with those of its neighbors.
 
     Attributes:
         convolution: W and b.
-        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR);
+        self_loop: λ, the weight of a node's own state, with 1 - λ for each neighbor (CLDR);
             None: D^-1/2 (A + I) D^-1/2, with D the degrees of A + I (CLGS).
         activation: "relu" or "tanh".
     """

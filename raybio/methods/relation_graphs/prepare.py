@@ -45,7 +45,7 @@ def prepare_words(
         dev: in place of ``splits``, files to choose settings on.
         test: in place of ``splits``, files to report on; with them there is a single fold.
         force: replace a store that is there already.
-        max_bad_share: share of bad sentences that is put up with.
+        max_bad_share: maximum fraction of invalid sentences.
 
     Returns:
         The store, open. The same files give the same bytes.
@@ -133,20 +133,20 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     for number, fold in enumerate(read_folds(path), start=1):
         unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
         if unknown:
-            told = (
+            message = (
                 f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first "
                 f"{unknown[0]!r}"
             )
             if not quarantine.count_by_reason:
-                raise DataError(f"{told}; give the --input that belongs to these folds")
+                raise DataError(f"{message}; give the --input that belongs to these folds")
             # Without them results would be of other folds than others have, so they cannot just be
             # left out.
-            set_aside = "; ".join(
+            skipped = "; ".join(
                 f"{reason}: {count:,}, first {quarantine.examples_by_reason[reason][0]}"
                 for reason, count in quarantine.count_by_reason.items()
             )
             raise DataError(
-                f"{told}. Set aside were: {set_aside}. Repair these sentences or take them out of "
+                f"{message}. Skipped: {skipped}. Repair these sentences or take them out of "
                 "the folds; or give the --input that belongs to these folds"
             )
         rows = {

@@ -37,7 +37,7 @@ class Shown(NamedTuple):
     """Pairs of words, or single ones, sentence by sentence.
 
     Attributes:
-        labels: names; the first is what the others are to be told apart from.
+        labels: names; the first is the background.
         label_S: place in ``labels``.
         row_S: sentence of the store.
         word_SK: its words, from 0; of a pair in the order (last of the tail, last of the head), in
@@ -188,7 +188,7 @@ def _panel(
     name: str, shown: Shown, word_WD: Tensor, store: WordStore, rows: np.ndarray, seed: int
 ) -> Panel:
     vector_SX = _vectors(word_WD.cpu().numpy(), store, rows, shown)
-    # The generator begins anew, so that a panel does not depend on those beside it.
+    # A new generator, so that a panel does not depend on the others.
     rng = np.random.default_rng(derive_seed(seed, "map"))
     return Panel(name, shown, embedding_map(vector_SX, rng, max_rows=len(vector_SX)).position_S2)
 

@@ -104,7 +104,7 @@ def nearest_pairs(
     All words are compared by one matrix product in double precision. The nearest words of a
     sentence to the two words of a query pair bound all its pairs from below, and so leave out
     nearly every sentence; the pairs that remain are computed anew. Where all vectors are alike
-    nothing is left out, and the time is that of looking at all pairs.
+    nothing is pruned, and the time is that of comparing all pairs.
 
     Memory beyond the words in double precision and the result: 16 bytes for each word of the
     reference set times the query words compared at once (256, or the longest sentence); half a GiB
@@ -112,7 +112,7 @@ def nearest_pairs(
     to one query pair, about 100 bytes for each.
 
     Args:
-        query: what is asked, on the device where the work is to be done.
+        query: query words; their device does the work.
         reference: among what; on the same device.
         k: how many, >= 1.
         both_orders: a reference pair counts in the nearer of its two orders.
@@ -192,7 +192,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Block:
-    """Some query words beside all reference words.
+    """Some query words compared with all reference words.
 
     Attributes:
         distance_BC: squared distances, float32, wrong by error_B and some roundings at most.

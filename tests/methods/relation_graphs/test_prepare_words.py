@@ -233,7 +233,7 @@ def test_a_fold_that_names_what_is_not_there_is_refused_with_what_was_set_aside(
     assert store.manifest["quarantine"][NO_ENTITY]["examples"][0]["line"] == 25
     with pytest.raises(
         DataError,
-        match=f"1 of its ids have no sentence, the first '20'. Set aside were: {NO_ENTITY}: 1, "
+        match=f"1 of its ids have no sentence, the first '20'. Skipped: {NO_ENTITY}: 1, "
         "first .*Repair",
     ):
         prepared(tmp_path, bad, folds(("10", "20")), name="other")

@@ -58,7 +58,7 @@ class CharacterBert(nn.Module):
     """A BERT over words. Its vocabulary is replaceable, since no weight belongs to a word.
 
     Attributes:
-        config: the sizes; those of the characters' part stand beside BERT's own.
+        config: sizes of BERT and of the character part.
         model: BERT without pooler, in which a ``CharacterCNN`` stands for the table of word
             embeddings; parameters are called as in the published checkpoints.
         character_VC: the characters of each token id: padding, [CLS], [SEP], [MASK], then the words
