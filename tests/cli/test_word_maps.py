@@ -265,7 +265,7 @@ def test_an_export_alone_is_drawn_as_its_run_beside_another(
         (
             {"--relations": "clner"},
             ConfigError,
-            "model=clner has no space of pairs; want cldr, clgs or joint",
+            "model=clner has no pair head; want cldr, clgs or joint",
         ),
         (
             {"--entities": "cldr"},
