@@ -1,4 +1,4 @@
-"""Two models of a fold, evaluated together on its test sentences: one each for relations and tags."""
+"""Two models of a fold, evaluated together on its test sentences: for relations and tags."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

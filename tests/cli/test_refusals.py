@@ -1,4 +1,4 @@
-"""What ``train`` refuses before a cluster is started or anything is recorded, and the status that it gives."""
+"""Refusals of ``train`` before a cluster starts or anything is recorded; the status of runs."""
 
 import io
 import os
@@ -114,7 +114,7 @@ def test_the_driver_warns_once_of_bf16_on_a_cpu_without_it_before_anything_start
 
 
 def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: Store) -> None:
-    """A second command with another free setting must not write over what the first one runs with."""
+    """A second command with another setting must not replace what the first one runs with."""
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
     folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
     assert "schedule.max_steps" in changeable_settings(config)

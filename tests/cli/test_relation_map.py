@@ -216,7 +216,8 @@ def test_help_and_refusals_come_before_anything_heavy(
     code = (
         f"import runpy, sys; sys.argv = ['evaluate.py', *{arguments!r}]\n"
         "try: runpy.run_path('jobs/evaluate.py', run_name='__main__')\n"
-        f"except SystemExit as end: print(end.code or 0, sorted({{*{heavy!r}}} & sys.modules.keys()))"
+        "except SystemExit as end: "
+        f"print(end.code or 0, sorted({{*{heavy!r}}} & sys.modules.keys()))"
     )
     environment = os.environ | {"PYTHONPATH": "."}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Maps of words and of their pairs: which are shown, where they lie, the figure and the table of its points."""
+"""Maps of words and pairs: selection, positions, figure and table of coordinates."""
 
 import csv
 import shutil

@@ -201,7 +201,7 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
     assert not config.evaluation.has_choice
 
 
-def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_also_when_it_is_stopped(
+def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_after_a_stop(
     tmp_path,
 ):
     place = TrialResources(1.0, 0.0, 1, "")

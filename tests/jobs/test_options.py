@@ -1,4 +1,4 @@
-"""Every job refuses URIs where it takes paths, and numbers that mean nothing, before anything is created."""
+"""Every job refuses URIs in place of paths, and NaN, before anything is created."""
 
 import importlib.util
 import math
@@ -60,7 +60,7 @@ class Option(NamedTuple):
 
 
 def options_of(command: str, callback: Any) -> Iterator[Option]:
-    """Read what ``callback`` gives typer: a parameter ``name: Annotated[type, typer.Option(...)]`` each."""
+    """Yield an option for each parameter ``name: Annotated[type, typer.Option(...)]``."""
     for name, hint in get_type_hints(callback, include_extras=True).items():
         if name == "return":
             continue
@@ -134,7 +134,7 @@ def test_every_job_refuses_a_uri_in_the_place_of_a_path_and_creates_nothing(tmp_
 
 
 def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
-    """An option that takes a path is checked without being listed anywhere; one that takes a URI must be listed."""
+    """Options that take paths are checked without a list; those that take URIs are listed."""
     assert len(options) > 250
     named_so = {
         option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))

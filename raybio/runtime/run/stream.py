@@ -199,7 +199,7 @@ def _tables(collate: Collate, bound_K2: np.ndarray, rank: int, world: int) -> It
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
-            # Not ray.data.range: each of its read tasks reserves a whole CPU, which may not be free.
+            # Not ray.data.range, whose read tasks reserve a whole CPU each: none may be free.
             dataset = ray.data.from_arrow(
                 [pa.table({"bounds": [bound]}) for bound in bounds]
             ).map_batches(

@@ -1,4 +1,4 @@
-"""A driver of its own for test_multi_node.py: a run or a sweep with steps so long that a node can go in the middle.
+"""A driver for test_multi_node.py: a run or a sweep with steps that outlast a lost node.
 
 ``slow_driver.py run|sweep STORE FOLDER``; FOLDER holds config.yaml, and a sweep's space.yaml.
 """
@@ -15,7 +15,7 @@ from raybio.runtime.run.spec import Compute, RunSpec
 
 SYSTEM = "sppt_protein"
 STEP_SECONDS = 0.6
-"""24 of them take twice as long as a node stays that is to be taken away, and so does going over them again."""
+"""24 steps take twice as long as a node stays after its notice, and so does their repetition."""
 
 
 def slow(rank: int, folder: Path) -> None:

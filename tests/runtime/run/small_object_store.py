@@ -1,4 +1,4 @@
-"""For test_stream.py: streams far more than Ray's object store holds, and one step that is larger than all of it."""
+"""For test_stream.py: streams more than Ray's object store holds, and a step larger than it."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""A run whose encoder reads less than its rows have: it is printed, and kept in the folder, MLflow and the table."""
+"""A run with cut inputs: a remark is printed, and kept in the folder, MLflow and the table."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,8 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     result, table = compare(request)
     (inputs,) = result.inputs
     assert inputs["num_cut"] == int((lengths > inputs["limit"]).sum()) > 0
-    remark = f"{inputs['num_cut']} of {len(lengths)} cut at {inputs['limit']} of {lengths.max()} residues"
+    limits = f"{inputs['limit']} of {lengths.max()} residues"
+    remark = f"{inputs['num_cut']} of {len(lengths)} cut at {limits}"
     assert remark in inputs["remark"]
     assert remark in capsys.readouterr().out
     assert (

@@ -1,4 +1,4 @@
-"""Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused; nothing else."""
+"""JSON files of a run cut short, zeroed or missing: the run resumes as it was, or is refused."""
 
 import json
 import re
@@ -66,7 +66,7 @@ class Kept:
 
 
 def start(request: RunSpec, *, stop_at: int | None = None) -> tuple[dict[str, Any], str | None]:
-    """What ``train`` does, with the worker's part in this process; returns the outcome and the MLflow run."""
+    """Train as ``train`` does, in this process; return the outcome and the MLflow run."""
     folder = RunFolder(request.runs, request.name)
     digest = check_spec(request)
     folder.open(

@@ -86,7 +86,7 @@ def job(
 
 
 def end_of_family(family: list[psutil.Process], seconds: float = 1500) -> list[str]:
-    """Wait for processes to end. Returns the names of those left after ``seconds``, and ends them."""
+    """Return the names of processes that are left after ``seconds``, and end them."""
     _, alive = psutil.wait_procs(family, timeout=seconds)
     names = []
     for process in alive:
@@ -101,7 +101,7 @@ def steps_of(folder: RunFolder) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weights_of_the_unbroken_run(
+def test_a_driver_killed_at_a_random_step_and_restarted_ends_with_the_weights_of_the_unbroken_run(
     ray_cluster: None, job: Job, request_two: RunSpec
 ) -> None:
     """With the default precision, which is bf16 on machines that have it."""

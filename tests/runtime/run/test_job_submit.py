@@ -28,7 +28,7 @@ SECRET = "not-to-be-told-" + "7" * 20
 
 @pytest.fixture
 def head() -> Iterator[Nodes]:
-    # As cluster.yaml says: Ray kills a stopped job after 3 s otherwise, in the middle of its last checkpoint.
+    # As in cluster.yaml: otherwise Ray kills a stopped job after 3 s, during its last checkpoint.
     secrets = {"AWS_SECRET_ACCESS_KEY": SECRET, "MLFLOW_TRACKING_PASSWORD": SECRET}
     nodes = Nodes(head_cpus=2, environment={"RAY_JOB_STOP_WAIT_TIME_S": "120", **secrets})
     yield nodes
@@ -53,7 +53,7 @@ def submit(head: Nodes, working_dir: Path, *arguments: str) -> subprocess.Comple
 
 
 @pytest.mark.nightly
-def test_a_job_that_is_stopped_and_submitted_again_goes_on_in_the_home_folder_and_keeps_the_token_to_itself(
+def test_a_job_stopped_and_submitted_again_resumes_in_the_home_folder_and_hides_the_token(
     head: Nodes,
     tiny_store: Store,
     tiny_training: TrainingConfig,

@@ -1,4 +1,4 @@
-"""Several nodes: one that is taken away with notice, one that is just gone, in the middle of a run and of a sweep."""
+"""Several nodes: one is taken away with notice, one without, during a run and a sweep."""
 
 import http.server
 import shutil
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 LAMBDAS = [0.1, 0.9]
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
-    # What spot_worker.sh looks at every few seconds, and how long a node stays that is to be taken away.
+    # The file that spot_worker.sh polls, and how long a node stays after its notice.
     "POLL_SECONDS": "0.5",
     "NOTICE_SECONDS": "6",
     # Ray's own: 5 s until workers hear of it, and 15 s until a node is held for dead.
@@ -137,7 +137,7 @@ def last_step(folder: RunFolder) -> int:
 
 
 @pytest.mark.nightly
-def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_with_the_weights_of_the_unbroken_run(
+def test_a_run_survives_lost_nodes_and_ends_with_the_weights_of_the_unbroken_run(
     unbroken: Result,
     nodes: Nodes,
     drive: Callable[..., Driver],
@@ -219,7 +219,8 @@ def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_
     code = (
         "from raybio.runtime.run.precision import worker_processors\n"
         "from raybio.runtime.cluster.resources import check_resources\n"
-        "found = worker_processors(lambda nodes: check_resources(1, 0.5, nodes)); print([one.name for one in found])"
+        "found = worker_processors(lambda nodes: check_resources(1, 0.5, nodes)); "
+        "print([one.name for one in found])"
     )
     worker = nodes.add(cpus=1)
     asked = subprocess.run(

@@ -1,4 +1,4 @@
-"""Warnings of worker processes: they reach the file that the driver follows, and from there the user."""
+"""Warnings of worker processes reach the file that the driver follows, and the user."""
 
 import io
 import json

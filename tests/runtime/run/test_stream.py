@@ -1,4 +1,4 @@
-"""The stream brings what collating in this process brings, in order, from any step, for any number of workers."""
+"""The stream equals collating in this process, in order, from any step, for any workers."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs through Ray Train, with faults planted in their workers: what must happen is in each test's name."""
+"""Runs through Ray Train with faults in their workers; each test's name says what must happen."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def by_value() -> None:
 
 
 def crash(rank: int, how_by_step: dict[int, str]) -> Fault:
-    """The worker of ``rank`` raises, or is killed, once at each of the steps, when it is about to take it."""
+    """Make the worker of ``rank`` raise or be killed once at each of the steps, before it."""
 
     def setup(own_rank: int, folder: Path) -> None:
         from raybio.training.step import TrainStep
@@ -137,7 +137,7 @@ def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
+def test_a_worker_that_dies_twice_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
     unbroken: Result, request_two: RunSpec
 ) -> None:
     result = train(replace(request_two, name="crashed", setup=crash(1, {3: "kill", 13: "raise"})))
