@@ -1,5 +1,5 @@
-"""Ray clusters of several nodes on this machine: each node is a `ray start --block` with an address and processes of
-its own, and every one wants the cluster's token."""
+"""Ray clusters of several nodes on this machine: each node is a `ray start --block` with an address
+and processes of its own, and every one wants the cluster's token."""
 
 import contextlib
 import json
@@ -24,7 +24,9 @@ RAY_START = (str(RAY), "start", "--block")
 HEAD_ADDRESS = "127.0.0.1"
 NUM_TRIES = 3
 TIMED_OUT = "The current node timed out during startup"
-"""Ray gives a node 30 s, which no setting changes, and ends it: a busy machine may need another try."""
+"""Ray gives a node 30 s, which no setting changes, and ends it: a busy machine may need another
+try.
+"""
 
 
 class Nodes:
@@ -72,7 +74,9 @@ class Nodes:
     def add(
         self, cpus: int, command: tuple[str, ...] = RAY_START, **environment: str
     ) -> subprocess.Popen[bytes]:
-        """Start another node, with what does as `ray start` does; it has joined when this returns."""
+        """Start another node, with what does as `ray start` does; it has joined when this
+        returns.
+        """
         for _ in range(NUM_TRIES):
             ip = f"127.0.0.{len(self.nodes) + 1}"
             node = self._start(

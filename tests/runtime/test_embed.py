@@ -92,7 +92,7 @@ def column(out: Path) -> np.ndarray:
     return np.stack(pq.read_table(out).column("embedding").to_pylist())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_model_embeds_as_it_was_trained_whatever_the_system(
     name: str, tmp_path: Path, sequences: list[str], request: pytest.FixtureRequest
 ) -> None:

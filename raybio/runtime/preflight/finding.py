@@ -67,11 +67,11 @@ def over_nodes(
     """Merge findings of nodes into one.
 
     Args:
-        check: what was looked at.
-        problems: node -> what is wrong with it; empty for nothing.
-        num_nodes: how many were asked.
-        fine: what is said if nothing is wrong.
-        state: how bad a problem is.
+        check: name of the check.
+        problems: node -> its fault; empty if none.
+        num_nodes: number of nodes that answered.
+        fine: text of the finding if no node has a fault.
+        state: state of the finding if one has.
     """
     bad = {node: problem for node, problem in problems.items() if problem}
     if not bad:
@@ -87,7 +87,8 @@ def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         findings.extend(look())
     except RaybioError as error:
         findings.append(Finding(check, ERROR, str(error)))
-    except Exception as error:  # of whatever library was asked
+    # A check may call any library.
+    except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         findings.append(Finding(check, ERROR, f"{type(error).__name__}: {lines[0][:300]}"))
     return findings

@@ -217,10 +217,10 @@ def compare_versions(here: dict[str, str], nodes: Sequence[NodeFacts]) -> Iterat
             if facts.versions.get(name, "").split("+")[0] != here[name].split("+")[0]
         }
         for names, problems in ((serious, wrong), (differing - serious, builds)):
-            told = [
+            texts = [
                 f"{name} {facts.versions.get(name)} (driver {here[name]})" for name in sorted(names)
             ]
-            problems[facts.node] = ", ".join(told) + "; install the same" if told else ""
+            problems[facts.node] = ", ".join(texts) + "; install the same" if texts else ""
     fine = ", ".join(f"{name} {version}" for name, version in here.items())
     yield over_nodes("versions", wrong, len(nodes), fine)
     if any(builds.values()):
@@ -328,8 +328,8 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
         )
         yield Finding("dashboard", WARNING if with_token else ERROR, found)
     else:
-        asked = "refuses who has no token" if status in (401, 403) else "is not reached from here"
-        yield Finding("dashboard", OK, f"{address} is loopback, and {asked}")
+        answer = "refuses who has no token" if status in (401, 403) else "is not reached from here"
+        yield Finding("dashboard", OK, f"{address} is loopback, and {answer}")
 
 
 def status_without_token(address: str) -> int | None:

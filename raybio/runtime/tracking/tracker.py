@@ -159,7 +159,7 @@ class Tracker:
     def kill(self) -> None:
         """Mark the run as killed now, since this process may not have long to live.
 
-        Forwarding goes on.
+        Forwarding continues.
         """
         self._is_killed = True
         self._is_hurried = True

@@ -255,7 +255,7 @@ class NodeNotice:
         self._next_poll = 0.0
 
     def __call__(self) -> bool:
-        """Return whether a checkpoint is due; Ray is asked every ``NOTICE_POLL_SECONDS`` at most."""
+        """Return whether a checkpoint is due, polling every ``NOTICE_POLL_SECONDS`` at most."""
         import ray
 
         from raybio.runtime.run.worker import NOTICE_SECONDS

@@ -298,7 +298,8 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
     for names, message in (
         (
             ["a", "nobody"],
-            r"RUN nobody: no run of that name in .*want one of a, biostransformers, elsewhere, silent",
+            r"RUN nobody: no run of that name in .*"
+            r"want one of a, biostransformers, elsewhere, silent",
         ),
         (["a"], r"got 1 run \(a\), want at least two"),
         (["a", "./a"], "want at least two that differ"),
@@ -308,7 +309,8 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
         ),
         (
             ["a", "elsewhere"],
-            r"scores over different data.*a: store \(dddddddd\), elsewhere: store \(eeeeeeee\).*--curves-only",
+            r"scores over different data.*a: store \(dddddddd\), "
+            r"elsewhere: store \(eeeeeeee\).*--curves-only",
         ),
         (["a", "silent"], "silent: has reported nothing yet"),
         (["a", "sweep"], r"is a sweep; want runs, such as its trials: '.*/sweep/trials/\*'"),

@@ -195,21 +195,19 @@ def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Pat
     results = [result_of(tmp_path, one, 0.1 * (number + 1)) for number, one in enumerate(variants)]
     table = ResultTable(score_rows(variants, results), LAYOUT)
     body = {cells[0]: cells[1] for cells in table.cells("train")[1]}
-    assert (
-        body
-        == {
-            "initial": "5.00 [4.00, 6.00]",
-            "initial, 3 runs": "10.00 ± 5.00",  # 0.05, 0.1, 0.15: what no run trained differs by seed as well
-            "lambda_spml = 0.5, seed = 1": "20.00 [19.00, 21.00]",
-            "lambda_spml = 0.5, seed = 2": "30.00 [29.00, 31.00]",
-            "lambda_spml = 0, seed = 0": "40.00 [39.00, 41.00]",
-            "lambda_spml = 0, seed = 1": "50.00 [49.00, 51.00]",
-            "lambda_spml = 0, seed = 2": "60.00 [59.00, 61.00]",
-            "lambda_spml = 0.5, seed = 0 (this run)": "10.00 [9.00, 11.00]",
-            "lambda_spml = 0.5, 3 runs": "20.00 ± 10.00",
-            "lambda_spml = 0, 3 runs": "50.00 ± 10.00",
-        }
-    )
+    assert body == {
+        "initial": "5.00 [4.00, 6.00]",
+        # 0.05, 0.1, 0.15: scores without training differ by seed too.
+        "initial, 3 runs": "10.00 ± 5.00",
+        "lambda_spml = 0.5, seed = 1": "20.00 [19.00, 21.00]",
+        "lambda_spml = 0.5, seed = 2": "30.00 [29.00, 31.00]",
+        "lambda_spml = 0, seed = 0": "40.00 [39.00, 41.00]",
+        "lambda_spml = 0, seed = 1": "50.00 [49.00, 51.00]",
+        "lambda_spml = 0, seed = 2": "60.00 [59.00, 61.00]",
+        "lambda_spml = 0.5, seed = 0 (this run)": "10.00 [9.00, 11.00]",
+        "lambda_spml = 0.5, 3 runs": "20.00 ± 10.00",
+        "lambda_spml = 0, 3 runs": "50.00 ± 10.00",
+    }
     assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
     spread = "± standard deviation over runs"
     assert table.legend == f"95 % bootstrap intervals; {spread}; LRAP, nDCG, AP in %"

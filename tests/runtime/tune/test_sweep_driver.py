@@ -236,7 +236,7 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
     launch = read_record(request_to.run.runs / "mine" / "launch.json", "launch")
     # For the next start of the sweep, and for the job that trains its best settings.
-    assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.tracking}
+    assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.run.tracking}
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(
