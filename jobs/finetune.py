@@ -1,8 +1,8 @@
 """Fine-tune an encoder on a downstream task: finetune.py TASK --data FILES --init MODEL.
 
 TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc.
-Several, separated by commas and each with a --data, end in one table. docs/structure_preserving.md
-lists the files of each task. The settings are the paper's for the task; --set changes them. Without
+Several, separated by commas and each with a --data, end in one table. docs/methods/sppt.md lists
+the files of each task. The settings are the paper's for the task; --set changes them. Without
 a task it trains on embedded simulated folds. --compare encoder.source=A,B adds encoders to the
 table, --seeds 3 their spread.
 """

@@ -31,7 +31,7 @@ NAME = "biostransformers"
 def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(
     tiny_articles: ArticleStore,
 ) -> None:
-    """-log softmax of scaled cosines at each text's own term, without other terms of the article."""
+    """-log softmax of scaled cosines at each text's own term, without the article's other terms."""
     config = tiny_config(NAME, **{"objective.symmetric": False, "plan.conflicts": "mask"})
     system = build(config, tiny_articles.path)
     batch = system.batch_type.from_arrays(system.collate(0, 0, 1))

@@ -42,8 +42,8 @@ def download_pubmed(
     """Download the files that an index lists, except those already present.
 
     A file is downloaded to ``<name>.part`` and renamed when its MD5 is right; then ``<name>.md5``
-    is written next to it. A file that agrees with its ``.md5`` is not downloaded again. An interrupted
-    call resumes.
+    is written next to it. A file that agrees with its ``.md5`` is not downloaded again. An
+    interrupted call resumes.
 
     Args:
         url: the index, http or https.

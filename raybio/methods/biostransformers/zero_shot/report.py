@@ -53,10 +53,10 @@ REMARK_FINE_TUNED = (
 REMARK_INTERVALS = (
     "Micro: all hits / all gold; macro: mean over queries. In brackets 95 % bootstrap intervals "
     "over queries (or over pairs, if there is one ranking), too narrow for few queries. p: "
-    "two-sided paired permutation test against {first}. Chance is exact. Published rows are single numbers "
-    "from the paper's Table 1, whose protocol is not fully known. No label and no answer is used "
-    "here, but the articles are in PubMed, so a model may have been trained on their texts; each "
-    "task reports the number for runs whose store still exists."
+    "two-sided paired permutation test against {first}. Chance is exact. Published rows are single "
+    "numbers from the paper's Table 1, whose protocol is not fully known. No label and no answer "
+    "is used here, but the articles are in PubMed, so a model may have been trained on their "
+    "texts; each task reports the number for runs whose store still exists."
 )
 
 HEADLINES = {data_set.title: data_set.tasks[0] for data_set in DATA_SETS.values()}

@@ -19,7 +19,10 @@ def citation(
     mesh="",
     **parts,
 ):
-    """A MedlineCitation; ``None`` leaves a part out, ``extra`` goes into the article, ``parts`` are whole elements."""
+    """Return a MedlineCitation.
+
+    ``None`` omits a part, ``extra`` goes into the article, ``parts`` are whole elements.
+    """
     pmid = "" if pmid is None else f'<PMID Version="{version}">{pmid}</PMID>'
     title = "" if title is None else f"<ArticleTitle>{title}</ArticleTitle>"
     abstract = "" if abstract is None else f"<Abstract>{abstract}</Abstract>"

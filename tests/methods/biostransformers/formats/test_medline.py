@@ -20,7 +20,7 @@ MEDLINE = SHARED_DATA / "medline_xml"
 needs_medline = pytest.mark.skipif(
     not MEDLINE.exists(), reason="the folder of real data is not beside this repository"
 )
-# Citations, with abstract, structured, with MeSH, DeleteCitation PMIDs: as the folder's README says.
+# Citations, with abstract, structured, with MeSH, DeleteCitation PMIDs: from the folder's README.
 COUNTS = {
     "medline16n0902.xml.gz": (604, 526, 215, 94, 1),
     "pubmed_result_Fulltext_search.xml.gz": (208, 171, 50, 205, 0),
@@ -143,7 +143,8 @@ def test_the_root_of_before_2017_is_read(tmp_path):
 
 def test_sections_keep_their_labels_and_other_abstracts_are_left_out(tmp_path):
     sections = (
-        '<AbstractText Label="AIMS">To see.</AbstractText><AbstractText Label=" METHODS: ">We  looked.</AbstractText>'
+        '<AbstractText Label="AIMS">To see.</AbstractText>'
+        '<AbstractText Label=" METHODS: ">We  looked.</AbstractText>'
         '<AbstractText Label="EMPTY"/><AbstractText>It was.</AbstractText>'
         "<CopyrightInformation>Copyright 2001.</CopyrightInformation>"
     )
@@ -154,7 +155,8 @@ def test_sections_keep_their_labels_and_other_abstracts_are_left_out(tmp_path):
 
 def test_markup_and_formulas_keep_their_text_and_white_space_is_collapsed(tmp_path):
     marked = (
-        "10<sup>3</sup> of\n\t <i>E. <b>coli</b></i> <!-- unseen --><?unseen?>at\u2009p\u00a0&lt;\u2028"
+        "10<sup>3</sup> of\n\t <i>E. <b>coli</b></i> <!-- unseen --><?unseen?>"
+        "at\u2009p\u00a0&lt;\u2028"
         '<mml:math xmlns:mml="http://www.w3.org/1998/Math/MathML"><mml:mi>x</mml:mi>\n<mml:mn>2</mml:mn></mml:math>.'
         "<![CDATA[ <raw>]]>"
     )
@@ -205,7 +207,8 @@ def test_a_heading_is_major_if_it_or_one_of_its_qualifiers_is(tmp_path):
     row = read_one(
         tmp_path,
         citation(
-            mesh='<MeshHeading><DescriptorName UI="D1" MajorTopicYN="Y">Rats</DescriptorName></MeshHeading>'
+            mesh='<MeshHeading><DescriptorName UI="D1" MajorTopicYN="Y">Rats</DescriptorName>'
+            "</MeshHeading>"
             '<MeshHeading><DescriptorName UI="D2" MajorTopicYN="N">Men</DescriptorName>'
             '<QualifierName UI="Q1" MajorTopicYN="N">blood</QualifierName>'
             '<QualifierName UI="Q2" MajorTopicYN="Y">drug  effects</QualifierName></MeshHeading>'
@@ -280,7 +283,10 @@ def test_the_year_is_the_first_one_that_is_known(tmp_path, published, dates, exp
 
 
 def test_what_is_no_article_is_set_aside_with_line_and_reason_and_the_rest_is_kept(tmp_path):
-    book = '<PubmedBookArticle><BookDocument><PMID Version="1">77</PMID></BookDocument></PubmedBookArticle>\n'
+    book = (
+        '<PubmedBookArticle><BookDocument><PMID Version="1">77</PMID></BookDocument>'
+        "</PubmedBookArticle>\n"
+    )
     bad = [
         citation(None),
         citation("12x"),

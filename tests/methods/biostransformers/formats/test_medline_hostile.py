@@ -1,4 +1,4 @@
-"""Broken, torn and evil files of citations: each gives its good articles or an error that names the file, and soon."""
+"""Broken and hostile files: each gives its valid articles, or an error that names it, quickly."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ NUM_CITATIONS = len(CITATIONS)
 
 
 def outcome(path):
-    """Citations that were read or set aside; None for a file that was refused in the way that was promised."""
+    """Return the number of read or skipped citations, None for a file refused with a DataError."""
     quarantine = Quarantine()
     try:
         num_rows = sum(
@@ -53,15 +53,15 @@ def outcome(path):
         assert "\n" not in str(error)
         return None
     num_bad = sum(
-        count for reason, count in quarantine.count_by_reason.items() if reason in {*LEFT_OUT}
+        count for reason, count in quarantine.count_by_reason.items() if reason in {*SKIPPED}
     )
     assert num_rows + num_bad == quarantine.num_seen("citation")
     return num_rows + num_bad
 
 
-LEFT_OUT = (
-    "no PMID", "no legal PMID", "neither title nor abstract", "text with an entity that is not declared",
-    "not an article", "PubmedArticle without a MedlineCitation", "unknown element",
+SKIPPED = (
+    "no PMID", "no legal PMID", "neither title nor abstract",
+    "text with an entity that is not declared", "not an article", "PubmedArticle without a MedlineCitation", "unknown element",
 )  # fmt: skip
 
 
@@ -220,7 +220,10 @@ def test_no_document_type_is_fetched_from_a_file_or_the_network(tmp_path):
             (tmp_path / "dtd").as_uri(),
             f"http://127.0.0.1:{server.getsockname()[1]}/x.dtd",
         ]:
-            doctype = f'<!DOCTYPE PubmedArticleSet SYSTEM "{place}" [<!ATTLIST PubmedArticle a CDATA "b">]>'
+            doctype = (
+                f'<!DOCTYPE PubmedArticleSet SYSTEM "{place}" '
+                '[<!ATTLIST PubmedArticle a CDATA "b">]>'
+            )
             include = f'<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{place}"/>'
             style = f'<?xml-stylesheet href="{place}"?>'
             (tmp_path / "x.xml").write_text(
@@ -290,7 +293,10 @@ def test_what_no_citation_holds_is_refused_soon(tmp_path, title):
 
 
 def test_a_citation_as_long_as_the_longest_real_ones_is_read(tmp_path):
-    author = "<Author><LastName>Name</LastName><AffiliationInfo>Somewhere far away</AffiliationInfo></Author>"
+    author = (
+        "<Author><LastName>Name</LastName>"
+        "<AffiliationInfo>Somewhere far away</AffiliationInfo></Author>"
+    )
     authors = f"<AuthorList>{author * 80_000}</AuthorList>"
     assert (
         outcome(write_medline(tmp_path / "x.xml.gz", citation(1, extra=authors), citation(2))) == 2

@@ -25,7 +25,7 @@ def parts(tmp_path):
 
 
 def merged(folder, parts, files):
-    """(file, row, PMID) of what remains of ``files``: each (citations as (PMID, version), deletions)."""
+    """Return (file, row, PMID) of remaining articles; a file is ((PMID, version), deletions)."""
     reports = []
     for number, (citations, deletions) in enumerate(files):
         texts = [citation(pmid, version=version) for pmid, version in citations]

@@ -20,7 +20,10 @@ def read(path, **settings):
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_the_tab_separated_layout_has_as_many_terms_as_columns(tmp_path, compress):
-    content = b"1\tA title\tAn  abstract\tHumans\tAged, 80 and over\n\n2\tAnother\t\n3\tThird\t\tMice\t\r\n"
+    content = (
+        b"1\tA title\tAn  abstract\tHumans\tAged, 80 and over\n\n"
+        b"2\tAnother\t\n3\tThird\t\tMice\t\r\n"
+    )
     path = tmp_path / "articles.tsv"
     path.write_bytes(gzip.compress(content) if compress else content)
     rows, quarantine = read(path)
@@ -97,7 +100,8 @@ def test_a_row_of_another_width_is_set_aside_and_never_cut_to_fit(tmp_path, cont
 def test_a_pmid_beyond_what_a_store_can_hold_is_set_aside(tmp_path):
     path = tmp_path / "articles.tsv"
     path.write_text(
-        f"{2**31}\tone\t\tMice\n{2**63}\ttwo\t\tMice\n{'9' * 5000}\tthree\t\tMice\n-4\tfour\t\tMice\n"
+        f"{2**31}\tone\t\tMice\n{2**63}\ttwo\t\tMice\n"
+        f"{'9' * 5000}\tthree\t\tMice\n-4\tfour\t\tMice\n"
     )
     rows, quarantine = read(path)
     assert [row[0] for row in rows] == [2**31]

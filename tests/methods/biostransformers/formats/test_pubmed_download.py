@@ -16,7 +16,7 @@ FIRST, SECOND = list(CONTENT)[:2]
 
 
 class Mirror(ThreadingHTTPServer):
-    """NLM's layout on this machine; ``faults[path]`` is a list of what goes wrong, one for each request."""
+    """NLM's layout on this machine; ``faults[path]`` lists one fault for each request."""
 
     daemon_threads = True
 
@@ -28,7 +28,10 @@ class Mirror(ThreadingHTTPServer):
                 f"MD5({name})= {hashlib.md5(content).hexdigest()}\n".encode()
             )
         rows = [f'<a href="{name}">{name}</a>   2025-01-10 14:05   19M  ' for name in self.content]
-        head = '<html><body><pre><a href="/pubmed/">Parent Directory</a>\n<a href="README.txt">README.txt</a>'
+        head = (
+            '<html><body><pre><a href="/pubmed/">Parent Directory</a>\n'
+            '<a href="README.txt">README.txt</a>'
+        )
         self.content[""] = "\n".join([head, *reversed(rows), "</pre></body></html>"]).encode()
         self.url = f"http://127.0.0.1:{self.server_port}/pubmed/baseline"
 

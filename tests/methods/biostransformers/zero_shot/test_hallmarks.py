@@ -32,7 +32,8 @@ def archive(folder, **contents):
 
 def test_a_document_has_the_labels_of_its_sentences_and_every_class_above_them(tmp_path):
     labels = (
-        "< <Resisting cell death--Apoptosis ANDGenomic instability and mutation--DNA damage--Adducts"
+        "< <Resisting cell death--Apoptosis "
+        "ANDGenomic instability and mutation--DNA damage--Adducts"
         "< NULL<Cellular energetics--"
     )
     path = archive(tmp_path, text_7="One .\nTwo .\nThree .\nFour .\n", labels_7=labels)
