@@ -23,7 +23,7 @@ from raybio.methods.relation_graphs.config import GraphsConfig
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
-from raybio.methods.relation_graphs.word_map import PAIRS, TAGS, WORDS, shown_pairs, shown_words
+from raybio.methods.relation_graphs.word_map import PAIRS, TAGS, WORDS, select_pairs, select_words
 from raybio.training.loop import fit
 
 TINY = {
@@ -71,7 +71,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def points_of(shown: word_map.Shown) -> list[tuple[int, ...]]:
+def points_of(shown: word_map.MapPoints) -> list[tuple[int, ...]]:
     return [
         (row, *words)
         for row, words in zip(shown.row_S.tolist(), shown.word_SK.tolist(), strict=True)
@@ -93,7 +93,7 @@ def test_all_related_pairs_are_shown_and_false_ones_of_which_one_word_is_right(
         np.sort(store.fold_rows(1, "test")),
         GraphsConfig(num_negatives=4, negatives=rule),
     )
-    shown, gold = shown_pairs(store, rows, config, seed=0), pairs_by_row(store, rows)
+    shown, gold = select_pairs(store, rows, config, seed=0), pairs_by_row(store, rows)
     points = points_of(shown)
     assert len(set(points)) == len(points)
     related = {
@@ -107,7 +107,7 @@ def test_all_related_pairs_are_shown_and_false_ones_of_which_one_word_is_right(
     for row, first, second in others:
         assert any((first == drug) != (second == effect) for drug, effect in gold[row])
         assert first != second
-    other = shown_pairs(store, rows, config, seed=1)
+    other = select_pairs(store, rows, config, seed=1)
     assert (other.label_S == 1).sum() == len(related)
     assert set(points_of(other)) != set(points)
 
@@ -116,7 +116,7 @@ def test_first_words_of_related_pairs_are_of_drugs_and_second_ones_of_effects(
     store: WordStore,
 ) -> None:
     rows = np.sort(store.fold_rows(1, "test"))
-    shown = shown_pairs(store, rows, GraphsConfig(), seed=0)
+    shown = select_pairs(store, rows, GraphsConfig(), seed=0)
     names = tag_names(store.entity_types)
     for row, first, second in np.array(points_of(shown))[shown.label_S == 1].tolist():
         tag_W = tags_of(store, row)
@@ -133,13 +133,13 @@ def test_words_are_shown_with_their_tags_and_at_most_so_many_of_each(
         for row in rows.tolist()
         for word, tag in enumerate(tags_of(store, row).tolist())
     }
-    shown = shown_words(store, rows, seed=0)
+    shown = select_words(store, rows, seed=0)
     assert dict(zip(points_of(shown), shown.label_S.tolist(), strict=True)) == everything
     assert shown.labels == tag_names(store.entity_types)
     count_by_tag = Counter(everything.values())
     most = sorted(count_by_tag.values())[1]
     monkeypatch.setattr(word_map, "MOST_OF_A_LABEL", most)
-    fewer = shown_words(store, rows, seed=0)
+    fewer = select_words(store, rows, seed=0)
     assert Counter(fewer.label_S.tolist()) == {
         tag: min(count, most) for tag, count in count_by_tag.items()
     }
@@ -149,13 +149,13 @@ def test_words_are_shown_with_their_tags_and_at_most_so_many_of_each(
         for point, tag in zip(points_of(fewer), fewer.label_S.tolist(), strict=True)
     )
     assert points_of(fewer) == sorted(set(points_of(fewer)))
-    assert points_of(fewer) == points_of(shown_words(store, rows, seed=0))
-    assert points_of(fewer) != points_of(shown_words(store, rows, seed=1))
+    assert points_of(fewer) == points_of(select_words(store, rows, seed=0))
+    assert points_of(fewer) != points_of(select_words(store, rows, seed=1))
 
 
 def test_pairs_are_bounded_too(store: WordStore, monkeypatch) -> None:
     monkeypatch.setattr(word_map, "MOST_OF_A_LABEL", 6)
-    shown = shown_pairs(store, np.sort(store.fold_rows(1, "test")), GraphsConfig(), seed=0)
+    shown = select_pairs(store, np.sort(store.fold_rows(1, "test")), GraphsConfig(), seed=0)
     assert np.bincount(shown.label_S).tolist() == [6, 6]
 
 
@@ -164,9 +164,9 @@ def test_too_few_pairs_are_refused(store: WordStore) -> None:
     with pytest.raises(
         ConfigError, match="have 0 points to show as hard negative, related; want at least 4"
     ):
-        shown_pairs(store, rows, GraphsConfig(), seed=0)
+        select_pairs(store, rows, GraphsConfig(), seed=0)
     with pytest.raises(ConfigError, match="have 0 points to show as O, B-.*; want at least 4"):
-        shown_words(store, rows, seed=0)
+        select_words(store, rows, seed=0)
 
 
 def test_a_pair_is_the_vector_of_its_first_word_and_then_that_of_its_second(
@@ -178,8 +178,8 @@ def test_a_pair_is_the_vector_of_its_first_word_and_then_that_of_its_second(
     ]
     vectors = dict(zip(rows.tolist(), own, strict=True))
     pairs, words = (
-        shown_pairs(store, rows, GraphsConfig(), seed=0),
-        shown_words(store, rows, seed=0),
+        select_pairs(store, rows, GraphsConfig(), seed=0),
+        select_words(store, rows, seed=0),
     )
     pair_SX, word_SX = (
         word_map._vectors(np.concatenate(own), store, rows, shown) for shown in (pairs, words)

@@ -12,7 +12,7 @@ from raybio.methods.relation_graphs.word_map import Panel
 
 
 def plot_word_maps(panels: Sequence[Panel], path: Path) -> Path:
-    """Draw a panel a map; a colour and a marker a label, the first label in grey behind the others.
+    """Draw one panel per map: a colour and marker per label, the first label in grey behind.
 
     Args:
         panels: the maps.
@@ -21,8 +21,8 @@ def plot_word_maps(panels: Sequence[Panel], path: Path) -> Path:
     figure = new_figure(max(4.4 * len(panels), 5.5), 5.2)
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, panel in zip(all_axes, panels, strict=True):
-        background, *labels = panel.shown.labels
-        group_S = panel.shown.label_S - 1
+        background, *labels = panel.points.labels
+        group_S = panel.points.label_S - 1
         labelled_scatter(axes, panel.position_S2, group_S, labels, background_label=background)
         axes.set_title(panel.name, fontsize=10)
         axes.legend(
@@ -38,11 +38,11 @@ def plot_word_maps(panels: Sequence[Panel], path: Path) -> Path:
 
 
 def write_word_maps(panels: Sequence[Panel], store: WordStore, path: Path) -> Path:
-    """A line a point: what the figure shows.
+    """Write one line per point of the figure.
 
     Args:
         panels: the maps.
-        store: where the words are from.
+        store: the store of the words.
         path: the CSV file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,8 +50,10 @@ def write_word_maps(panels: Sequence[Panel], store: WordStore, path: Path) -> Pa
         table = csv.writer(file)
         table.writerow(["panel", "orig_id", "words", "label", "x", "y"])
         for panel in panels:
-            shown = panel.shown
-            points = zip(shown.row_S.tolist(), shown.word_SK, shown.label_S.tolist(), strict=True)
+            selected = panel.points
+            points = zip(
+                selected.row_S.tolist(), selected.word_SK, selected.label_S.tolist(), strict=True
+            )
             for (row, word_K, label), (x, y) in zip(
                 points, panel.position_S2.tolist(), strict=True
             ):
@@ -63,7 +65,7 @@ def write_word_maps(panels: Sequence[Panel], store: WordStore, path: Path) -> Pa
                         panel.name,
                         store.orig_ids[row],
                         words,
-                        shown.labels[label],
+                        selected.labels[label],
                         f"{x:.4f}",
                         f"{y:.4f}",
                     ]

@@ -1,6 +1,6 @@
 """Maps of word pairs and of words, by pair head and tag head (the paper's Figures 6 to 8).
 
-Shape letters: S points that are shown, K words of each (2 in pairs), W words of some sentences, D
+Shape letters: S points of a map, K words of each (2 in pairs), W words of some sentences, D
 width.
 """
 
@@ -22,26 +22,26 @@ from raybio.methods.relation_graphs.graphs import pair_graphs, read_sentence
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
 
-PAIRS, WORDS, TAGS = "pairs of words", "words in the space of pairs", "words in the space of tags"
-"""The panels: Figures 6, 7 and 8."""
-
+PAIRS = "pairs of words"
+WORDS = "words, pair head"
+TAGS = "words, tag head"
+"""Names of the panels: Figures 6, 7 and 8."""
 
 PAIR_LABELS = ("hard negative", "related")
-
 
 MOST_OF_A_LABEL = 1000
 """Maximum number of points per label; all words outside entities would hide the others."""
 
 
-class Shown(NamedTuple):
-    """Pairs of words, or single ones, sentence by sentence.
+class MapPoints(NamedTuple):
+    """Pairs of words, or words, in the order of their sentences.
 
     Attributes:
-        labels: names; the first is the background.
-        label_S: place in ``labels``.
+        labels: names of the labels; the first is the background.
+        label_S: index in ``labels``.
         row_S: sentence of the store.
-        word_SK: its words, from 0; of a pair in the order (last of the tail, last of the head), in
-            ADE (drug, effect).
+        word_SK: its words, from 0; of a pair (last word of the tail, last word of the head), in ADE
+            (drug, adverse effect).
     """
 
     labels: tuple[str, ...]
@@ -51,17 +51,17 @@ class Shown(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Where a model lays points: t-SNE coordinates (S, 2)."""
+    """A map: points with their t-SNE coordinates (S, 2)."""
 
     name: str
-    shown: Shown
+    points: MapPoints
     position_S2: np.ndarray
 
 
-def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: int) -> Shown:
+def select_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: int) -> MapPoints:
     """Select related pairs, and hard negatives with one wrong word, as training draws them.
 
-    Each pair is there once, however often it was drawn.
+    Each pair comes once, however often it is drawn.
 
     Raises:
         ConfigError: if there are fewer than 4.
@@ -73,42 +73,53 @@ def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: 
             label_by_pair[row, *related.words] = 1
             label_by_pair |= {(row, *graph.words): 0 for graph in others}
     label_N = np.array(list(label_by_pair.values()), dtype=np.int64)
-    place_N3 = np.array(list(label_by_pair), dtype=np.int64).reshape(-1, 3)
-    return _drawn(store, PAIR_LABELS, label_N, place_N3, seed)
+    row_and_words_N3 = np.array(list(label_by_pair), dtype=np.int64).reshape(-1, 3)
+    return _sample(store, PAIR_LABELS, label_N, row_and_words_N3, seed)
 
 
-def shown_words(store: WordStore, rows: np.ndarray, seed: int) -> Shown:
+def select_words(store: WordStore, rows: np.ndarray, seed: int) -> MapPoints:
     """Select words of sentences with their BIO tags.
 
     Raises:
         ConfigError: if there are fewer than 4.
     """
-    labels, places = [np.zeros(0, dtype=np.int64)], [np.zeros((0, 2), dtype=np.int64)]
+    labels = [np.zeros(0, dtype=np.int64)]
+    rows_and_words = [np.zeros((0, 2), dtype=np.int64)]
     for row in rows.tolist():
-        labels.append(tags_of(store, row))
-        places.append(np.stack([np.full(len(labels[-1]), row), np.arange(len(labels[-1]))], axis=1))
-    return _drawn(
-        store, tag_names(store.entity_types), np.concatenate(labels), np.concatenate(places), seed
+        tag_W = tags_of(store, row)
+        labels.append(tag_W)
+        rows_and_words.append(np.stack([np.full(len(tag_W), row), np.arange(len(tag_W))], axis=1))
+    return _sample(
+        store,
+        tag_names(store.entity_types),
+        np.concatenate(labels),
+        np.concatenate(rows_and_words),
+        seed,
     )
 
 
-def _drawn(
-    store: WordStore, labels: tuple[str, ...], label_N: np.ndarray, place_NX: np.ndarray, seed: int
-) -> Shown:
-    """At most ``MOST_OF_A_LABEL`` of each; places are (row, words)."""
+def _sample(
+    store: WordStore,
+    labels: tuple[str, ...],
+    label_N: np.ndarray,
+    row_and_words_NX: np.ndarray,
+    seed: int,
+) -> MapPoints:
+    """Sample at most ``MOST_OF_A_LABEL`` points of each label."""
     if len(label_N) < 4:
         raise ConfigError(
             f"{store.path}: the fold's test sentences have {len(label_N)} points to show as "
             f"{', '.join(labels)}; want at least 4 for a map"
         )
     rng = np.random.default_rng(derive_seed(seed, "points"))
-    members = [np.flatnonzero(label_N == label) for label in range(len(labels))]
-    shown = np.sort(
-        np.concatenate(
-            [rng.choice(one, min(len(one), MOST_OF_A_LABEL), replace=False) for one in members]
-        )
+    sampled = []
+    for label in range(len(labels)):
+        members = np.flatnonzero(label_N == label)
+        sampled.append(rng.choice(members, min(len(members), MOST_OF_A_LABEL), replace=False))
+    chosen = np.sort(np.concatenate(sampled))
+    return MapPoints(
+        labels, label_N[chosen], row_and_words_NX[chosen, 0], row_and_words_NX[chosen, 1:]
     )
-    return Shown(labels, label_N[shown], place_NX[shown, 0], place_NX[shown, 1:])
 
 
 def word_maps(
@@ -136,10 +147,10 @@ def word_maps(
     of_pairs = None if relations is None else _with_pairs(relations, store)
     of_tags = None if entities is None else _with_tags(entities, store)
     rows = _test_rows(store, [model.config for model in (of_pairs, of_tags) if model is not None])
-    words = shown_words(store, rows, seed)
+    words = select_words(store, rows, seed)
     panels = []
     if of_pairs is not None:
-        pairs = shown_pairs(store, rows, of_pairs.config.graphs, seed)
+        pairs = select_pairs(store, rows, of_pairs.config.graphs, seed)
         say(
             f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} "
             "and their words"
@@ -185,16 +196,18 @@ def _test_rows(store: WordStore, configs: Sequence[Config]) -> np.ndarray:
 
 
 def _panel(
-    name: str, shown: Shown, word_WD: Tensor, store: WordStore, rows: np.ndarray, seed: int
+    name: str, points: MapPoints, word_WD: Tensor, store: WordStore, rows: np.ndarray, seed: int
 ) -> Panel:
-    vector_SX = _vectors(word_WD.cpu().numpy(), store, rows, shown)
+    vector_SX = _vectors(word_WD.cpu().numpy(), store, rows, points)
     # A new generator, so that a panel does not depend on the others.
     rng = np.random.default_rng(derive_seed(seed, "map"))
-    return Panel(name, shown, embedding_map(vector_SX, rng, max_rows=len(vector_SX)).position_S2)
+    return Panel(name, points, embedding_map(vector_SX, rng, max_rows=len(vector_SX)).position_S2)
 
 
-def _vectors(word_WD: np.ndarray, store: WordStore, rows: np.ndarray, shown: Shown) -> np.ndarray:
-    """Vectors (S, K * D) of points: those of their words, end to end."""
+def _vectors(
+    word_WD: np.ndarray, store: WordStore, rows: np.ndarray, points: MapPoints
+) -> np.ndarray:
+    """Return vectors (S, K * D) of points: the concatenations of their words."""
     indptr_R1 = np.cumsum([0, *(len(store.sentence(row)) for row in rows.tolist())])
-    word_SK = indptr_R1[np.searchsorted(rows, shown.row_S)][:, None] + shown.word_SK
+    word_SK = indptr_R1[np.searchsorted(rows, points.row_S)][:, None] + points.word_SK
     return word_WD[word_SK].reshape(len(word_SK), -1)
