@@ -80,9 +80,7 @@ def write_probe_report(
     if layers and len(layers) > 1 and not any(map(is_biolama, folders)):
         other_prompts: Prompts = "human" if prompts == "default" else "default"
         reworded = _read_all(sources, other_prompts, queries_per_relation)
-    truncated = []
-    for model, remarks in truncation_remarks(models, benchmarks).items():
-        truncated += [f"{model}: {remark}" for remark in remarks]
+    truncated = _truncated(models, benchmarks)
     for remark in truncated:
         log(remark)
 
@@ -109,13 +107,12 @@ def write_probe_report(
         settings["queries per relation"] = queries_per_relation
     write_report(out, sets, settings, seed=seed)
     log(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+    # The results of the first model come first, its deepest layer last.
+    deepest = len(layers or [None]) - 1
     for name, path in sheets.items():
-        # The results of the first model come first, its deepest layer last.
-        deepest = results[name][len(layers or [None]) - 1]
-        assert deepest.predicted_QK is not None
-        write_sheet(
-            path, benchmarks[name], deepest.predicted_QK, num_queries=num_sheet_queries, seed=seed
-        )
+        predicted_QK = results[name][deepest].predicted_QK
+        assert predicted_QK is not None
+        write_sheet(path, benchmarks[name], predicted_QK, num_queries=num_sheet_queries, seed=seed)
         log(f"for experts: {path}")
 
 
@@ -145,6 +142,14 @@ def _read_all(
         name: benchmark.sample(queries_per_relation, seed=0)
         for name, benchmark in benchmarks.items()
     }
+
+
+def _truncated(models: Sequence[str], benchmarks: dict[str, ProbeBenchmark]) -> list[str]:
+    """Return a remark for each model and query set with truncated texts."""
+    truncated = []
+    for model, remarks in truncation_remarks(models, benchmarks).items():
+        truncated += [f"{model}: {remark}" for remark in remarks]
+    return truncated
 
 
 def _unprompted_relations(benchmarks: Iterable[ProbeBenchmark]) -> list[str]:
