@@ -221,12 +221,12 @@ def ensure_token() -> None:
 
 
 def token_path() -> Path:
-    """Where Ray looks for the token, unless ``RAY_AUTH_TOKEN`` holds it."""
+    """Return the path of Ray's token, unless ``RAY_AUTH_TOKEN`` holds it."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def others_can_read(path: Path) -> bool:
-    """Whether the file is open to anybody but its owner."""
+    """Return whether anybody but the owner can read the file."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 

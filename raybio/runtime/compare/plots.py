@@ -172,7 +172,7 @@ def plot_scores_by_setting(
 
 
 def _apart(values: Sequence[float], is_log: bool) -> list[float]:
-    """Of ascending values those whose names do not run into each other below an axis."""
+    """Return the ascending values whose names do not overlap below an axis."""
     place = [math.log(value) if is_log else value for value in values]
     width = (
         _LETTER_SHARE * (1 + max(len(f"{value:g}") for value in values)) * (place[-1] - place[0])

@@ -52,7 +52,7 @@ HEAD = "node:__internal_head__"
 
 @dataclass(frozen=True)
 class Question:
-    """What nodes are to check.
+    """A request to every node.
 
     Attributes:
         probe: folder in that of runs, with a file of the driver.

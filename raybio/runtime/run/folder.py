@@ -43,7 +43,7 @@ RUN = "run.json"
 
 
 LAUNCH = "launch.json"
-"""How the run was last started: workers, CPUs, tracking; of a sweep the budget too."""
+"""The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""
 
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_ch
 from raybio.training.settings import TrainingConfig
 
 OBJECTIVE = "objective"
-"""What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
+"""The value that Tune compares: the best of the metric over the trial's evaluated steps."""
 
 NOTICE_POLL_SECONDS = 2.0
 

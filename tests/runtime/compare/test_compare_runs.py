@@ -99,7 +99,7 @@ def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
     return mean + hardness + np.random.default_rng(seed).normal(0, 0.1, len(UNITS))
 
 
-def test_a_planted_difference_is_found_and_equal_runs_are_not_told_apart(tmp_path: Path) -> None:
+def test_a_planted_difference_is_found_and_equal_runs_do_not_differ(tmp_path: Path) -> None:
     for name, values, weight in (
         ("a", noisy(1), 0.1),
         ("better", noisy(2, 0.55), 0.2),
@@ -180,7 +180,7 @@ def test_an_undefined_score_is_shown_as_such_and_not_tested(tmp_path: Path) -> N
     assert "undefined" in next(file for file in files if file.name == "report.md").read_text()
 
 
-def test_splits_beside_the_others_are_shown_and_not_tested(tmp_path: Path) -> None:
+def test_splits_that_are_not_compared_are_shown_and_not_tested(tmp_path: Path) -> None:
     for number, name in enumerate(("a", "b")):
         settings = {"objective.lambda_spml": number / 10}
         write_run(tmp_path, name, noisy(number), settings, splits=("train", "val", "samples"))
@@ -244,7 +244,7 @@ def test_no_test_over_seeds_is_made_whose_outcome_is_known_beforehand() -> None:
     assert 2 / 2**MIN_SEEDS < LEVEL <= 2 / 2 ** (MIN_SEEDS - 1)
 
 
-def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_their_default(
+def test_differing_settings_have_a_column_for_each_run_and_new_ones_their_default(
     tmp_path: Path,
 ) -> None:
     write_run(tmp_path, "one", noisy(1), {"objective.lambda_spml": 0.25})
@@ -327,7 +327,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
     assert "Curves only" in found.notes[0]
 
 
-def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: Path) -> None:
+def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1))
     earlier = write_run(tmp_path, "earlier", noisy(2), {"evaluation.metric": "cosine", "seed": 1})
     earlier.unit_scores.unlink()

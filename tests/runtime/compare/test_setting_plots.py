@@ -128,7 +128,7 @@ def test_each_combination_of_the_others_is_a_line_and_repetitions_are_its_points
     ]
 
 
-def test_each_of_two_numeric_settings_is_shown_against_the_lines_of_the_other(
+def test_each_of_two_numeric_settings_is_shown_with_a_line_for_each_value_of_the_other(
     tmp_path: Path,
 ) -> None:
     fractions = Variation("data.label_fraction", (0.01, 0.1))

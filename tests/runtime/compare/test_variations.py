@@ -69,7 +69,7 @@ def test_values_that_are_no_yaml_are_an_error_of_the_configuration(values: str) 
         Variation.parse(f"seed={values}")
 
 
-def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_trained(
+def test_variants_without_a_valid_name_are_refused_before_the_run_itself_is_trained(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(
@@ -82,7 +82,7 @@ def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_traine
         )
 
 
-def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_path: Path) -> None:
+def test_compared_models_give_their_names_and_folders_differ(tmp_path: Path) -> None:
     models = (
         "facebook/esm2",
         f"{tmp_path}/runs/sppt.lambda-0/export",
@@ -99,7 +99,7 @@ def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_
     assert len({digits for _, digits in ends}) == 4
 
 
-def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
+def test_variants_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
     first = request(tmp_path)
     own = first.config.objective.lambda_spml
     itself, *variants = variants_of(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
@@ -188,7 +188,7 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
     assert shown.count("15.00]") == 9
 
 
-def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
+def test_repetitions_are_shown_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
     variants = variants_of(
         request(tmp_path), [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 2))]
     )
@@ -258,7 +258,7 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
     assert [row.split("|")[3].strip()[:2] for row in rows] == ["40", "30", "50"]
 
 
-def test_of_several_comparisons_with_repetitions_the_means_stand_beside_each_other(
+def test_the_joint_table_of_comparisons_with_repetitions_has_their_means(
     tmp_path: Path,
 ) -> None:
     mean = {
@@ -347,7 +347,7 @@ def means_over_steps(
     ]
 
 
-def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand_side_by_side(
+def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_are_separate_lines(
     tmp_path: Path,
 ) -> None:
     first = request(tmp_path)
@@ -380,7 +380,7 @@ def test_repetitions_are_averaged_for_each_value_of_what_is_chosen(tmp_path: Pat
     ]
 
 
-def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_beside_their_average(
+def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one(
     tmp_path: Path,
 ) -> None:
     entry = METHODS["contrastive_probe"]
@@ -407,7 +407,7 @@ def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_b
     ]
 
 
-def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:
+def test_runs_without_evaluations_during_training_have_nothing_over_steps(tmp_path: Path) -> None:
     first = request(tmp_path)
     variants = variants_of(first, [Variation("seed", (1,))])
     results = [finished(first.runs, "a", {0: 0.1}), finished(first.runs, "b", {0: float("nan")})]

@@ -306,9 +306,7 @@ def test_a_run_that_could_start_has_no_errors(
     assert checks <= by_check(found).keys()
 
 
-def test_everything_wrong_at_once_is_told_at_once(
-    home: Path, tmp_path: Path, request_one: object
-) -> None:
+def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one: object) -> None:
     write_token(home, 0o644)
     store, name = damaged_store(request_one, tmp_path)  # type: ignore[arg-type]
     (tmp_path / "empty").mkdir()
@@ -376,7 +374,7 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     assert found["settings"].state == ERROR
 
 
-def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
+def test_a_sweep_fits_where_one_trial_does_and_is_checked_with_its_own_options(
     home: Path, tmp_path: Path, tiny_store: Store
 ) -> None:
     space = ROOT / "search_spaces" / "sppt_protein.yaml"

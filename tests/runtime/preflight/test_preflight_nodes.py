@@ -64,7 +64,7 @@ def test_versions_hold_raybios_own_code() -> None:
     assert "not installed" not in found.values()
 
 
-def test_each_node_is_judged_by_what_it_says(tmp_path: Path) -> None:
+def test_each_node_is_checked_by_its_answer(tmp_path: Path) -> None:
     bad = [
         node("a"),
         node("b", encoder="gone", token="open", store="/x: does not exist.", storage="not shared"),

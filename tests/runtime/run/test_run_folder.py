@@ -63,7 +63,7 @@ def test_a_free_setting_may_change(tmp_path: Path) -> None:
     assert read_record(folder.identity, "run")["config"] == longer.to_mapping()
 
 
-def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_no_other_value(
+def test_a_run_older_than_a_setting_resumes_with_its_default_and_no_other_value(
     tmp_path: Path,
 ) -> None:
     folder = RunFolder(tmp_path, "first")
@@ -150,7 +150,7 @@ def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
     assert identity["key"] != key
 
 
-def test_a_failed_start_goes_on_with_the_same_settings(tmp_path: Path) -> None:
+def test_a_failed_start_resumes_with_the_same_settings(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
     key = read_record(folder.identity, "run")["key"]

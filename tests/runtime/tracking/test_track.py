@@ -48,7 +48,7 @@ def history(uri: str, run_id: str, name: str) -> list[tuple[int, float]]:
     ]
 
 
-def test_the_default_is_a_database_beside_the_runs(tmp_path: Path) -> None:
+def test_the_default_is_a_database_next_to_the_runs(tmp_path: Path) -> None:
     assert tracking_uri(None, tmp_path / "runs") == f"sqlite:///{tmp_path}/mlflow.db"
 
 
@@ -143,7 +143,7 @@ def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(
     assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
 
 
-def test_a_folder_that_is_gone_ends_tracking_with_a_word_and_no_error(
+def test_a_deleted_folder_ends_tracking_with_a_warning_and_no_error(
     folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(track, "FINISH_SECONDS", 2.0)

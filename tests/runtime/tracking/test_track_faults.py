@@ -67,7 +67,7 @@ def test_a_server_away_at_the_start_and_again_later_gets_everything_and_training
 
 
 @pytest.mark.parametrize("fault", ["refused", "hanging"])
-def test_children_of_a_server_that_stays_away_end_in_time_with_few_words_and_are_sent_by_the_next_start(
+def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_next_start(
     way: Way,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +160,7 @@ def test_a_run_half_made_when_the_driver_was_killed_is_found_and_completed_by_th
     sweep.check(way.address, last=3)
 
 
-def test_a_run_half_described_when_the_driver_was_killed_goes_on_with_another_budget(
+def test_a_run_half_described_when_the_driver_was_killed_resumes_with_another_budget(
     way: Way, tmp_path: Path
 ) -> None:
     from mlflow import MlflowClient
@@ -179,7 +179,7 @@ def test_a_run_half_described_when_the_driver_was_killed_goes_on_with_another_bu
     assert run.data.params == {"seed": "7", "budget.num_trials": "12", "more": "1"}
 
 
-def test_a_server_that_is_away_when_a_run_goes_on_leads_to_no_second_run(
+def test_a_server_that_is_away_when_a_run_resumes_leads_to_no_second_run(
     way: Way, tmp_path: Path
 ) -> None:
     sweep = TrackedSweep(tmp_path, way.address, num_children=1)
@@ -257,7 +257,7 @@ def test_a_password_of_the_environment_reaches_the_server_and_nothing_else(
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 
 
-def test_a_server_that_came_back_during_a_long_pause_is_asked_at_once_when_the_run_ends(
+def test_a_server_that_came_back_during_a_long_pause_is_tried_at_once_when_the_run_ends(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(track, "RETRY_SECONDS", (600.0,))

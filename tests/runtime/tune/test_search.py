@@ -92,7 +92,7 @@ def test_optuna_learns_nothing_from_trials_that_failed(spec: SweepSpec) -> None:
     assert [one.state.name for one in search._study.trials] == ["COMPLETE", "FAIL", "FAIL"]
 
 
-def test_a_population_goes_on_as_it_stood(tmp_path: Path) -> None:
+def test_a_population_resumes_with_its_members(tmp_path: Path) -> None:
     rates = {RATE: {"choice": [1e-5, 3e-4, 1e-3, 3e-3]}}
     spec = spec_of(tmp_path, scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates)
     heir = Trial({RATE: 2e-3}, branch="abc")
@@ -110,7 +110,7 @@ def test_a_population_goes_on_as_it_stood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "told"), [("asha", [(10, 0.3), (20, 0.3)]), ("pbt", [(20, 0.3)])])
-def test_a_trial_that_has_ended_tells_all_its_steps_and_a_member_of_a_population_where_it_stands(
+def test_an_ended_trial_reports_all_its_steps_and_a_member_of_a_population_its_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told: list[tuple[int, float]]
 ) -> None:
     import ray.tune
@@ -133,7 +133,7 @@ def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: SweepSpe
         run_trial(asdict(of(0.5)), spec)
 
 
-def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reason(
+def test_a_trial_whose_donor_has_no_checkpoint_fails_at_once_with_the_reason(
     spec: SweepSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import ray.tune
@@ -210,7 +210,7 @@ def test_a_random_search_is_the_same_each_time_and_has_no_trial_twice(tmp_path: 
     ]  # no more than there are
 
 
-def test_hyperband_spares_some_trials_for_longer_and_stops_the_worst_as_before_when_it_goes_on(
+def test_hyperband_gives_brackets_more_time_and_stops_the_same_trials_when_resumed(
     tmp_path: Path,
 ) -> None:
     spec = spec_of(tmp_path, scheduler={"kind": "hyperband", "reduction_factor": 2})

@@ -133,7 +133,7 @@ def nothing_goes(rank: int, run: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_from_their_end(
+def test_trials_that_fail_or_stop_early_do_not_keep_others_from_finishing(
     request_of, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("raybio.runtime.tune.driver.MAX_TRIAL_FAILURES", 1)
@@ -237,7 +237,7 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
 
 
 @pytest.mark.nightly
-def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
+def test_a_population_exploits_the_weights_of_its_best(request_of) -> None:
     rates = {RATE: {"choice": [1e-7, 1e-5, 3e-4, 1e-3]}}
     swept = sweep(
         request_of(
@@ -281,7 +281,7 @@ def test_other_rules_of_stopping_stop_too(request_of, kind: str) -> None:
 
 
 @pytest.mark.nightly
-def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
+def test_trials_of_several_workers_report_during_training_and_are_stopped(
     request_of, monkeypatch, capsys
 ) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}

@@ -143,7 +143,7 @@ def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
     assert runs[callback.folder.name].metrics[f"best/{METRIC}"] == 0.7
 
 
-def test_the_best_value_of_a_sweep_that_goes_on_begins_with_that_of_its_earlier_trials(
+def test_the_best_value_of_a_resumed_sweep_begins_with_that_of_its_earlier_trials(
     tmp_path: Path,
 ) -> None:
     spec = spec_of(tmp_path)
@@ -163,7 +163,7 @@ def test_the_best_value_of_a_sweep_that_goes_on_begins_with_that_of_its_earlier_
     ("kind", "status", "kept"),
     [("asha", FINISHED, [30]), ("asha", FAILED, [10, 20, 30]), ("pbt", FINISHED, [10, 20, 30])],
 )
-def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
+def test_ended_trials_keep_only_their_newest_checkpoint(
     tmp_path: Path, kind: str, status: str, kept: list[int]
 ) -> None:
     spec = spec_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
@@ -186,7 +186,7 @@ def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
     ]
 
 
-def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_its_copy(
+def test_the_reason_of_a_failed_trial_comes_from_tunes_own_file_and_not_from_its_copy(
     tmp_path: Path, capsys
 ) -> None:
     spec = spec_of(tmp_path)

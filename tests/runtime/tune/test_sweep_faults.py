@@ -104,7 +104,7 @@ class SweepJob:
         return sorted((run.info.run_name, run.info.status) for run in runs)
 
 
-def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_again(
+def test_a_killed_driver_resumes_and_trains_no_finished_trial_again(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
@@ -136,7 +136,7 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
 
 
 @pytest.mark.nightly
-def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_stood(
+def test_a_population_whose_driver_was_killed_resumes_its_members(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)

@@ -121,7 +121,9 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
 
 
-def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(spec: SweepSpec) -> None:
+def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
+    spec: SweepSpec,
+) -> None:
     leave(spec, of(0.5), {10: 0.5, 20: 0.9})
     heir = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
     log = MetricsLog(heir.metrics)
@@ -354,7 +356,7 @@ def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_swee
     assert read_record(folder.launch, "launch") == {"given": {"workers": 2}} | own
 
 
-def test_settings_of_a_file_that_the_space_decides_are_told(tmp_path: Path, capsys) -> None:
+def test_settings_of_a_file_that_the_space_decides_are_reported(tmp_path: Path, capsys) -> None:
     space = space_of(tmp_path)
     space = space.model_copy(
         update={"space": {**space.space, "seed": Distribution("choice", (1, 2))}}
@@ -390,7 +392,7 @@ def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_the
 
 
 def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
-    """As Spearman's correlation while the model still predicts a constant: a later evaluation may define it."""
+    """Spearman's correlation of a constant predictor; a later evaluation may define it."""
     for mode, best in (("max", (30, 0.4)), ("min", (20, 0.1))):
         goal = Goal("val/x", mode)
         reports = [
@@ -407,7 +409,7 @@ def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
         assert not goal.is_reached_first(reports[:2], 15)
 
 
-def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -> None:
+def test_a_resumed_sweep_keeps_its_options(tmp_path: Path, capsys) -> None:
     folder = RunFolder(tmp_path, "mine")
     assert SweepOptions(budget=("num_trials=3",)).or_recorded(folder) == SweepOptions(
         budget=("num_trials=3",)
