@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli import options as shared
 from raybio.cli.app import run_app
 from raybio.cli.options import fraction, positive
 from raybio.core.errors import ConfigError
@@ -32,9 +33,7 @@ def embed(
         str | None,
         typer.Option(help="cls or mean, for a --model folder that does not record its pooling"),
     ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
-    ] = None,
+    runs: shared.Runs = None,
     workers: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
     cpus_per_worker: Annotated[
         float | None,
@@ -50,7 +49,7 @@ def embed(
     rows_per_part: Annotated[
         int, typer.Option(min=1, help="inputs of a part, which is committed as a whole")
     ] = 4096,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
+    verbose: shared.Verbose = False,
 ) -> None:
     """Embed the proteins or texts of a file; the same command resumes."""
     if (run is None) == (model is None):

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli import options as shared
 from raybio.cli.app import run_app
 from raybio.cli.options import non_negative, positive
 from raybio.runtime.run.options import RunOptions
@@ -26,18 +27,11 @@ def preflight(
     space: Annotated[
         Path | None, typer.Option(help="search space of a sweep, instead of --method")
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="prepared store; default: the embedded corpus")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="training workers")] = None,
-    cpus_per_worker: Annotated[
-        float | None,
-        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each worker"),
-    ] = None,
+    store: shared.Store = None,
+    config: shared.ConfigFile = None,
+    settings: shared.Settings = None,
+    workers: shared.Workers = None,
+    cpus_per_worker: shared.CpusPerWorker = None,
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
@@ -56,9 +50,7 @@ def preflight(
     runs: Annotated[
         Path | None, typer.Option(help="folder of runs, or of sweeps with --space")
     ] = None,
-    tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow; default: mlflow.db next to the runs")
-    ] = None,
+    tracking_uri: shared.TrackingUri = None,
     min_free_gib: Annotated[
         float,
         typer.Option(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raybio.cli import options as shared
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RUN
@@ -27,9 +28,7 @@ def compare(
         typer.Argument(metavar="RUN RUN ...", help="name, folder, or a shell pattern of them"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("comparison"),
-    runs: Annotated[
-        Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
-    ] = None,
+    runs: shared.Runs = None,
     curves_only: Annotated[
         bool,
         typer.Option(

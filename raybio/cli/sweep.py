@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raybio.cli import options as shared
 from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
@@ -43,15 +44,11 @@ def sweep(
         Path,
         typer.Argument(help="YAML file of search_spaces/: the method, what varies, the budget"),
     ],
-    store: Annotated[
-        Path | None, typer.Option(help="prepared store; default: the embedded corpus")
-    ] = None,
+    store: shared.Store = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings that all trials share")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="one shared setting: a.b=value; repeatable")
-    ] = None,
+    settings: shared.Settings = None,
     budget: Annotated[
         list[str] | None,
         typer.Option("--budget", help="override the space's budget: num_trials=6; repeatable"),
@@ -90,7 +87,7 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the trials and start nothing")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
+    verbose: shared.Verbose = False,
 ) -> None:
     """Try many settings of one method, stop bad trials early, and write the best settings.
 
