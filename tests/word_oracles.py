@@ -10,7 +10,7 @@ def pairs(indptr) -> list[tuple[int, int]]:
 
 
 def nearest_pairs(query, query_indptr, bank, bank_indptr, k: int, both_orders: bool = False):
-    """Return (squared distance, first, second) of the k nearest, by float32 distance, then order."""
+    """Return (squared distance, first, second) of the k nearest; ties in order."""
 
     def square(one, other) -> np.float32:
         return np.float32(((one.astype(np.float64) - other.astype(np.float64)) ** 2).sum())

@@ -139,7 +139,7 @@ def test_all_folds_are_trained_and_judged_once(
     }
     assert last["schedule"]["max_steps"] == best["clner", 2]
     assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
-    # With default settings: trials and last trainings compute in what the driver decided once for all of them.
+    # With default settings: trials and last trainings use what the driver decided once for all.
     records = [
         folder / "run.json",
         *folder.glob("trials/*/run.json"),

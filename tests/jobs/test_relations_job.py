@@ -1,4 +1,4 @@
-"""The jobs of MTB and MCCL, started as a user would: pre-training, and fine-tuning that begins with it."""
+"""The jobs of MTB and MCCL, as a user starts them: pre-training, then fine-tuning."""
 
 import shutil
 import statistics

@@ -9,7 +9,7 @@ ADVERSE_EFFECT = "Adverse-Effect"
 
 
 def sentence(text: str, entities: str = "", relations: str = "", **more: Any) -> dict[str, Any]:
-    """A sentence; ``entities`` as "Drug:0:1 Adverse-Effect:3:5", ``relations`` as "1:0" (head:tail)."""
+    """A sentence; entities as "Drug:0:1 Adverse-Effect:3:5", relations as "1:0" (head:tail)."""
     spans = [one.split(":") for one in entities.split()]
     pairs = [one.split(":") for one in relations.split()]
     return {

@@ -79,10 +79,19 @@ def test_a_store_gives_back_what_the_files_hold(tmp_path):
     assert open_store(tmp_path / "store", WordStore, verify=True) is store
     assert pickle.loads(pickle.dumps(store)) is store
     assert store.manifest["counts"] == {
-        "rows": 4, "tokens": 16, "words": 14, "entities": 7, "Adverse-Effect_entities": 2, "Drug_entities": 4,
-        "Zeta_entities": 1, "relations": 4, "sentences_with_overlapping_entities": 1, "relations_within_a_word": 1,
-        "folds": 2, "sentences_in_no_fold": 0,
-    }  # fmt: skip
+        "rows": 4,
+        "tokens": 16,
+        "words": 14,
+        "entities": 7,
+        "Adverse-Effect_entities": 2,
+        "Drug_entities": 4,
+        "Zeta_entities": 1,
+        "relations": 4,
+        "sentences_with_overlapping_entities": 1,
+        "relations_within_a_word": 1,
+        "folds": 2,
+        "sentences_in_no_fold": 0,
+    }
 
 
 def test_rows_of_a_fold_are_in_the_order_of_its_file_and_a_fold_that_is_not_there_is_refused(
@@ -95,9 +104,13 @@ def test_rows_of_a_fold_are_in_the_order_of_its_file_and_a_fold_that_is_not_ther
         for split in ("train", "dev", "test")
     }
     assert {key: found.tolist() for key, found in rows.items()} == {
-        (1, "train"): [3, 0], (1, "dev"): [], (1, "test"): [2],
-        (2, "train"): [2, 1], (2, "dev"): [], (2, "test"): [3, 0],
-    }  # fmt: skip
+        (1, "train"): [3, 0],
+        (1, "dev"): [],
+        (1, "test"): [2],
+        (2, "train"): [2, 1],
+        (2, "dev"): [],
+        (2, "test"): [3, 0],
+    }
     assert {found.dtype for found in rows.values()} == {np.dtype(np.int64)}
     assert store.num_folds == 2
     for fold in (0, 3, -1):
@@ -310,10 +323,18 @@ def ade(tmp_path_factory):
 @real
 def test_ade_has_the_counts_of_the_released_files(ade):
     expected = {
-        "rows": 4272, "tokens": 90_714, "entities": 10_839, "Drug_entities": 5063, "Adverse-Effect_entities": 5776,
-        "relations": 6821, "sentences_with_overlapping_entities": 119, "relations_within_a_word": 5, "folds": 10,
-        "words": 8487, "sentences_in_no_fold": 0,
-    }  # fmt: skip
+        "rows": 4272,
+        "tokens": 90_714,
+        "entities": 10_839,
+        "Drug_entities": 5063,
+        "Adverse-Effect_entities": 5776,
+        "relations": 6821,
+        "sentences_with_overlapping_entities": 119,
+        "relations_within_a_word": 5,
+        "folds": 10,
+        "words": 8487,
+        "sentences_in_no_fold": 0,
+    }
     assert (ade.manifest["counts"], ade.manifest["quarantine"]) == (expected, {})
     assert ade.entity_types == (ADVERSE_EFFECT, "Drug")
     assert ade.orig_ids == tuple(map(str, range(4272)))
@@ -330,10 +351,17 @@ def test_ade_has_the_counts_of_the_released_files(ade):
 @real
 def test_ades_folds_have_the_counts_of_the_papers_table_1(ade):
     table = [
-        (6155, 9769, 666, 1070), (6097, 9713, 724, 1126), (6133, 9748, 688, 1091), (6164, 9771, 657, 1068),
-        (6173, 9785, 648, 1054), (6089, 9713, 732, 1126), (6155, 9768, 666, 1071), (6117, 9754, 704, 1085),
-        (6133, 9760, 688, 1079), (6173, 9770, 648, 1069),
-    ]  # fmt: skip
+        (6155, 9769, 666, 1070),
+        (6097, 9713, 724, 1126),
+        (6133, 9748, 688, 1091),
+        (6164, 9771, 657, 1068),
+        (6173, 9785, 648, 1054),
+        (6089, 9713, 732, 1126),
+        (6155, 9768, 666, 1071),
+        (6117, 9754, 704, 1085),
+        (6133, 9760, 688, 1079),
+        (6173, 9770, 648, 1069),
+    ]
     data = statistics_of_words(ade)
     found = [
         tuple(
@@ -350,8 +378,12 @@ def test_ades_tags_are_counted_as_in_the_papers_table_6_but_for_one_word(ade):
     """The paper has 1,062 I-Drug and 7,054 I-Adverse-Effect: a word of a nested entity."""
     data = statistics_of_words(ade)
     assert data["num_by_tag"] == {
-        "O": 71_858, "B-Adverse-Effect": 5701, "I-Adverse-Effect": 7053, "B-Drug": 5039, "I-Drug": 1063,
-    }  # fmt: skip
+        "O": 71_858,
+        "B-Adverse-Effect": 5701,
+        "I-Adverse-Effect": 7053,
+        "B-Drug": 5039,
+        "I-Drug": 1063,
+    }
     rounded = {tag: round(mean) for tag, mean in data["mean_by_tag"].items()}
     # The paper's Table 5 has 268 for O.
     assert rounded == {

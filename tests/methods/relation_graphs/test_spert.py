@@ -57,20 +57,44 @@ def test_a_sentence_is_read_as_it_is_written_plain_or_gzip(tmp_path, name):
         (changed(tokens="Aspirin gave"), NOT_OF_THE_FORM, "7: 'tokens' is no list"),
         (changed(tokens=["Aspirin", " ", "a", "b"]), NOT_OF_THE_FORM, "7: token ' ', want a text"),
         (changed(tokens=["Aspirin", 5, "a", "b"]), NOT_OF_THE_FORM, "7: token 5, want a text"),
-        (changed(tokens=["Aspirin", "\ud800", "a", "b"]), NOT_OF_THE_FORM, "7: token '\\ud800', want a text"),
+        (
+            changed(tokens=["Aspirin", "\ud800", "a", "b"]),
+            NOT_OF_THE_FORM,
+            "7: token '\\ud800', want a text",
+        ),
         (entity(end=5), OUTSIDE, "7: Adverse-Effect 2 to 5 of 4"),
         (entity(start=4), OUTSIDE, "7: Adverse-Effect 4 to 4 of 4"),
         (entity(start=-1), OUTSIDE, "7: Adverse-Effect -1 to 4 of 4"),
-        (entity(start=True), NOT_OF_THE_FORM, "{'type': 'Adverse-Effect', 'start': True, 'end': 4}, want a text"),
-        (entity(end=3.0), NOT_OF_THE_FORM, "{'type': 'Adverse-Effect', 'start': 2, 'end': 3.0}, want a text and two"),
+        (
+            entity(start=True),
+            NOT_OF_THE_FORM,
+            "{'type': 'Adverse-Effect', 'start': True, 'end': 4}, want a text",
+        ),
+        (
+            entity(end=3.0),
+            NOT_OF_THE_FORM,
+            "{'type': 'Adverse-Effect', 'start': 2, 'end': 3.0}, want a text and two",
+        ),
         (entity(type=""), NOT_OF_THE_FORM, "{'type': '', 'start': 2"),
-        (entity(text="pain"), NOT_OF_THE_FORM, "one with 'start' and 'end' is with 'text', which is unknown"),
-        (changed(entities=["Drug"]), NOT_OF_THE_FORM, "one with 'start' and 'end' is a str, want an object"),
+        (
+            entity(text="pain"),
+            NOT_OF_THE_FORM,
+            "one with 'start' and 'end' is with 'text', which is unknown",
+        ),
+        (
+            changed(entities=["Drug"]),
+            NOT_OF_THE_FORM,
+            "one with 'start' and 'end' is a str, want an object",
+        ),
         (relation(tail=2), NO_ENTITY, "7: Adverse-Effect of 1 and 2, of 2 entities"),
         (relation(head=-1), NO_ENTITY, "7: Adverse-Effect of -1 and 0, of 2 entities"),
         (relation(head=0), SELF_RELATION, "7: Adverse-Effect of 0 and 0"),
         (relation(type="NA"), NAMED_NA, "7: NA of 1 and 0"),
-        (changed(relations=[{"type": "x", "head": 0}]), NOT_OF_THE_FORM, "one with 'head' and 'tail' is without"),
+        (
+            changed(relations=[{"type": "x", "head": 0}]),
+            NOT_OF_THE_FORM,
+            "one with 'head' and 'tail' is without",
+        ),
         (changed(orig_id=7.5), NOT_OF_THE_FORM, "orig_id 7.5, want a whole number or a text"),
         (changed(orig_id=False), NOT_OF_THE_FORM, "orig_id False, want a whole number or a text"),
         (changed(orig_id="7"), REPEATED_ID, "7"),
@@ -78,7 +102,7 @@ def test_a_sentence_is_read_as_it_is_written_plain_or_gzip(tmp_path, name):
         (changed(sent="x"), NOT_OF_THE_FORM, "7: the sentence is with 'sent', which is unknown"),
         (["Aspirin"], NOT_OF_THE_FORM, "the sentence is a list, want an object"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_sentence_is_set_aside_with_its_file_number_and_reason_and_the_others_are_kept(
     tmp_path, bad, reason, detail
 ):

@@ -17,7 +17,7 @@ def plot_relation_maps(
     relations: Sequence[str],
     path: Path,
 ) -> Path:
-    """Draw a panel a model; a colour and a marker a relation, pairs without any in grey behind them.
+    """Draw one panel per model; unrelated pairs are grey, behind the colours of the relations.
 
     Args:
         position_by_name: name of the model -> coordinates (S, 2).
