@@ -1,8 +1,6 @@
 """Pictures of several runs, distinguishable by markers and line styles as well as colours.
 
 They are five inches wide, so that their text can be read on a phone.
-
-They are five inches wide, so that their text can be read on a phone.
 """
 
 import math
@@ -21,18 +19,11 @@ Row = tuple[str, int, int, float, float]
 
 
 _STROKES = ("-", "--", ":", "-.")
-
-
 _MOST_MARKERS = 12
-
-
 _LINE_INCHES = 0.2
-
-
 _LONGEST_LINEAR_SPAN = 20
-
-
-_LETTER_SHARE = 0.021  # width of a digit below an axis, as a share of its length
+_LETTER_SHARE = 0.021
+"""Width of a digit below an axis, as a share of the axis."""
 
 
 def plot_overlaid(rows: Sequence[Row], path: Path, *, title: str) -> Path:

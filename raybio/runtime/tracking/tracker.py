@@ -3,15 +3,11 @@
 Metrics come from ``metrics.jsonl``. ``tracking.json`` records how far they were forwarded and which
 files were sent, so that only what the server lacks is sent again, also after a restart.
 
-Metrics come from ``metrics.jsonl``; how far they were forwarded, and which files were sent, is kept
-in ``tracking.json``, so what a server did not take is sent again, and only that, also after a
-restart.
-
-The driver is the only writer, wherever the workers are, so the sqlite default is right for one
-driver at a time on any cluster, and for several on one machine, which wait for each other's lock.
-It is wrong for drivers on several machines: a network file system's locks do not hold between them.
-They need an ``mlflow server`` on PostgreSQL. One driver cannot know of the others, so sqlite on a
-network file system is warned about, not refused.
+The driver is the only writer. The sqlite default is therefore right for one driver at a time on any
+cluster, and for several on one machine, which wait for each other's lock. Drivers on several
+machines need an ``mlflow server`` on PostgreSQL: locks of a network file system do not hold between
+machines. A driver cannot know of the others, so sqlite on a network file system is a warning and no
+error.
 """
 
 import itertools
