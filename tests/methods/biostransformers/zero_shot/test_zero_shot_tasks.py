@@ -123,7 +123,7 @@ def test_yes_no_questions_of_bioasq_ask_for_their_distinct_snippets():
     assert (pairs.documents, pairs.is_yes_Q.tolist()) == (("a b a", "b c"), [True, False])
     assert pairs.pmids == snippets.pmids == {1, 2}
     assert (
-        "Saying yes to all, without reading, would give 0.667." in pairs.protocol
+        "Answering yes to all questions would give 0.667." in pairs.protocol
     )  # precision 1/2, recall 1
     with pytest.raises(DataError, match="none of 1 BioASQ questions"):
         zero_shot_tasks.bioasq_snippets(questions[2:3])
@@ -134,7 +134,7 @@ def test_every_protocol_of_pubmedqa_says_that_its_articles_may_have_been_trained
     for build in (tasks.pubmedqa_answers, tasks.pubmedqa_contexts, tasks.pubmedqa_yesno_topk):
         protocol = build([article("1", "yes"), article("2", "no")]).protocol
         assert (
-            "pairs that jobs/prepare.py made of this very file, has read questions and contexts"
+            "pairs that jobs/prepare.py made from this file, has read questions and contexts"
             in protocol
         )
 
