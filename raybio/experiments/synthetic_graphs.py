@@ -188,6 +188,7 @@ def _resolve_kinds(
         published = None if options.store is None else partial(_published, kind)
         run = resolve("sppt_synthetic", replace(options, published=published))
         runs.append(run)
+        assert isinstance(run.config, Config)
         config_by_kind[kind] = override_all(
             run.config, {"schedule.evaluate_every_steps": run.config.schedule.max_steps}
         )

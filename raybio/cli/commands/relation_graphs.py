@@ -107,11 +107,13 @@ def word_maps(
     check_writable_folder(out)
     if relations is None and entities is None:
         raise ConfigError("--relations, --entities: got none of them; want at least one")
-    folders = {}
+    folders: dict[str, str | None] = {}
     for option, source in (("--relations", relations), ("--entities", entities)):
-        folders[option] = None if source is None else model_folder(source, option)
-        if folders[option] is not None:
-            check_model_sources([folders[option]], option)
+        folders[option] = None
+        if source is not None:
+            folder = model_folder(source, option)
+            check_model_sources([folder], option)
+            folders[option] = folder
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 

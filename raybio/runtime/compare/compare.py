@@ -16,8 +16,8 @@ from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
-from raybio.runtime.compare.curves import means_over_steps
-from raybio.runtime.compare.plots import Row, plot_overlaid, plot_scores
+from raybio.runtime.compare.curves import CurvePoint, means_over_steps
+from raybio.runtime.compare.plots import plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
 from raybio.runtime.compare.table import UNDEFINED, ResultTable
 from raybio.runtime.compare.tests import RunTest, seed_tests, unit_tests
@@ -65,7 +65,7 @@ class Comparison:
     rows: Mapping[str, Any]
     tests: Sequence[RunTest]
     by_seed: Sequence[RunTest]
-    curves: Mapping[str, Sequence[Row]]
+    curves: Mapping[str, Sequence[CurvePoint]]
     notes: Sequence[str]
 
     @property
@@ -146,7 +146,7 @@ def _listed(by_label: Mapping[str, Any]) -> str:
     return ", ".join(f"{label}: {value}" for label, value in by_label.items())
 
 
-def _curves(groups: Sequence[Group]) -> dict[str, list[Row]]:
+def _curves(groups: Sequence[Group]) -> dict[str, list[CurvePoint]]:
     """Return curves over steps: evaluations first, then losses.
 
     Metrics of parts, such as ``val/acc_at_10/may_treat``, are left out.

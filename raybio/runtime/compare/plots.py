@@ -13,10 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from raybio.evaluation.figures import COLORS, MARKERS, save_figure
-
-Row = tuple[str, int, int, float, float]
-"""Label, step, runs, mean, deviation."""
-
+from raybio.runtime.compare.curves import CurvePoint
 
 _STROKES = ("-", "--", ":", "-.")
 _MOST_MARKERS = 12
@@ -26,7 +23,7 @@ _LETTER_SHARE = 0.021
 """Width of a digit below an axis, as a share of the axis."""
 
 
-def plot_overlaid(rows: Sequence[Row], path: Path, *, title: str) -> Path:
+def plot_overlaid(rows: Sequence[CurvePoint], path: Path, *, title: str) -> Path:
     """Plot a metric over steps: a line for each label, shaded by the deviation of its runs."""
     labels = list(dict.fromkeys(row[0] for row in rows))
     shown = [textwrap.fill(label, 44) for label in labels]

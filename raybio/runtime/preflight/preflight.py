@@ -218,14 +218,14 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
         # Of a space that cannot be read, how many trials are wanted is not known: whether one has
         # room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
-        reserved = trial_resources(
+        of_trial = trial_resources(
             nodes,
             budget,
             workers=compute.num_workers,
             cpus_per_worker=compute.cpus_per_worker,
             gpus_per_worker=compute.gpus_per_worker,
         )
-        yield Finding("resources", OK, reserved.arithmetic)
+        yield Finding("resources", OK, of_trial.arithmetic)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)

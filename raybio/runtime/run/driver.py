@@ -163,7 +163,9 @@ def _run(
         tracker.finish(_MLFLOW_STATUS[status])
         # A tracking server that was away may have given the id only now.
         _write_result(folder, spec.config, status, tracker.run_id)
-    return result_of(read_record(folder.result, "result"), folder, was_finished=False)
+    written = read_record(folder.result, "result")
+    assert written is not None
+    return result_of(written, folder, was_finished=False)
 
 
 def _follow(

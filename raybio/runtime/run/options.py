@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from raybio.core.config import fingerprint, load, override_all
 from raybio.core.errors import ConfigError
@@ -13,7 +13,7 @@ from raybio.core.files import check_local
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
-from raybio.runtime.run.spec import Compute, Device, RunSpec
+from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
 
@@ -75,7 +75,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         StoreError: if the store is missing or damaged.
     """
     entry = METHODS[method]
-    if options.compute.device not in get_args(Device):
+    if options.compute.device not in DEVICES:
         raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if options.runs is None else options.runs
     store, config = resolve_config(entry, options, runs)

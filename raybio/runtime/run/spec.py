@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.training.settings import TrainingConfig
 
-Device = Literal["auto", "cpu", "gpu"]
+DEVICES: dict[str, bool | None] = {"auto": None, "cpu": False, "gpu": True}
+"""Value of ``--device`` -> whether workers train on GPUs; None: if there is one for each worker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +23,14 @@ class Compute:
         gpus_per_worker: GPUs of each worker of a trial; a fraction lets trials share one GPU;
             None: 1 if there are GPUs. Runs that are no trials have one GPU a worker, or none.
         threads_per_worker: threads that each worker computes with; None: as many as its CPUs.
-        device: ``auto`` takes GPUs if there is one for each worker.
+        device: key of ``DEVICES``; ``auto`` takes GPUs if there is one for each worker.
     """
 
     workers: int | None = None
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
     threads_per_worker: int | None = None
-    device: Device = "auto"
+    device: str = "auto"
 
     @property
     def num_workers(self) -> int:
@@ -39,7 +40,7 @@ class Compute:
     @property
     def use_gpu(self) -> bool | None:
         """Whether workers train on GPUs; None: if there is one for each worker."""
-        return {"auto": None, "cpu": False, "gpu": True}[self.device]
+        return DEVICES[self.device]
 
     def to_record(self) -> dict[str, Any]:
         """Return what the next start of the run repeats, for bit-identical results."""
