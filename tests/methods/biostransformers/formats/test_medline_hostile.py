@@ -61,7 +61,8 @@ def outcome(path):
 
 SKIPPED = (
     "no PMID", "no legal PMID", "neither title nor abstract",
-    "text with an entity that is not declared", "not an article", "PubmedArticle without a MedlineCitation", "unknown element",
+    "text with an entity that is not declared", "not an article",
+    "PubmedArticle without a MedlineCitation", "unknown element",
 )  # fmt: skip
 
 
