@@ -136,10 +136,10 @@ class RelationGraphCollate:
             [np.zeros(0, np.int64), *([-1, *_tags(store, row)] for row in rows)]
         ).astype(np.int64)
         sample_WK = np.full((len(tag_W), self.samples.num_samples), NO_SAMPLE, dtype=np.int64)
-        asked_M = np.flatnonzero(tag_W >= 0)
+        anchor_M = np.flatnonzero(tag_W >= 0)
         rng = np.random.default_rng(derive_seed(key, "samples"))
-        sample_WK[asked_M] = draw_samples(
-            tag_W, asked_M, self.samples, len(tag_names(store.entity_types)), rng
+        sample_WK[anchor_M] = draw_samples(
+            tag_W, anchor_M, self.samples, len(tag_names(store.entity_types)), rng
         )
         start = int(self.reader.word_pointers(rows[:first])[-1])
         own = slice(start, start + num_words)

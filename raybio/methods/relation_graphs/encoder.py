@@ -218,7 +218,7 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     layers = next((one for one in lists if len(one) == num_layers), None)
     if layers is None:
         raise ConfigError(
-            f"encoder.source {config.source!r}: its {num_layers} layers are not told apart, so "
+            f"encoder.source {config.source!r}: its {num_layers} layers cannot be found, so "
             "that none of them can be frozen alone; want encoder.num_frozen_layers=0"
         )
     first = next(layers[config.num_frozen_layers].parameters())

@@ -118,8 +118,10 @@ def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
     best_other_A = np.full(len(first_A), -np.inf)
     others = np.setdiff1d(np.arange(len(anchor)), first_A)
     np.maximum.at(best_other_A, anchor[others], similarity[others])
-    is_asked_A = best_other_A > -np.inf  # an anchor without a false graph would always be right
-    sentence_A = batch.sentence_A.cpu().numpy()[is_asked_A]
-    is_found_A = (similarity[first_A] > best_other_A)[is_asked_A]
+    has_false_graph_A = (
+        best_other_A > -np.inf
+    )  # an anchor without a false graph would always be right
+    sentence_A = batch.sentence_A.cpu().numpy()[has_false_graph_A]
+    is_found_A = (similarity[first_A] > best_other_A)[has_false_graph_A]
     num_S = np.bincount(sentence_A)
     return np.bincount(sentence_A, is_found_A)[num_S > 0] / num_S[num_S > 0]

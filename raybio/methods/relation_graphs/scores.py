@@ -216,13 +216,13 @@ def _shares(right: Floats, found: Floats, wanted: Floats) -> tuple[tuple[str, Fl
 
 def _statistics(entity_XA3: Floats, relation_XA4: Floats) -> dict[str, Floats]:
     """Every measure (X,) of each sample's counts."""
-    told = {}
+    share_by_name = {}
     for task, right_XA, found_XA, wanted_XA, gold_XA in _parts(entity_XA3, relation_XA4):
         has_gold_XA = (gold_XA > 0).astype(np.float64)
         for what, part_XA, whole_XA in _shares(right_XA, found_XA, wanted_XA):
             sum_X = (share(part_XA, whole_XA) * has_gold_XA).sum(axis=1)
-            told[f"{task}_{what}"] = share(sum_X, has_gold_XA.sum(axis=1))
-    return told
+            share_by_name[f"{task}_{what}"] = share(sum_X, has_gold_XA.sum(axis=1))
+    return share_by_name
 
 
 def _unordered(one: TaggedPairs) -> NDArray[np.int64]:

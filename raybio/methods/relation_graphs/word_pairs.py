@@ -148,9 +148,9 @@ def nearest_pairs(
             for pair_X, first_X, second_X in _candidates(
                 block, layout, a_P, b_P, found_PK.shape[1]
             ):
-                asked_X2 = torch.stack([first_P[rows][pair_X], second_P[rows][pair_X]], dim=1)
+                query_X2 = torch.stack([first_P[rows][pair_X], second_P[rows][pair_X]], dim=1)
                 word_X2 = torch.stack([layout.word_C[first_X], layout.word_C[second_X]], dim=1)
-                exact_X = _exact(query_WD, reference_WD, asked_X2, word_X2, both_orders)
+                exact_X = _exact(query_WD, reference_WD, query_X2, word_X2, both_orders)
                 _keep_nearest(pair_X, exact_X, word_X2, found_PK[rows], word_PK2[rows])
     return found_PK, word_PK2[..., 0], word_PK2[..., 1]
 
@@ -309,15 +309,15 @@ def _bounds(
 
 
 def _exact(
-    query_WD: Tensor, reference_WD: Tensor, asked_X2: Tensor, word_X2: Tensor, both_orders: bool
+    query_WD: Tensor, reference_WD: Tensor, query_X2: Tensor, word_X2: Tensor, both_orders: bool
 ) -> Tensor:
     """Return squared distances (X,) of query to reference pairs, in double precision."""
     sides = (
-        [(asked_X2, word_X2), (asked_X2.flip(1), word_X2)] if both_orders else [(asked_X2, word_X2)]
+        [(query_X2, word_X2), (query_X2.flip(1), word_X2)] if both_orders else [(query_X2, word_X2)]
     )
     # The same two words meet in many pairs.
     key_U, place = torch.unique(
-        torch.stack([asked * len(reference_WD) + word for asked, word in sides]),
+        torch.stack([query * len(reference_WD) + word for query, word in sides]),
         return_inverse=True,
     )
     distance_U = query_WD.new_empty(len(key_U), dtype=torch.float32)

@@ -157,7 +157,7 @@ def read_config(source: str, revision: str) -> BertConfig:
 
 
 def read_weights(model: BertModel, source: str, revision: str, *, num_layers: int) -> None:
-    """Fill ``model`` with the weights of a folder or hub id; heads are passed over.
+    """Fill ``model`` with the weights of a folder or hub id; heads are skipped.
 
     Args:
         model: what to fill; it may have fewer layers than the checkpoint, which then gives its
