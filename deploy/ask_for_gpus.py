@@ -1,4 +1,4 @@
-"""Ask the autoscaler of the cluster for GPUs, and wait until they are there; 0 lets idle ones go again."""
+"""Request GPUs from the cluster's autoscaler and wait for them; 0 releases idle ones."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Say what is wanted from now on; the request stands until the next one. Returns 1 if the GPUs did not come."""
+    """Make a request, which stands until the next one; return 1 if the GPUs did not come."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "num_gpus", type=_count, metavar="GPUS", help="as many as a run has workers"
@@ -31,14 +31,15 @@ def main(arguments: Sequence[str]) -> int:
 def wait_for(
     num_gpus: int, count: Callable[[], float], seconds: float, pause_seconds: float = 10.0
 ) -> int:
-    """Wait until ``count`` gives so many GPUs, and say what it gives; returns 0, or 1 if time is over before."""
+    """Wait until ``count`` returns ``num_gpus``, and print it; return 1 if time is over before."""
     deadline = time.monotonic() + seconds
     while (has := count()) < num_gpus:
         print(f"{has:g} of {num_gpus} GPUs", flush=True)
         if time.monotonic() > deadline:
             print(
-                f"{has:g} of {num_gpus} GPUs after {seconds / 60:g} minutes. max_workers in cluster.yaml may allow no "
-                "more, or the cloud has none: `ray monitor cluster.yaml` says why. The request stands: 0 takes it back",
+                f"{has:g} of {num_gpus} GPUs after {seconds / 60:g} minutes. max_workers in "
+                "cluster.yaml may allow no more, or the cloud has none: `ray monitor cluster.yaml` "
+                "says why. The request stands; 0 releases it",
                 file=sys.stderr,
             )
             return 1

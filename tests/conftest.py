@@ -1,4 +1,4 @@
-"""Fixtures that several floors share."""
+"""Fixtures that several packages share."""
 
 import gzip
 import os

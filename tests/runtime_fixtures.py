@@ -86,7 +86,7 @@ def tiny_training(tiny_settings: dict[str, object]) -> TrainingConfig:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """R25: a path with a space and letters beyond ASCII."""
+    """A path with a space and letters beyond ASCII."""
     return tmp_path_factory.mktemp("läufe ü") / "meine runs"
 
 

@@ -41,13 +41,20 @@ LIGHT = [
 """What listing methods, ``--help``, a misspelt setting and ``--dry-run`` import."""
 
 
+CORE_MAY_IMPORT = {"raybio", "numpy", "pydantic", "yaml", *sys.stdlib_module_names}
+CORE_WITH_TORCH = {"raybio.core.batch", "raybio.core.interfaces", "raybio.core.digest"}
+"""Tensors are part of what these define."""
+
+IMPORTS_BY_NAME = {"raybio.training.method"}
+"""Imports the modules that a ``Method`` names, which may be another package's."""
+
 HEAVY = {"torch", "transformers", "pyarrow", "ray", "mlflow", "matplotlib", "scipy", "faiss"}
 
 
 def modules() -> dict[str, ast.Module]:
-    """Return the syntax tree of every module of raybio, by its name."""
+    """Return the syntax tree of every module of raybio and of every job, by its name."""
     trees = {}
-    for path in sorted((ROOT / "raybio").rglob("*.py")):
+    for path in sorted([*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         trees[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
@@ -55,8 +62,12 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imports(tree: ast.AST, known: set[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line, module) of every import, those inside functions included."""
+    """Yield (line, module) of every import, those inside functions and by name included."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+            ("import_module", "__import__")
+        ):
+            yield node.lineno, "(computed)"
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -76,6 +87,11 @@ def broken_rules(module: str, tree: ast.AST, known: set[str]) -> list[str]:
         where = f"{module}:{line} imports {target}"
         if top in ("ray", "mlflow") and layer != "runtime":
             problems.append(f"{where}: only raybio.runtime imports ray and mlflow")
+        if target == "(computed)" and module not in IMPORTS_BY_NAME:
+            problems.append(f"{where}: an import by name cannot be checked")
+        is_light = layer == "core" and module not in CORE_WITH_TORCH
+        if is_light and top not in {*CORE_MAY_IMPORT, "(computed)"}:
+            problems.append(f"{where}: core imports the standard library, numpy, pydantic and yaml")
         if top in ("tests", "benchmarks", "jobs"):
             problems.append(f"{where}: the package does not import what stands around it")
         if top != "raybio" or layer not in LEVEL or other not in LEVEL:
@@ -116,6 +132,15 @@ def test_imports_go_down_and_methods_do_not_know_each_other():
     assert cycles(graph) == []
 
 
+def test_every_module_is_in_a_layer_and_every_package_has_a_readme():
+    layers = {name.split(".")[1] for name in modules() if name.count(".") and name[:6] == "raybio"}
+    assert layers == LEVEL.keys()
+    packages = {path.parent for path in (ROOT / "raybio").rglob("__init__.py")}
+    assert [
+        str(p.relative_to(ROOT)) for p in sorted(packages) if not (p / "README.md").exists()
+    ] == []
+
+
 def test_a_module_of_the_kernel_serves_more_than_one_method():
     trees = modules()
     users = defaultdict(set)
@@ -131,7 +156,13 @@ def test_a_module_of_the_kernel_serves_more_than_one_method():
             isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body
         ):
             continue  # a command, which users call
-        using = {tuple(user.split(".")[1:3]) for user in users[name]}
+        # A command of one method counts as that method.
+        using = {
+            ("methods", user.split(".")[-1])
+            if user.startswith("raybio.cli.commands.")
+            else tuple(user.split(".")[1:3])
+            for user in users[name]
+        }
         if len(using) == 1 and next(iter(using))[0] == "methods":
             lonely.append(f"{name} serves {'.'.join(next(iter(using)))} alone: move it there")
         if not using:
@@ -202,6 +233,9 @@ def test_the_rules_find_what_they_should():
         "raybio.methods.sppt.x": "from raybio.methods.mtb_mccl.config import Config",
         "raybio.runtime.x": "from raybio.methods.sppt.table import LINK_RETRIEVAL",
         "raybio.cli.x": "from mlflow import MlflowClient",
+        "jobs.x": "import ray",
+        "raybio.core.y": "import torch",
+        "raybio.evaluation.x": "importlib.import_module(name)",
     }
     right = {
         "raybio.runtime.x": "import ray\nfrom raybio.methods import METHODS",

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "skops"}
-READS_PICKLES = "raybio/methods/sppt/downstream/tape_lmdb.py"
+READS_PICKLES = "raybio/methods/sppt/downstream/formats/tape_lmdb.py"
 FORBIDDEN_CALLS = {
     "eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "np.fromfile", "numpy.fromfile",
     "pd.read_pickle", "pandas.read_pickle", "os.system", "faiss.read_index", "torch.jit.load", "torch.package",

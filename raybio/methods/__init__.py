@@ -14,7 +14,7 @@ from raybio.methods.sppt.synthetic import method as sppt_synthetic
 from raybio.training.method import Method
 
 ENTRY_POINTS = "raybio.methods"
-"""Group of the entry points by which installed packages add methods: ``NAME = "package.method:METHOD"``."""
+"""Entry points by which installed packages add methods: ``NAME = "package.method:METHOD"``."""
 
 METHODS: dict[str, Method] = {
     "sppt_protein": sppt_proteins.METHOD,

@@ -1,1 +1,1 @@
-"""The runtime floor: the only home of Ray and MLflow. See README.md in this folder."""
+"""The only package that imports Ray and MLflow. See README.md in this folder."""

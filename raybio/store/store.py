@@ -155,6 +155,8 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
         state = "does not exist"
         if folder.is_dir():
             state = "has no manifest.json, so it is no finished store"
+        elif folder.exists():
+            state = "is a file, want the folder of a prepared store"
         raise StoreError(f"{folder}: {state}. Prepare one with jobs/prepare.py.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None

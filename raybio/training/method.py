@@ -40,7 +40,7 @@ class Method:
     ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``.
 
     Attributes:
-        name: key in ``raybio.methods.METHODS``; also the name of its search space, guide and MLflow
+        name: key in ``raybio.methods.METHODS``; also the name of its job, search space and MLflow
             experiment.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.

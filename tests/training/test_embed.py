@@ -18,7 +18,7 @@ from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "sppt_protein"
-# 1,001 rows as reliability.md R10 has it: odd, more than are read at once, and with repetitions.
+# 1,001 rows: odd, more than are read at once, and with repetitions.
 ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
 
 

@@ -106,5 +106,6 @@ def _columns(line: bytes, where: str) -> tuple[str, str]:
 def _check_header(name: str, keys: pa.Array, path: Path) -> None:
     if find_ids(pa.array([name], pa.string()), keys)[0] >= 0:
         raise DataError(
-            f"{path}, line 1: {name} is an id of the store, and the first line a header; add one"
+            f"{path}, line 1: {name} is an id of the store, want a header line; add one, such as "
+            "id and label"
         )

@@ -206,9 +206,9 @@ def _paths(text: str, folder: Path) -> list[Path]:
             return matches
     names = sorted(path.parent.name for path in folder.glob("*/run.json"))
     raise ConfigError(
-        f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; want one "
-        f"of {', '.join(names) or 'them, and there is none yet'}, or a path (--runs DIR names "
-        "another folder of runs)"
+        f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; "
+        + (f"want one of {', '.join(names)}, " if names else "there are no runs yet; want a name ")
+        + "or a path (--runs DIR names another folder of runs)"
     )
 
 

@@ -35,7 +35,7 @@ class Goal:
 
     def own_values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
         """Return the values of the trial itself, without those of an exploited trial (PBT)."""
-        return self.values([report for report in reports if "goes_on_from" not in report])
+        return self.values([report for report in reports if "exploited_from" not in report])
 
     def check(self, report: Mapping[str, Any]) -> None:
         """Refuse an evaluation without the metric: the trial could never be compared.

@@ -36,7 +36,7 @@ class TrialRecord:
         best_value: the metric there.
         worker_seconds: seconds of training, summed over its workers.
         error: why it failed.
-        goes_on_from: name of the trial whose weights it took over.
+        exploited_from: name of the trial whose weights it took over.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TrialRecord:
     best_value: float | None = None
     worker_seconds: float = 0.0
     error: str = ""
-    goes_on_from: str = ""
+    exploited_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _record(spec: SweepSpec, path: Path) -> TrialRecord:
     reports = read_reports(folder.metrics)
     values = spec.goal.own_values(reports)
     best = spec.goal.best(values)
-    donors = [report["goes_on_from"] for report in reports if "goes_on_from" in report]
+    donors = [report["exploited_from"] for report in reports if "exploited_from" in report]
     return TrialRecord(
         name=folder.name,
         settings=content["trial"]["settings"],
@@ -102,7 +102,7 @@ def _record(spec: SweepSpec, path: Path) -> TrialRecord:
         best_value=None if best is None else best[1],
         worker_seconds=content["worker_seconds"],
         error=failure.get("message", ""),
-        goes_on_from=donors[-1] if donors else "",
+        exploited_from=donors[-1] if donors else "",
     )
 
 

@@ -122,7 +122,7 @@ def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
     if not ranking:
         return ["No trial came to an evaluation."]
     first = ranking[0].trials[0]
-    if not first.goes_on_from:
+    if not first.exploited_from:
         return ["best.yaml is the best settings' whole configuration, for the method's own job."]
     return [
         "The best trial began with another one's weights: best.yaml has its last settings alone, "
@@ -209,8 +209,8 @@ def _trials(spec: SweepSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
     rows = []
     for trial in trials:
         reason = trial.error
-        if not reason and trial.goes_on_from:
-            reason = f"began with the weights of {trial.goes_on_from}"
+        if not reason and trial.exploited_from:
+            reason = f"began with the weights of {trial.exploited_from}"
         rows.append(
             [
                 trial.name,

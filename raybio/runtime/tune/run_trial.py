@@ -176,7 +176,7 @@ def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: 
     log = MetricsLog(folder.metrics)
     for report in read_reports(donor.metrics):
         if report["step"] <= step_of_checkpoint(source):
-            log.append(report["step"], report["metrics"], goes_on_from=donor.name)
+            log.append(report["step"], report["metrics"], exploited_from=donor.name)
     copy_to_run(source, folder.checkpoints, config, folder.records())
 
 

@@ -113,7 +113,7 @@ def test_few_nodes_foretell_nothing():
         ("id\tlabel\n9606.A\t\xff\n", "line 2: is not UTF-8"),
         (
             "9606.A\tx\n9606.B\ty\n",
-            "line 1: 9606.A is an id of the store, and the first line a header; add one",
+            "line 1: 9606.A is an id of the store, want a header line; add one",
         ),
     ],
 )

@@ -247,7 +247,7 @@ def test_a_population_exploits_the_weights_of_its_best(request_of) -> None:
             budget={"max_steps": 16},
         )
     )
-    heirs = [one for one in swept.trials if one.goes_on_from]
+    heirs = [one for one in swept.trials if one.exploited_from]
     assert heirs
     replaced = [one for one in swept.trials if one.status == REPLACED]
     assert len(replaced) == len(heirs)
@@ -255,8 +255,8 @@ def test_a_population_exploits_the_weights_of_its_best(request_of) -> None:
     for heir in heirs:
         run = swept.folder.path / "trials" / heir.name
         reports = read_reports(run / "metrics.jsonl")
-        copied = [report for report in reports if "goes_on_from" in report]
-        donor = read_reports(run.parent / heir.goes_on_from / "metrics.jsonl")
+        copied = [report for report in reports if "exploited_from" in report]
+        donor = read_reports(run.parent / heir.exploited_from / "metrics.jsonl")
         last = copied[-1]["step"]
         assert [one["metrics"] for one in copied] == [
             one["metrics"] for one in donor if one["step"] <= last

@@ -165,7 +165,7 @@ def test_a_population_whose_driver_was_killed_resumes_its_members(
     assert [one["status"] for one in result["trials"]].count("finished") == 2
     for one in result["trials"]:
         reports = read_reports(job.sweep / "trials" / one["name"] / "metrics.jsonl")
-        taken_over = [report["step"] for report in reports if "goes_on_from" in report]
+        taken_over = [report["step"] for report in reports if "exploited_from" in report]
         if taken_over and one["name"] not in before:
             assert taken_over[-1] >= min(stood.values())
         if one["name"] in stood:

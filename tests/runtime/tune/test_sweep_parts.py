@@ -127,12 +127,12 @@ def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
     leave(spec, of(0.5), {10: 0.5, 20: 0.9})
     heir = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
     log = MetricsLog(heir.metrics)
-    log.append(20, {METRIC: 0.9}, goes_on_from="donor")
+    log.append(20, {METRIC: 0.9}, exploited_from="donor")
     assert [one.best_value for one in records(spec)] == [0.9, None]
     log.append(30, {METRIC: 0.6})
     log.append(40, {METRIC: 0.7})
     found = records(spec)
-    assert [(one.best_step, one.best_value, one.goes_on_from) for one in found] == [
+    assert [(one.best_step, one.best_value, one.exploited_from) for one in found] == [
         (20, 0.9, ""),
         (40, 0.7, "donor"),
     ]
