@@ -18,7 +18,7 @@ def test_help_lists_every_setting_with_meaning_and_default():
     shown = re.sub(r"[│\s]+", " ", CliRunner().invoke(prepare.app, ["proteins", "--help"]).output)
     for field in fields(PrepareConfig):
         assert f"--{field.path.replace('_', '-')}" in shown
-    assert "share of each group's links kept out of training" in shown
+    assert "fraction of each group's links that is kept out of training" in shown
     assert "[default: 0.05]" in shown
 
 

@@ -407,7 +407,7 @@ def test_a_report_deletes_nobodys_pictures_and_takes_no_runs_folder(tmp_path: Pa
     mine.touch()
     compare(["a", "b"], out=tmp_path / "notes", runs=tmp_path / "runs")
     assert mine.exists()
-    with pytest.raises(ConfigError, match="a run or a sweep is there.*choose another folder"):
+    with pytest.raises(ConfigError, match="holds a run or a sweep.*choose another folder"):
         compare(["a", "b"], out=folder.path, runs=tmp_path / "runs")
     assert not (folder.path / "report.md").exists()
 

@@ -111,7 +111,7 @@ def test_a_driver_killed_at_a_random_step_and_restarted_ends_with_the_weights_of
     step = int(np.random.default_rng().integers(1, 23))
     older = job.run_folder("killed").result
     older.parent.mkdir(parents=True)
-    write_record(older, "outcome", {"status": "stopped", "step": 0})
+    write_record(older, "result", {"status": "stopped", "step": 0})
     process = job.start("killed")
     job.wait_for_step("killed", step, process)
     assert not older.exists()  # nothing says of a run at work, or killed, that it was stopped

@@ -214,7 +214,10 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     expected = {FINISHED: "FINISHED", STOPPED: "KILLED"}
     assert by_name == {one.name: (expected[one.status], one.status) for one in swept.trials}
     (counted,) = read_record(swept.folder.inputs, "inputs")["inputs"]
-    assert (counted["name"], counted["num_rows"]) == ("sequences", open_store(asked.store).num_rows)
+    assert (counted["name"], counted["num_rows"]) == (
+        "sequences",
+        open_store(asked.run.store).num_rows,
+    )
     logs = logs_of(swept)
     capsys.readouterr()
     again = sweep(asked)
