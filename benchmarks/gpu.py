@@ -82,10 +82,10 @@ class Bench:
         )
 
     def seconds(self, function: Callable[[], object]) -> float:
-        self._synchronise()
+        self._synchronize()
         start = time.perf_counter()
         function()
-        self._synchronise()
+        self._synchronize()
         return time.perf_counter() - start
 
     def median_seconds(self, function: Callable[[], object], repeats: int | None = None) -> float:
@@ -99,7 +99,7 @@ class Bench:
             return None
         torch.cuda.reset_peak_memory_stats(self.device)
         function()
-        self._synchronise()
+        self._synchronize()
         return torch.cuda.max_memory_allocated(self.device) / 2**30
 
     def gemm_flop_per_second(self, dtype: torch.dtype) -> float:
@@ -125,7 +125,7 @@ class Bench:
         )
         return lambda: take_step(0, batch)
 
-    def _synchronise(self) -> None:
+    def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 

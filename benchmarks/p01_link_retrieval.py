@@ -51,7 +51,7 @@ def check(
     mine: np.ndarray, by_sorting: np.ndarray, nearest: np.ndarray, columns: np.ndarray
 ) -> None:
     assert np.array_equal(mine, by_sorting)
-    # faiss's own matrix product differs in the last bit, which may swap neighbours.
+    # faiss's own matrix product differs in the last bit, which may swap neighbors.
     for row, place in zip(*np.nonzero(mine < 90), strict=True):
         assert abs(nearest[row].tolist().index(columns[row, place]) - mine[row, place]) <= 2
 

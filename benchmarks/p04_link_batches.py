@@ -1,7 +1,7 @@
-"""P4: link batches (anchor, neighbour, negative), 200 k nodes and 4 M edges, beside PyG's link loader.
+"""P4: link batches (anchor, neighbor, negative), 200 k nodes and 4 M edges, beside PyG's link loader.
 
 PyG's LinkNeighborLoader needs pyg-lib or torch-sparse, which are not built for every torch. What it does before it
-expands neighbourhoods needs neither and is measured here, which flatters it: a shuffled torch DataLoader over edge
+expands neighborhoods needs neither and is measured here, which flatters it: a shuffled torch DataLoader over edge
 numbers, their ends, and its own ``neg_sample``. Its epoch is shuffled once, outside the timing.
 """
 
@@ -62,4 +62,4 @@ mine, theirs = np.concatenate(our_batches()), torch.cat(pyg_batches()).numpy()
 assert graph.has_edge(mine[:, 0], mine[:, 1]).all()
 assert false_negatives(mine) == 0
 note = f"{NUM_BATCHES} batches of {BATCH}; false negatives: theirs {false_negatives(theirs)} of {len(theirs)}, ours 0"
-compare("P4", "PyG link loader less its neighbour expansion", our_batches, pyg_batches, note=note)
+compare("P4", "PyG link loader less its neighbor expansion", our_batches, pyg_batches, note=note)

@@ -1,6 +1,6 @@
 """P8: contrastive training of MiniLM on real pairs beside ``SentenceTransformerTrainer``: same pairs, same batch.
 
-Ours: tokenise, micro-batches of a token budget, one backward pass, clipping, AdamW, in the precision that auto chooses.
+Ours: tokenize, micro-batches of a token budget, one backward pass, clipping, AdamW, in the precision that auto chooses.
 The peer: its trainer with ``MultipleNegativesRankingLoss``, as it comes (fp32), and at its best (bf16 where the
 processor is faster with it, and its documented way to another order: a batch sampler, here one that groups pairs by
 length). Loss and gradients of one batch are equal first. What is timed is a whole short training, from its first batch

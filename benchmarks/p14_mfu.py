@@ -1,4 +1,4 @@
-"""P14: model FLOP utilisation of the training step on a CPU, against the matrix-product rate of the same run.
+"""P14: model FLOP utilization of the training step on a CPU, against the matrix-product rate of the same run.
 
 MFU = FLOP of the real (unpadded) tokens / seconds / GEMM rate, with 6 × non-embedding parameters + 12 × layers ×
 width × length FLOP a token (forward and backward). The step is the whole one: micro-batches, both losses, clipping,

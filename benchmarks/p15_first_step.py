@@ -1,4 +1,4 @@
-"""P15: from the command to the first optimiser step, beside Ray Train's own hello world (one linear layer).
+"""P15: from the command to the first optimizer step, beside Ray Train's own hello world (one linear layer).
 
 Ours is a whole run: arguments, store, lock, MLflow, cluster, encoder, plan. Each start is a process of its own in a
 private home, and is waited for to its end, so that none disturbs the next.

@@ -16,7 +16,7 @@ from training_setup import MINILM_L6_SETTINGS, gradients_of
 from raybio.core.config import override_all
 from raybio.core.interfaces import System
 from raybio.methods import METHODS
-from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
 
 FEW, MANY = (4, 32) if SMALL else (32, 256)
@@ -48,14 +48,14 @@ def print_peak_bytes(store: str, num_documents: int) -> None:
     print(len(batch.label_PC), grown)
 
 
-def step(store: str, num_documents: int) -> tuple[System, LabelledDocumentBatch]:
+def step(store: str, num_documents: int) -> tuple[System, LabeledDocumentBatch]:
     entry = METHODS["relation_finetune"]
     system = entry.build(
         override_all(entry.config(), SETTINGS | {"plan.global_batch_rows": num_documents}), store
     )
     arrays = system.collate(0, 0, 1)
     assert arrays is not None
-    return system, LabelledDocumentBatch.from_arrays(arrays)
+    return system, LabeledDocumentBatch.from_arrays(arrays)
 
 
 def measured(store: Path, num_documents: int) -> tuple[int, int]:

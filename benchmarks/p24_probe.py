@@ -27,7 +27,7 @@ def vectors(width: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def check(mine: np.ndarray, theirs: np.ndarray, query: torch.Tensor, name: torch.Tensor) -> None:
-    """Equal neighbours; where theirs differ they are as near, to the error of |a|^2 + |b|^2 - 2ab in fp32."""
+    """Equal neighbors; where theirs differ they are as near, to the error of |a|^2 + |b|^2 - 2ab in fp32."""
     rows = np.flatnonzero((mine != theirs).any(axis=1))
     assert len(rows) < 0.05 * len(mine) + 5
     distances = [

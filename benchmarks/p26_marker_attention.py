@@ -15,7 +15,7 @@ from training_setup import MINILM_L6_SETTINGS
 
 from raybio.core.config import override_all
 from raybio.methods import METHODS
-from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
 
@@ -41,7 +41,7 @@ def main() -> None:
         systems = [entry.build(override_all(entry.config(), SETTINGS), store) for _ in range(2)]
         arrays = systems[0].collate(0, 0, 1)
     assert arrays is not None
-    batch = LabelledDocumentBatch.from_arrays(arrays)
+    batch = LabeledDocumentBatch.from_arrays(arrays)
     ours, eager = (system.model for system in systems)
     assert isinstance(ours, RelationEncoder) and isinstance(eager, RelationEncoder)
     eager.text.model.set_attn_implementation("eager")

@@ -48,7 +48,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
 from raybio.methods.mtb_mccl.mccl.config import LINEAR
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.relation_graphs.config import Config as RelationGraphsConfig
 from raybio.methods.relation_graphs.embed_words import embed_words
 from raybio.methods.relation_graphs.evaluate import untrained_encoder
@@ -297,14 +297,14 @@ def run_relations(arguments: argparse.Namespace) -> str:
         build_relation_encoder(config, seed=0).eval(), config.max_document_tokens
     )
     train, dev, test = (
-        frozen.known(LabelledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
+        frozen.known(LabeledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
     )
     softmax = [
         (f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2
     ]
-    neighbours = [("", Classifier(None, train, store.is_multi_label), KNN_SETTINGS)]
+    neighbors = [("", Classifier(None, train, store.is_multi_label), KNN_SETTINGS)]
     rows = []
-    for name, fits in {"softmax": softmax, "classwise kNN": neighbours}.items():
+    for name, fits in {"softmax": softmax, "classwise kNN": neighbors}.items():
         chosen = [
             (choose_knn_settings(classifier, dev, rules), setting, classifier)
             for setting, classifier, rules in fits

@@ -51,7 +51,7 @@ WHAT = {
     "P13": ("bf16 on a CPU", "≥ 1.5× with AVX512-bf16 or AMX, else switched off"),
     "P14": ("MFU of the training step", "≥ 0.6 CPU fp32; ≥ 0.5 one H200 bf16"),
     "P15": (
-        "first optimiser step after the command",
+        "first optimizer step after the command",
         "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)",
     ),
     "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),

@@ -1,6 +1,6 @@
 """What the data benchmarks share: a corpus, our batches of its rows, and the same rows as a peer would hold them.
 
-Where it says "ready-made", a peer gets its rows tokenised, padded and shuffled beforehand. Ours begin with the store's
+Where it says "ready-made", a peer gets its rows tokenized, padded and shuffled beforehand. Ours begin with the store's
 letters each time: permute, gather, crop, look up tokens, pad.
 """
 

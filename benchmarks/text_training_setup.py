@@ -85,7 +85,7 @@ def peer_model(dropout: float | None = None) -> SentenceTransformer:
 
 
 def peer_features(model: Any, pairs: Pairs) -> list[dict[str, Any]]:
-    """Both columns, tokenised and padded as the peer's own data collator does."""
+    """Both columns, tokenized and padded as the peer's own data collator does."""
     read = getattr(model, "preprocess", None) or model.tokenize
     return [read([pair[column] for pair in pairs]) for column in (0, 1)]
 
@@ -98,7 +98,7 @@ class PairReader:
 
     def __call__(self, pairs: Pairs) -> PairBatch:
         texts = [pair[column] for column in (0, 1) for pair in pairs]
-        token_T, indptr_R1 = self.source.tokenise(texts, self.max_length)
+        token_T, indptr_R1 = self.source.tokenize(texts, self.max_length)
         return PairBatch.from_arrays(
             {
                 "token_T": token_T,

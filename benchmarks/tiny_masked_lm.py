@@ -85,8 +85,8 @@ def train(
         np.random.default_rng(0),
         time.perf_counter(),
     )
-    token_T, indptr_R1 = source.tokenise(sentences, MAX_TOKENS)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=0.01)
+    token_T, indptr_R1 = source.tokenize(sentences, MAX_TOKENS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=0.01)
     losses: list[float] = []
     model.train()
     while len(losses) < num_steps:
@@ -96,7 +96,7 @@ def train(
             padded = batch.pad(groups[place], source.pad_id)
             is_label_RL = padded.label_RL != IGNORED_LABEL
             share_done = len(losses) / num_steps
-            for group in optimiser.param_groups:
+            for group in optimizer.param_groups:
                 group["lr"] = peak_lr * min(10 * share_done + 1 / num_steps, (1 - share_done) / 0.9)
             hidden_RLD = model.bert(
                 padded.token_RL, attention_mask=padded.mask_RL.long()
@@ -106,10 +106,10 @@ def train(
             loss = F.cross_entropy(
                 logits_KV, padded.label_RL[is_label_RL], reduction="sum"
             ) / is_label_RL.sum().clamp(1)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
+            optimizer.step()
             losses.append(float(loss.detach()))
             if len(losses) % 50 == 0 or len(losses) == num_steps:
                 seconds = time.perf_counter() - started

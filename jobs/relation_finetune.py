@@ -1,4 +1,4 @@
-"""Fine-tune an encoder of entity pairs on labelled relations: MCCL, cross entropy or SupCon.
+"""Fine-tune an encoder of entity pairs on labeled relations: MCCL, cross entropy or SupCon.
 
 It is evaluated on relations of other documents. Without a store it uses the embedded simulated
 documents. The same command resumes the run.

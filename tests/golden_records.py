@@ -35,7 +35,7 @@ from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.result import finished_result, summarise
+from raybio.runtime.run.result import finished_result, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
@@ -197,7 +197,7 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
         if report.step == stop_at:
             folder.stop.touch()
     outcome = read_record(folder.outcome, "outcome") or {}
-    summary = summarise(folder, request.config, outcome["status"], None)
+    summary = summarize(folder, request.config, outcome["status"], None)
     write_record(folder.result, "result", summary | {"checkpoint": None})
     return folder
 

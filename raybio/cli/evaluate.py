@@ -1,4 +1,4 @@
-"""The commands of ``jobs/evaluate.py``: trained models, evaluated on labelled data."""
+"""The commands of ``jobs/evaluate.py``: trained models, evaluated on labeled data."""
 
 import typer
 

@@ -56,7 +56,7 @@ class PaddedTokens:
 
 @dataclass(frozen=True)
 class TokenBatch(Batch):
-    """Ragged token sequences with the labels of masked language modelling.
+    """Ragged token sequences with the labels of masked language modeling.
 
     Attributes:
         token_T: token ids, all sequences end to end, special tokens included.

@@ -39,7 +39,7 @@ class UnitScores:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledMap:
+class LabeledMap:
     """A two-dimensional map of S embeddings.
 
     Attributes:
@@ -67,7 +67,7 @@ class FinalReport:
     scores: Mapping[Stage, SplitScores]
     spread: Mapping[Stage, Mapping[str, float]] = field(default_factory=dict)
     unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
-    embedding_map: LabelledMap | None = None
+    embedding_map: LabeledMap | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class FinalReport:
         points = details.pop("embedding_map", None)
         embedding_map = None
         if points is not None:
-            embedding_map = LabelledMap(np.asarray(points["positions"]), points["groups"])
+            embedding_map = LabeledMap(np.asarray(points["positions"]), points["groups"])
         return cls(scores=scores, spread=spread, embedding_map=embedding_map, details=details)
 
 

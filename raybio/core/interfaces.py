@@ -1,7 +1,7 @@
 """The protocols between encoders, losses, methods and the training loop.
 
 A *step* encodes a batch of sequences and adds two kinds of loss. One is separable over sequences
-(masked language modelling). The other couples the embeddings of all sequences of all workers (a
+(masked language modeling). The other couples the embeddings of all sequences of all workers (a
 contrastive loss). Every method here has that shape, so one loop does micro-batches, gradient
 caching and gathering for all of them.
 
@@ -98,12 +98,12 @@ class Objective(Protocol):
         """Whether the coupling part is used."""
         ...
 
-    def normaliser(self, batch: Any, collective: Collective) -> Tensor:
+    def normalizer(self, batch: Any, collective: Collective) -> Tensor:
         """Return the global count that divides the separable part; called before encoding."""
         ...
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
     ) -> LossReport:
         """Compute the separable part over one micro-batch."""
         ...
@@ -135,7 +135,7 @@ class System:
     Attributes:
         name: its key in ``METHODS``.
         model: everything that is trained; an ``Encoder``.
-        objective: the loss to minimise.
+        objective: the loss to minimize.
         batch_type: class of the typed batch, built from the arrays of ``collate``.
         collate: makes this worker's shard of a step.
         steps_per_epoch: steps in which every row is an anchor once; a fraction if the batch does

@@ -35,7 +35,7 @@ def hash_uniform(key: int, *counters: ArrayLike) -> NDArray[np.float64]:
 def keyed_permutation(index_N: ArrayLike, *, num_rows: int, key: int) -> NDArray[np.int64]:
     """Return the images of indices under the permutation of ``range(num_rows)`` chosen by ``key``.
 
-    It takes O(1) memory: a generalised Feistel network on Z_a x Z_b with a * b just above
+    It takes O(1) memory: a generalized Feistel network on Z_a x Z_b with a * b just above
     ``num_rows`` (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains"). Values outside
     the range are encrypted again until they fall inside (cycle walking), which makes it a bijection
     of the range.
@@ -146,7 +146,7 @@ def _as_words(counter: Any) -> NDArray[np.uint64]:
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64 (Steele et al., 2014), a bijection that mixes all bits."""
+    """Apply the finalizer of splitmix64 (Steele et al., 2014), a bijection that mixes all bits."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(_FACTORS[0])
     word = (word ^ (word >> np.uint64(27))) * np.uint64(_FACTORS[1])
     return word ^ (word >> np.uint64(31))

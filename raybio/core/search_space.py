@@ -168,9 +168,9 @@ class SearchSpace(BaseConfig):
 
     method: str = Field(description="key in METHODS")
     metric: str = Field(
-        description="the reported metric to optimise, such as val/link_average_precision"
+        description="the reported metric to optimize, such as val/link_average_precision"
     )
-    mode: Literal["max", "min"] = Field(description="whether to maximise or minimise the metric")
+    mode: Literal["max", "min"] = Field(description="whether to maximize or minimize the metric")
     budget: Budget = Budget()
     scheduler: Scheduler = Scheduler()
     search: Search = Search()

@@ -86,7 +86,7 @@ class TextEncoderConfig(TransformerConfig):
         "else what the method's paper has (mean for BioSTransformers, cls for SPPT and "
         "Contrastive-Probe)",
     )
-    normalise: bool | Literal["auto"] = Field(
+    normalize: bool | Literal["auto"] = Field(
         default="auto",
         description="scale embeddings to length 1; auto: what a sentence-transformers folder says, "
         "else false",

@@ -43,7 +43,7 @@ _POOL = {
 }
 
 
-_NORMALISE = "\nembedding = torch.nn.functional.normalize(embedding)"
+_NORMALIZE = "\nembedding = torch.nn.functional.normalize(embedding)"
 
 
 def export_text_encoder(
@@ -53,8 +53,8 @@ def export_text_encoder(
 
     The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` returns the
     encoder's embeddings; ``AutoModel``, ``AutoTokenizer`` and ``encoder.source`` load the folder,
-    the last with its pooling and normalisation. A learned temperature is not exported. A head of
-    masked language modelling is a file of its own, which ``encoder.source`` reads and others
+    the last with its pooling and normalization. A learned temperature is not exported. A head of
+    masked language modeling is a file of its own, which ``encoder.source`` reads and others
     ignore.
 
     Args:
@@ -87,7 +87,7 @@ def export_text_encoder(
             width=encoder.width,
             pooling=encoder.pooling,
             max_tokens=encoder.max_tokens,
-            is_normalised=encoder.is_normalised,
+            is_normalized=encoder.is_normalized,
         )
     return Path(directory)
 
@@ -102,7 +102,7 @@ def _usage(encoder: TextEncoder) -> str:
     return _USAGE.format(
         library_options=', model_kwargs={"add_pooling_layer": False}' if has_pooler else "",
         options=", add_pooling_layer=False" if has_pooler else "",
-        pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""),
+        pool=_POOL[encoder.pooling] + (_NORMALIZE if encoder.is_normalized else ""),
     )
 
 
@@ -134,5 +134,5 @@ def _facts(encoder: TextEncoder) -> str:
         f"A {config.model_type.upper()} text encoder of {config.num_hidden_layers} layers, width "
         f"{encoder.width} and {millions:.1f} M weights, trained with raybio. It reads up to "
         f"{encoder.max_tokens} tokens of a text, special ones included. The embedding is {pooled}, "
-        f"{'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
+        f"{'scaled to length 1' if encoder.is_normalized else 'not scaled'}."
     )

@@ -15,12 +15,12 @@ from raybio.encoders.text import TextReader
 from raybio.encoders.tokenization import TokenizerSource
 
 MAX_COUNTED_TEXTS = 5_000
-"""Texts that are tokenised for counting: seconds. A larger corpus is sampled evenly."""
+"""Texts that are tokenized for counting: seconds. A larger corpus is sampled evenly."""
 
 WHOLE = 1 << 20
 """A limit that no row reaches."""
 
-Tokenise = Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]
+Tokenize = Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray]]
 """(texts, maximum tokens of each) -> tokens (T,) and row pointers, special tokens included."""
 
 ReadTexts = Callable[[np.ndarray], Sequence[str]]
@@ -137,7 +137,7 @@ def text_lengths(
     return InputLengths.of(
         name,
         "tokens",
-        token_lengths(texts(row_C), TokenizerSource.of(reader.tokenizer).tokenise),
+        token_lengths(texts(row_C), TokenizerSource.of(reader.tokenizer).tokenize),
         min(limit or reader.max_tokens, reader.max_tokens),
         setting="encoder.max_length",
         num_rows=len(row_N),
@@ -147,15 +147,15 @@ def text_lengths(
 
 
 def counted_rows(row_N: np.ndarray) -> np.ndarray:
-    """Return the rows to tokenise: all, or ``MAX_COUNTED_TEXTS`` evenly spaced ones."""
+    """Return the rows to tokenize: all, or ``MAX_COUNTED_TEXTS`` evenly spaced ones."""
     if len(row_N) <= MAX_COUNTED_TEXTS:
         return row_N
     return row_N[np.arange(MAX_COUNTED_TEXTS) * len(row_N) // MAX_COUNTED_TEXTS]
 
 
-def token_lengths(texts: Sequence[str], tokenise: Tokenise) -> np.ndarray:
+def token_lengths(texts: Sequence[str], tokenize: Tokenize) -> np.ndarray:
     """Return the number of tokens of each whole text, special ones included."""
-    _, indptr_N1 = tokenise(texts, WHOLE)
+    _, indptr_N1 = tokenize(texts, WHOLE)
     return np.diff(indptr_N1)
 
 
@@ -166,10 +166,10 @@ def with_equal_texts(
     if not lengths.num_cut:
         return lengths
     counted_texts = texts(counted_rows(row_N))
-    tokenise = TokenizerSource.of(reader.tokenizer).tokenise
+    tokenize = TokenizerSource.of(reader.tokenizer).tokenize
     # By tokens, not letters: texts that differ in case only may be equal before the cut.
-    whole = _rows_of_tokens(*tokenise(counted_texts, WHOLE))
-    cut = _rows_of_tokens(*tokenise(counted_texts, lengths.limit))
+    whole = _rows_of_tokens(*tokenize(counted_texts, WHOLE))
+    cut = _rows_of_tokens(*tokenize(counted_texts, lengths.limit))
     return with_equal_rows(lengths, zip(whole, cut, strict=True))
 
 

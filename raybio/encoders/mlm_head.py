@@ -1,4 +1,4 @@
-"""The head of masked language modelling that BERT and RoBERTa share.
+"""The head of masked language modeling that BERT and RoBERTa share.
 
 Shape letters: K tokens, D width, V vocabulary.
 """
@@ -38,7 +38,7 @@ _NAMES = {"bert": _BERT, "roberta": _ROBERTA, "xlm-roberta": _ROBERTA}
 
 
 class MaskHead(nn.Module):
-    """BERT's head of masked language modelling, with tied word embeddings (Devlin et al., 2019)."""
+    """BERT's head of masked language modeling, with tied word embeddings (Devlin et al., 2019)."""
 
     def __init__(self, width: int, num_tokens: int, *, eps: float = 1e-12) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def build_mask_head(
     if embedding.embedding_dim != width:
         raise ConfigError(
             f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} "
-            f"numbers and its states {width}, and a head of masked language modelling wants as "
+            f"numbers and its states {width}, and a head of masked language modeling wants as "
             "many; take another model, such as BERT"
         )
     with seeded_weights(seed):

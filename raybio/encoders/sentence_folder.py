@@ -47,7 +47,7 @@ class SentenceFolder:
     Attributes:
         subfolder: the folder in it with transformer and tokenizer, "" for the folder itself.
         pooling: "mean" over all real tokens or "cls"; None where only the transformer was read.
-        is_normalised: whether embeddings are scaled to length 1.
+        is_normalized: whether embeddings are scaled to length 1.
         max_tokens: maximum tokens of a text, special ones included; None: the tokenizer's own
             limit.
         lowercase: whether texts are lowercased before the tokenizer sees them.
@@ -55,7 +55,7 @@ class SentenceFolder:
 
     subfolder: str
     pooling: Pooling | None
-    is_normalised: bool
+    is_normalized: bool
     max_tokens: int | None
     lowercase: bool
 
@@ -68,7 +68,7 @@ def read_sentence_folder(
     Args:
         source: a folder or hub id.
         revision: of a hub id.
-        with_head: read pooling and normalisation too, and refuse other modules.
+        with_head: read pooling and normalization too, and refuse other modules.
 
     Raises:
         ConfigError: if the source cannot be reached, its files are malformed, or a module is not
@@ -102,20 +102,20 @@ def read_sentence_folder(
     return SentenceFolder(
         subfolder,
         pooling,
-        is_normalised=with_head and len(kinds) == 3,
+        is_normalized=with_head and len(kinds) == 3,
         max_tokens=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case", False)),
     )
 
 
 def write_sentence_files(
-    folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalised: bool = False
+    folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalized: bool = False
 ) -> None:
     """Write the files by which ``SentenceTransformer(folder)`` pools as this package does.
 
     The folder holds a model and its tokenizer already.
     """
-    kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalised else [])
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalized else [])
     paths = ["", "1_Pooling", "2_Normalize"]
     # Names that all versions of sentence_transformers from 2 to 6 know.
     files: dict[str, Any] = {
@@ -152,7 +152,7 @@ class _Reader:
         return ConfigError(
             f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
             "encoder.pooling and "
-            "encoder.normalise to take its transformer only (a command may have --pooling for it)."
+            "encoder.normalize to take its transformer only (a command may have --pooling for it)."
         )
 
     def json(self, name: str) -> Any:

@@ -28,10 +28,10 @@ from raybio.encoders.transformer import (
     seeded_weights,
 )
 from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
-from raybio.ops.similarity import at_least_fp32, normalise
+from raybio.ops.similarity import at_least_fp32, normalize
 
 MASK_HEAD_FILE = "mask_head.safetensors"
-"""File of an export with the head of masked language modelling, for further training."""
+"""File of an export with the head of masked language modeling, for further training."""
 
 
 class TextEncoder(Encoder):
@@ -46,10 +46,10 @@ class TextEncoder(Encoder):
         pad_id: token id of padding.
         max_tokens: maximum tokens of a text, special ones included; callers cut longer texts.
         pooling: "mean" or "cls".
-        is_normalised: whether embeddings have length 1.
+        is_normalized: whether embeddings have length 1.
         log_temperature: natural logarithm of a learned temperature, or None; see
             ``learn_temperature``.
-        mask_head: head of masked language modelling, or None; see ``add_mask_head``.
+        mask_head: head of masked language modeling, or None; see ``add_mask_head``.
     """
 
     log_temperature: nn.Parameter | None
@@ -62,7 +62,7 @@ class TextEncoder(Encoder):
         *,
         max_tokens: int,
         pooling: Pooling = "mean",
-        is_normalised: bool = False,
+        is_normalized: bool = False,
     ):
         """Wrap any ``transformers`` model with last hidden states."""
         super().__init__()
@@ -72,12 +72,12 @@ class TextEncoder(Encoder):
         self.pad_id: int = tokenizer.pad_token_id
         self.max_tokens = max_tokens
         self.pooling = pooling
-        self.is_normalised = is_normalised
+        self.is_normalized = is_normalized
         self.register_parameter("log_temperature", None)
         self.mask_head = None
         for name, parameter in model.named_parameters():
             if "pooler" in name.split("."):
-                # Embeddings do not use it. Frozen, it stays out of the optimiser and gradient sums.
+                # Embeddings do not use it. Frozen, it stays out of the optimizer and gradient sums.
                 parameter.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
@@ -93,8 +93,8 @@ class TextEncoder(Encoder):
             embedding_RD = at_least_fp32(hidden_RLD[:, 0])
         else:
             embedding_RD = mean_over(hidden_RLD, tokens.mask_RL)
-        if self.is_normalised:
-            embedding_RD = normalise(embedding_RD)
+        if self.is_normalized:
+            embedding_RD = normalize(embedding_RD)
         return Encoded(hidden_RLD, embedding_RD)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class TextEncoder(Encoder):
         return self.mask_head(hidden_KD, self.model.get_input_embeddings().weight)
 
     def add_mask_head(self, config: TextEncoderConfig, *, seed: int) -> None:
-        """Add a head of masked language modelling, tied to the word embeddings.
+        """Add a head of masked language modeling, tied to the word embeddings.
 
         Its weights are the source's, a language model or an export with its head. They are drawn
         from ``seed`` where the source has no head, or where ``num_layers_kept`` removes layers
@@ -160,7 +160,7 @@ class TextEncoder(Encoder):
             raise DataError(
                 f"a text has {num_tokens} tokens, special ones included; this encoder reads "
                 f"{self.max_tokens}. Cut texts to {self.max_tokens} tokens when they are "
-                "tokenised, or raise encoder.max_length."
+                "tokenized, or raise encoder.max_length."
             )
 
 
@@ -216,11 +216,11 @@ def build_text_encoder(
             )
     fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
-    if config.normalise == "auto":
+    if config.normalize == "auto":
         head = checkpoint.head if checkpoint else None
-        is_normalised = head is not None and head.is_normalised
+        is_normalized = head is not None and head.is_normalized
     else:
-        is_normalised = config.normalise
+        is_normalized = config.normalize
     encoder = TextEncoder(
         model,
         tokenizer,
@@ -231,13 +231,13 @@ def build_text_encoder(
             stated=_stated_pooling(config, checkpoint),
             default=config.default_pooling,
         ),
-        is_normalised=is_normalised,
+        is_normalized=is_normalized,
     )
     return encoder.train()
 
 
 def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:
-    with_head = "auto" in (config.pooling, config.normalise)
+    with_head = "auto" in (config.pooling, config.normalize)
     return read_checkpoint(config.source, config.revision, with_head=with_head)
 
 

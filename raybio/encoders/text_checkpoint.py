@@ -168,7 +168,7 @@ def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheck
     Args:
         source: a folder or hub id.
         revision: of a hub id.
-        with_head: whether to read its pooling and normalisation too.
+        with_head: whether to read its pooling and normalization too.
 
     Raises:
         ConfigError: if it cannot be found or reached, or has modules that are not supported.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TEXTS_AT_ONCE = 4096
 
-# A fork of a process that has tokenised in parallel would warn, and then set exactly this.
+# A fork of a process that has tokenized in parallel would warn, and then set exactly this.
 os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 
 
@@ -67,7 +67,7 @@ class TokenizerSource:
         """64 hex digits of everything that determines tokens, except cut and padding."""
         return hashlib.sha256(f"{self.json}\n{list(self.special_ids)}".encode()).hexdigest()
 
-    def tokenise(
+    def tokenize(
         self, texts: Sequence[str], max_length: int, *, keep_mask: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return token ids of texts, each cut to ``max_length`` tokens with its special ones kept.
@@ -194,7 +194,7 @@ class OffsetTokenizer:
         )
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokenise one text without special tokens.
+        """Tokenize one text without special tokens.
 
         Returns:
             Token ids (T,), the first character of each (T,), and the end of each (T,), exclusive.
@@ -252,13 +252,13 @@ def _plain_tokenizer(source_json: str) -> Tokenizer:
     return backend
 
 
-Tokenise = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+Tokenize = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 """texts -> tokens (T,) and row pointers (R + 1,), special tokens included; picklable."""
 
 
-def read_texts(texts: Sequence[str], tokenise: Tokenise) -> TokenBatch:
+def read_texts(texts: Sequence[str], tokenize: Tokenize) -> TokenBatch:
     """Return a batch of texts to embed, without labels."""
-    token_T, indptr_R1 = tokenise(texts)
+    token_T, indptr_R1 = tokenize(texts)
     return TokenBatch(
         token_T=torch.from_numpy(token_T.astype(np.int64)),
         indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),

@@ -36,7 +36,7 @@ def build_word_tokenizer(
 
     Args:
         words: frequency of each word, as a mapping or as (words, counts). They are split and
-            normalised as by BERT, so they may contain punctuation.
+            normalized as by BERT, so they may contain punctuation.
         size: maximum tokens of the vocabulary.
         lowercase: fold case, and strip accents.
         max_tokens: the tokenizer's ``model_max_length``.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raybio.core.final_report import FinalReport, LabelledMap, SplitScores, Stage, UnitScores
+from raybio.core.final_report import FinalReport, LabeledMap, SplitScores, Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 
@@ -33,7 +33,7 @@ class ModelScores:
     chance: SplitScores
     spread: Mapping[str, float] | None = None
     unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
-    embedding_map: LabelledMap | None = None
+    embedding_map: LabeledMap | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,6 +1,6 @@
-"""Building blocks of figures: palette, figures without a display, files, labelled scatter plots.
+"""Building blocks of figures: palette, figures without a display, files, labeled scatter plots.
 
-Figures are readable in print, and their colours are distinct for colour-blind readers.
+Figures are readable in print, and their colors are distinct for color-blind readers.
 """
 
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ def save_figure(figure: Figure, path: Path) -> Path:
 
 
 def style_of(number: int) -> tuple[str, str]:
-    """Return the colour and the marker of a line or a group; the first 64 styles are distinct."""
+    """Return the color and the marker of a line or a group; the first 64 styles are distinct."""
     color = COLORS[number % len(COLORS)]
     marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
     return color, marker
 
 
-def labelled_scatter(
+def labeled_scatter(
     axes: Axes,
     position_S2: np.ndarray,
     group_S: np.ndarray,
@@ -56,7 +56,7 @@ def labelled_scatter(
     background_label: str | None = None,
     size: float = 12,
 ) -> None:
-    """Draw S points with a colour and a marker for each group, and others in grey behind them.
+    """Draw S points with a color and a marker for each group, and others in grey behind them.
 
     Args:
         axes: where to draw; ticks are removed, since the axes of a map have no meaning.

@@ -12,13 +12,13 @@ from raybio.evaluation.figures import (
     COLORS,
     GREY,
     MARKERS,
-    labelled_scatter,
+    labeled_scatter,
     new_figure,
     save_figure,
 )
 
 MOST_GROUPS = 16
-"""Groups of an embedding map with a colour and marker of their own."""
+"""Groups of an embedding map with a color and marker of their own."""
 
 Curve = Sequence[tuple[int, float]]
 """(step, score) of one run; the score is a share."""
@@ -27,7 +27,7 @@ Curve = Sequence[tuple[int, float]]
 def plot_embedding_map(
     position_N2: np.ndarray, group_N: Sequence[str], path: Path, *, title: str = "Embedding map"
 ) -> Path:
-    """Plot embedded rows, coloured by group; the rarest groups beyond ``MOST_GROUPS`` share a grey.
+    """Plot embedded rows, colored by group; the rarest groups beyond ``MOST_GROUPS`` share a grey.
 
     Args:
         position_N2: two coordinates a row, from t-SNE for example.
@@ -45,7 +45,7 @@ def plot_embedding_map(
     num_others = len(groups) - len(labels)
     figure = new_figure(8, 7)
     axes = figure.subplots()
-    labelled_scatter(
+    labeled_scatter(
         axes,
         position_N2,
         rank_of_group[number_N],
@@ -69,7 +69,7 @@ def plot_comparison(
     """Plot scores of several models with intervals: a row of panels a split, a panel a metric.
 
     Args:
-        rows: label -> scores; the last row is drawn in the accent colour.
+        rows: label -> scores; the last row is drawn in the accent color.
         splits: split -> its title.
         metrics: metric -> its title.
         path: the PNG file.

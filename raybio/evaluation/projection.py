@@ -30,14 +30,14 @@ def embedding_map(
     """Compute t-SNE coordinates (van der Maaten and Hinton, 2008) of a uniform sample of rows.
 
     It is scikit-learn's, started from the first two principal components. The same generator state
-    gives the same map on the same machine. Neighbourhoods are meaningful in such a map; distances
+    gives the same map on the same machine. Neighborhoods are meaningful in such a map; distances
     between far points and sizes of clusters are not.
 
     Args:
         embedding_ND: embeddings, finite.
         rng: draws the sample and seeds t-SNE.
         max_rows: size of the sample, if there are more rows.
-        perplexity: effective number of neighbours; at most a third of the rows.
+        perplexity: effective number of neighbors; at most a third of the rows.
 
     Raises:
         ValueError: for fewer than 4 rows, fewer than 2 columns, or embeddings that are not finite.

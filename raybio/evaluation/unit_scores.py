@@ -128,7 +128,7 @@ def share(part: Floats, whole: Floats) -> Floats:
 
 
 def linear_share(part_U: Floats, whole_U: Floats) -> Floats:
-    """Linearise mean(part) / mean(whole): return values (U,) whose mean is that ratio.
+    """Linearize mean(part) / mean(whole): return values (U,) whose mean is that ratio.
 
     A unit's value says how far the unit moves the ratio (the delta method). All values are 0 where
     the whole is 0.

@@ -25,7 +25,7 @@ class FoldScores(NamedTuple):
 
     Attributes:
         scores: by measure, 0 to 1.
-        rule: settings of the votes: ``pair_neighbours``, ``tag_neighbours``,
+        rule: settings of the votes: ``num_pair_neighbors``, ``num_tag_neighbors``,
             ``probe_positive_weight``.
     """
 

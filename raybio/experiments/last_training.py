@@ -109,7 +109,7 @@ def last_config(
     Args:
         config: configuration of the training before.
         num_steps: its best step.
-        rule: number of neighbours of pairs and tags, and weight of the linear probe, chosen on
+        rule: number of neighbors of pairs and tags, and weight of the linear probe, chosen on
             validation sentences.
 
     Raises:
@@ -120,8 +120,8 @@ def last_config(
         "schedule.max_steps": num_steps,
         "schedule.evaluate_every_steps": 0,
         "schedule.early_stopping_metric": None,
-        "evaluation.pair_neighbours": [rule["pair_neighbours"]],
-        "evaluation.tag_neighbours": [rule["tag_neighbours"]],
+        "evaluation.num_pair_neighbors": [rule["num_pair_neighbors"]],
+        "evaluation.num_tag_neighbors": [rule["num_tag_neighbors"]],
         "evaluation.probe_positive_weights": [rule["probe_positive_weight"]],
     }
     return override_all(config, changes)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.ops.similarity import matmul, normalise
+from raybio.ops.similarity import matmul, normalize
 
 _ENTRIES_AT_ONCE = 1 << 20
 """Scores of a block; so many stay in the cache."""
@@ -63,9 +63,9 @@ def info_nce(
     if low < 0 or high >= num_candidates:
         raise ValueError(f"positive_index_N spans [{low}, {high}], want [0, {num_candidates})")
     rows = block_rows or max(1, _ENTRIES_AT_ONCE // num_candidates)
-    query_ND = normalise(anchor_ND) / temperature
+    query_ND = normalize(anchor_ND) / temperature
     loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        query_ND, normalise(candidate_MD), positive_index_N, ignore_NM, rows
+        query_ND, normalize(candidate_MD), positive_index_N, ignore_NM, rows
     )
     return loss
 

@@ -32,20 +32,20 @@ class LinearMap(NamedTuple):
 
 
 def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float) -> LinearMap:
-    """Minimise mean loss + l2 / 2 |weight|^2 on standardised rows.
+    """Minimize mean loss + l2 / 2 |weight|^2 on standardized rows.
 
     Returns the map for the original rows.
 
     With the cross entropy this is multinomial logistic regression, where scikit-learn's C is 1 /
     (l2 N). The problem is convex and has one optimum. L-BFGS approaches it from zero in at most 300
-    steps, without randomness. The bias is not regularised.
+    steps, without randomness. The bias is not regularized.
 
     Args:
-        row_ND: embeddings; each column is standardised to mean 0 and deviation 1, a constant column
+        row_ND: embeddings; each column is standardized to mean 0 and deviation 1, a constant column
             to 0.
         label_NR: bool.
         row_loss: such as a cross entropy, or ``adaptive_threshold``.
-        l2: weight of the regularisation, > 0: separable classes would have no optimum without it.
+        l2: weight of the regularization, > 0: separable classes would have no optimum without it.
 
     Raises:
         ValueError: without rows, for another number of labels, an ``l2`` that is not positive, or
@@ -89,7 +89,7 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
 def minimize_regularized(
     mean_loss: MeanLoss, covariance_DD: Tensor, share_R: Tensor, *, l2: float
 ) -> LinearMap:
-    """Minimise ``mean_loss`` + l2 / 2 |weight|^2 by L-BFGS from zero, in at most 300 steps.
+    """Minimize ``mean_loss`` + l2 / 2 |weight|^2 by L-BFGS from zero, in at most 300 steps.
 
     The parameters are preconditioned. The variance of embeddings differs a thousandfold between
     directions, and the curvature of the loss is smaller for a rare class. In the scaled coordinates
@@ -100,7 +100,7 @@ def minimize_regularized(
         mean_loss: convex.
         covariance_DD: approximate covariance of the rows.
         share_R: approximate share of the rows with each label, in (0, 1).
-        l2: weight of the regularisation, > 0.
+        l2: weight of the regularization, > 0.
     """
     variance_D, direction_DD = torch.linalg.eigh(covariance_DD)
     curvature_R = share_R * (1 - share_R) / 2

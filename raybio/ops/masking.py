@@ -1,4 +1,4 @@
-"""Masking of tokens for masked language modelling.
+"""Masking of tokens for masked language modeling.
 
 All random draws are arguments, so that they can be hashes of a token's position in the run.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective
 from raybio.ops.scores import Scorer, check_finite, row_blocks, scorer
-from raybio.ops.similarity import normalise
+from raybio.ops.similarity import normalize
 
 Metric = Literal["l2", "cosine"]
 
@@ -173,7 +173,7 @@ def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:
     if metric == "l2":
         return vector_ND
     is_zero_N1 = (vector_ND == 0).all(1, keepdim=True)
-    return torch.cat([normalise(vector_ND), is_zero_N1.float()], dim=1)
+    return torch.cat([normalize(vector_ND), is_zero_N1.float()], dim=1)
 
 
 def _shortlist(score_BC: Tensor, num: int) -> tuple[Tensor, Tensor]:

@@ -78,7 +78,7 @@ def count_at_least(score_BN: Tensor, threshold_U: Tensor) -> Tensor:
     """
     flat = score_BN.view(-1)
     if flat.device.type == "cpu":
-        flat.numpy().sort()  # vectorised, many times faster than torch's sort
+        flat.numpy().sort()  # vectorized, many times faster than torch's sort
     else:
         flat = flat.sort().values
     return len(flat) - torch.searchsorted(flat, threshold_U)

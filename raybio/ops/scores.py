@@ -57,7 +57,7 @@ class _Vectors:
         embedding_ND = embedding_ND.detach()
         if metric != "cosine":
             return cls(embedding_ND)
-        # The same steps as ``similarity.normalise``.
+        # The same steps as ``similarity.normalize``.
         shape = (len(embedding_ND), 1)
         largest_N1 = torch.empty(shape, dtype=torch.float64, device=embedding_ND.device)
         length_N1 = torch.empty_like(largest_N1)

@@ -12,7 +12,7 @@ def cosine(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
 
     A zero vector has no direction: its cosines and its gradient are 0.
     """
-    return matmul(normalise(anchor_ND), normalise(candidate_MD).T)
+    return matmul(normalize(anchor_ND), normalize(candidate_MD).T)
 
 
 def euclidean(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def euclidean(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
     return distance_NM
 
 
-def normalise(vector_ND: Tensor) -> Tensor:
+def normalize(vector_ND: Tensor) -> Tensor:
     """Scale rows to length 1, in fp32 or better; zero rows stay zero and get no gradient."""
     vector_ND = at_least_fp32(vector_ND)
     # Scale by the largest entry first: squares of entries beyond 1e-19 or 1e19 do not fit fp32.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raybio.ops.scores import without_rounding_noise
-from raybio.ops.similarity import normalise
+from raybio.ops.similarity import normalize
 
 MAX_ROWS = 1024
 """The spread is computed on at most this many rows."""
@@ -23,7 +23,7 @@ class EmbeddingSpread(NamedTuple):
 
     Attributes:
         mean_cosine: mean cosine over all pairs of two different rows; 1 if all have one direction.
-        effective_rank: number of directions in which the centred rows vary, from 1 to D; 0 if all
+        effective_rank: number of directions in which the centered rows vary, from 1 to D; 0 if all
             rows are equal.
     """
 
@@ -36,8 +36,8 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
 
     With unit vectors u and their sum s, the mean cosine of distinct pairs is ``(|s|^2 - sum_i
     |u_i|^2) / (N (N - 1))``: no N x N matrix is needed. The effective rank is the exponential of
-    the entropy of the normalised singular values (Roy & Vetterli, "The effective rank: a measure of
-    effective dimensionality", EUSIPCO 2007), here of the centred rows.
+    the entropy of the normalized singular values (Roy & Vetterli, "The effective rank: a measure of
+    effective dimensionality", EUSIPCO 2007), here of the centered rows.
 
     Args:
         embedding_ND: embeddings of any floating type.
@@ -56,7 +56,7 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
         num_rows = max_rows
     # The rounding errors of a collapsed encoder span many directions and would hide the collapse.
     row_ND = without_rounding_noise(embedding_ND.detach().cpu().double(), embedding_ND.dtype)
-    unit_ND = normalise(row_ND)
+    unit_ND = normalize(row_ND)
     num_pairs = num_rows * (num_rows - 1)
     mean_cosine = (unit_ND.sum(0).square().sum() - unit_ND.square().sum()) / num_pairs
     return EmbeddingSpread(float(mean_cosine), _effective_rank(row_ND))
@@ -71,10 +71,10 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
 
 
 def _effective_rank(row_ND: Tensor) -> float:
-    centred_ND = row_ND - row_ND.mean(0)
+    centered_ND = row_ND - row_ND.mean(0)
     # Even equal rows differ from their own mean by rounding.
-    if centred_ND.abs().max() <= 1e-12 * row_ND.abs().max():
+    if centered_ND.abs().max() <= 1e-12 * row_ND.abs().max():
         return 0.0
-    singular_K = torch.linalg.svdvals(centred_ND)
+    singular_K = torch.linalg.svdvals(centered_ND)
     share_K = singular_K / singular_K.sum()
     return float(torch.special.entr(share_K).sum().exp())

@@ -26,7 +26,7 @@ def plain_or_gzip(path: Path) -> Path:
 
 @contextmanager
 def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, in a ``with`` block; gzip is recognised by its content.
+    """Open a file for reading bytes, in a ``with`` block; gzip is recognized by its content.
 
     Args:
         path: the file.

@@ -23,7 +23,7 @@ MANIFEST = "manifest.json"
 PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
 
 SPLITS = ("train", "dev", "test")
-"""Names of the splits of a labelled corpus."""
+"""Names of the splits of a labeled corpus."""
 
 
 class Store:

@@ -21,7 +21,7 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
     line is a text, and its number, from 1, is its id.
 
     Args:
-        path: UTF-8; gzip is recognised by its content.
+        path: UTF-8; gzip is recognized by its content.
         quarantine: collects lines without text, without id, or with an unexpected tab. Empty lines
             are counted, but not as invalid.
 

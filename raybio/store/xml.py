@@ -44,7 +44,7 @@ def stream_elements(
     skips. An element is emptied when the next one is requested.
 
     Args:
-        path: the file, plain or gzip (recognised by its content).
+        path: the file, plain or gzip (recognized by its content).
         roots: accepted names of the root element.
         tags: names of the wanted elements.
 

@@ -1,1 +1,1 @@
-"""Training in plain torch: steps, collectives, gradient caching, optimiser, checkpoints, loop."""
+"""Training in plain torch: steps, collectives, gradient caching, optimizer, checkpoints, loop."""

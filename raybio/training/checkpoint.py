@@ -2,7 +2,7 @@
 
     checkpoints/step-00000100/
         model.safetensors      parameters and buffers optimizer.safetensors  moments, by parameter
-        name state.json             step, the loop's own state, which parameters the optimiser
+        name state.json             step, the loop's own state, which parameters the optimizer
         updates manifest.json          sha256 and bytes of the files above, configuration, data
         digest, versions
 

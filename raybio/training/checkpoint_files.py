@@ -63,7 +63,7 @@ class CheckpointState:
 
     Attributes:
         path: its folder.
-        step: optimiser updates that it has seen.
+        step: optimizer updates that it has seen.
         extra: ``TrainingState.extra`` of the save.
         manifest: its manifest, with the configuration and versions.
     """
@@ -81,7 +81,7 @@ class CheckpointState:
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
-        """Put weights, and the optimiser's state if one is given, into freshly built ones.
+        """Put weights, and the optimizer's state if one is given, into freshly built ones.
 
         Raises:
             CheckpointError: if they have other names, shapes or dtypes.

@@ -57,7 +57,7 @@ class ProcessGroup:
         """Join ``group``, or the default group.
 
         Raises:
-            ClusterError: if no process group was initialised.
+            ClusterError: if no process group was initialized.
         """
         if not dist.is_initialized():
             raise ClusterError(

@@ -39,7 +39,7 @@ class EmbeddingModel(ABC):
             tokens.
         max_tokens: tokens of an input, special ones included; longer inputs are cut. None: the
             encoder's own limit.
-        is_normalised: whether embeddings have length 1.
+        is_normalized: whether embeddings have length 1.
     """
 
     reads: ClassVar[Literal["proteins", "texts"]]
@@ -51,7 +51,7 @@ class EmbeddingModel(ABC):
     folder: str
     pooling: Pooling
     max_tokens: int | None
-    is_normalised: bool
+    is_normalized: bool
 
     @abstractmethod
     def read_file(
@@ -122,7 +122,7 @@ class EmbeddingModel(ABC):
         length = (
             "the encoder's own limit" if self.max_tokens is None else f"{self.max_tokens:,} tokens"
         )
-        scaled = "length 1" if self.is_normalised else "not normalised"
+        scaled = "length 1" if self.is_normalized else "not normalized"
         return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
 
 

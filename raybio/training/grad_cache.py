@@ -83,7 +83,7 @@ class _Step:
         self.seed_of = seed_of
         self.device = batch.token_T.device
         self.micro_batches = [rows.to(self.device) for rows in micro_batches]
-        self.normaliser = self.objective.normaliser(batch, collective)
+        self.normalizer = self.objective.normalizer(batch, collective)
         self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
 
@@ -132,7 +132,7 @@ class _Step:
 
     def _row_loss(self, tokens: PaddedTokens, encoded: Encoded) -> Tensor:
         with self.precision.autocast():
-            report = self.objective.row_loss(self.model, encoded, tokens, self.normaliser)
+            report = self.objective.row_loss(self.model, encoded, tokens, self.normalizer)
             return self._add(report)
 
     def _embedding_loss(self, embedding_RD: Tensor) -> Tensor:

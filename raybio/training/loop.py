@@ -36,7 +36,7 @@ class Report:
     """A report of the run up to a step.
 
     Attributes:
-        step: optimiser updates so far.
+        step: optimizer updates so far.
         metrics: losses of the step, rates since the last report, and evaluation metrics.
         is_evaluation: whether the metrics hold an evaluation.
         is_checkpoint: whether a checkpoint of this step was saved.
@@ -325,7 +325,7 @@ class _Run:
             )
 
     def _save(self) -> None:
-        """Save on rank 0: weights and optimiser are equal on every worker."""
+        """Save on rank 0: weights and optimizer are equal on every worker."""
         if self.checkpoints is None or self.collective.rank != 0:
             return
         self.progress.num_skipped = self.train_step.num_skipped

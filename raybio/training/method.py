@@ -50,7 +50,7 @@ class Method:
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
             takes them.
-        part_encoder: how exports are recognised whose encoder embeds parts of inputs; None if it
+        part_encoder: how exports are recognized whose encoder embeds parts of inputs; None if it
             embeds whole inputs.
         embedding: dotted path of the module that defines ``read_embedding_model``; None for
             encoders of texts.

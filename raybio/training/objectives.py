@@ -1,4 +1,4 @@
-"""Parts of objectives: one without a separable part, and masked language modelling as such a part.
+"""Parts of objectives: one without a separable part, and masked language modeling as such a part.
 
 Shape letters: R sequences, L padded length, K masked tokens, V vocabulary, D width.
 """
@@ -28,12 +28,12 @@ class CouplingObjective:
         """Return True: the whole loss couples the sequences."""
         return True
 
-    def normaliser(self, batch: TokenBatch, collective: Collective) -> Tensor:
+    def normalizer(self, batch: TokenBatch, collective: Collective) -> Tensor:
         """Return 1, which is not used."""
         return torch.ones(())
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
     ) -> LossReport:
         """Refuse: there is none, and ``uses_rows`` says so.
 

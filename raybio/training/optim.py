@@ -1,4 +1,4 @@
-"""The optimiser and its learning rate, as a pure function of the step."""
+"""The optimizer and its learning rate, as a pure function of the step."""
 
 import math
 from collections.abc import Iterable

@@ -8,7 +8,7 @@ from raybio.core.config import BaseConfig
 
 
 class ScheduleConfig(BaseConfig):
-    """When the loop logs, evaluates, saves and stops, in steps (optimiser updates)."""
+    """When the loop logs, evaluates, saves and stops, in steps (optimizer updates)."""
 
     max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
     log_every_steps: int = Field(10, ge=1, description="steps between two reports of losses")

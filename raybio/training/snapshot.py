@@ -1,6 +1,6 @@
-"""A model and its optimiser as named tensors and JSON, and back, bit-identical.
+"""A model and its optimizer as named tensors and JSON, and back, bit-identical.
 
-Optimiser state is keyed by the *name* of its parameter: indices would silently change their meaning
+Optimizer state is keyed by the *name* of its parameter: indices would silently change their meaning
 with the order or the grouping of parameters.
 """
 
@@ -56,7 +56,7 @@ def model_tensors(model: nn.Module) -> Tensors:
 
 
 def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
-    """Return the optimiser's tensors (not copies) by ``<kind>:<parameter>``, and its JSON state."""
+    """Return the optimizer's tensors (not copies) by ``<kind>:<parameter>``, and its JSON state."""
     tensors: Tensors = {}
     scalars: dict[str, Any] = {}
     names = _parameter_names(state)
@@ -97,7 +97,7 @@ def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 def restore_optimizer(
     state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]
 ) -> None:
-    """Put saved state into a fresh optimiser of the same parameters, which keeps its own options.
+    """Put saved state into a fresh optimizer of the same parameters, which keeps its own options.
 
     Raises:
         CheckpointError: if the parameters or their grouping differ.
@@ -115,10 +115,10 @@ def restore_optimizer(
     ]
     saved_names = {name for group in saved_groups for name in group["parameters"]}
     own_names = {name for group in own_groups for name in group}
-    _check_same_names("the optimiser", saved_names, own_names)
+    _check_same_names("the optimizer", saved_names, own_names)
     if [group["parameters"] for group in saved_groups] != own_groups:
         raise CheckpointError(
-            "the checkpoint's optimiser groups its parameters differently. Build the optimiser "
+            "the checkpoint's optimizer groups its parameters differently. Build the optimizer "
             "with the checkpoint's configuration."
         )
     target["state"] = {}
@@ -166,7 +166,7 @@ def _parameter_names(state: TrainingState) -> dict[int, str]:
         for parameter in group["params"]:
             if id(parameter) not in names:
                 raise CheckpointError(
-                    f"the optimiser updates a parameter of shape {tuple(parameter.shape)} that is "
+                    f"the optimizer updates a parameter of shape {tuple(parameter.shape)} that is "
                     "not in the model, so "
                     "it has no name to be saved under. Make it part of the model."
                 )

@@ -1,4 +1,4 @@
-"""One optimiser step, on one or many workers."""
+"""One optimizer step, on one or many workers."""
 
 import math
 import time

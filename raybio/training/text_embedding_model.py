@@ -43,17 +43,17 @@ class TextEmbeddingModel(EmbeddingModel):
         assert isinstance(encoder, TextEncoder)
         length = min(self.max_tokens or encoder.max_tokens, encoder.max_tokens)
         source = TokenizerSource.of(encoder.tokenizer)
-        tokenise = partial(source.tokenise, max_length=length)
+        tokenize = partial(source.tokenize, max_length=length)
 
         def read(row_M: np.ndarray) -> TokenBatch:
-            return read_texts([contents[row].decode() for row in row_M], tokenise)
+            return read_texts([contents[row].decode() for row in row_M], tokenize)
 
         return read
 
     def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
         """Count the texts that are longer than what is read; of many texts, an even sample."""
         reader = text_reader(self._config, count_by_word={})
-        tokenise = TokenizerSource.of(reader.tokenizer).tokenise
+        tokenize = TokenizerSource.of(reader.tokenizer).tokenize
         max_counted = max(1, MAX_COUNTED_TEXTS // num_contents)
         num_rows = 0
         lengths = []
@@ -62,7 +62,7 @@ class TextEmbeddingModel(EmbeddingModel):
             step = -(-len(content) // max_counted)
             sample = content.take(np.arange(0, len(content), step))
             texts = [text.decode() for text in sample.to_pylist()]
-            lengths.append(token_lengths(texts, tokenise))
+            lengths.append(token_lengths(texts, tokenize))
         return InputLengths.of(
             "texts",
             "tokens",
@@ -77,7 +77,7 @@ class TextEmbeddingModel(EmbeddingModel):
         return TextEncoderConfig(
             source=self.folder,
             pooling=self.pooling,
-            normalise=self.is_normalised,
+            normalize=self.is_normalized,
             max_length=self.max_tokens or "auto",
         )
 
@@ -96,11 +96,11 @@ def read_text_embedding_model(path: Path, pooling: Pooling | None) -> TextEmbedd
     head = read_sentence_folder(str(path), "main")
     if head is None:
         return TextEmbeddingModel(
-            str(path), settled_pooling(path, None, pooling), max_tokens=None, is_normalised=False
+            str(path), settled_pooling(path, None, pooling), max_tokens=None, is_normalized=False
         )
     return TextEmbeddingModel(
         str(path),
         settled_pooling(path, head.pooling, pooling),
         max_tokens=head.max_tokens,
-        is_normalised=head.is_normalised,
+        is_normalized=head.is_normalized,
     )

@@ -30,7 +30,7 @@ def links_of(store):
     return draw_link_queries(store.graph, store.heldout, 0, seed=0)
 
 
-def neighbours(graph, node):
+def neighbors(graph, node):
     return set(np.asarray(graph.indices[graph.indptr[node] : graph.indptr[node + 1]]).tolist())
 
 
@@ -38,10 +38,10 @@ def slow_lrap(store, asked, score):
     """LRAP of held-out links by ``score(anchor, candidate)``: training links and other groups are no candidates."""
     values = []
     for anchor in range(store.num_rows):
-        links = neighbours(asked.heldout, anchor)
+        links = neighbors(asked.heldout, anchor)
         if not links:
             continue
-        known = neighbours(asked.training, anchor) | {anchor}
+        known = neighbors(asked.training, anchor) | {anchor}
         group = np.flatnonzero(store.group_N == store.group_N[anchor]).tolist()
         by_candidate = {node: score(anchor, node) for node in group if node not in known}
         parts = []
@@ -57,7 +57,7 @@ def test_degree_ranks_the_candidates_of_each_anchor_by_their_training_links(riva
     found = rivals.retrieve_links(
         rivals.degree_scores(asked.training), asked.training, asked.heldout
     )
-    slow = slow_lrap(tiny_store, asked, lambda anchor, node: len(neighbours(asked.training, node)))
+    slow = slow_lrap(tiny_store, asked, lambda anchor, node: len(neighbors(asked.training, node)))
     assert found["val"].lrap == pytest.approx(slow, abs=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store
     training = {
         (node, other)
         for node in range(tiny_store.num_rows)
-        for other in neighbours(asked.training, node)
+        for other in neighbors(asked.training, node)
     }  # both directions
 
     def kmers(node):

@@ -24,7 +24,7 @@ BENCHMARKS = ROOT / "benchmarks"
         ("p13_bf16", ["P13", "P13"]),
         pytest.param("p23_mccl_memory", ["P23"], marks=pytest.mark.nightly),
         ("p24_probe", ["P24", "P24", "P24", "P24"]),
-        ("p25_word_pair_neighbours", ["P25", "P25"]),
+        ("p25_word_pair_neighbors", ["P25", "P25"]),
         ("p26_marker_attention", ["P26"]),
         ("p20_medline", ["P20", "P20", "P20"]),
     ],

@@ -33,7 +33,11 @@ def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_p
     data = json.loads(out.read_text())
     expected = evaluate_exports(runs / "cldr" / "export", runs / "clner" / "export", store.path)
     assert data["scores"] == expected.intervals()
-    assert data["rule"] == {"pair_neighbours": 5, "tag_neighbours": 7, "probe_positive_weight": 1.0}
+    assert data["rule"] == {
+        "num_pair_neighbors": 5,
+        "num_tag_neighbors": 7,
+        "probe_positive_weight": 1.0,
+    }
     f1 = 100 * data["scores"]["ner_f1"]["value"]
     assert f"| entities (NER) | {f1:.2f} |" in done.stdout
     assert data["chance"] == chance_of_fold(runs / "cldr" / "export", store)

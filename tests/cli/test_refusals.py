@@ -28,7 +28,7 @@ from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.progress import ProgressView
-from raybio.runtime.run.result import status_of_run, summarise
+from raybio.runtime.run.result import status_of_run, summarize
 from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
@@ -292,4 +292,4 @@ def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: Run
     log = MetricsLog(folder.metrics)
     log.append(10, {"val/score": 0.31, "loss": 2.0}, is_evaluation=True)
     log.append(20, {"val/score": float("nan"), "loss": 1.0}, is_evaluation=True)
-    assert summarise(folder, request_one.config, "stopped", None)["metrics"] == {"loss": 1.0}
+    assert summarize(folder, request_one.config, "stopped", None)["metrics"] == {"loss": 1.0}

@@ -120,7 +120,7 @@ def test_pairs_of_one_document_that_a_model_lays_together_lie_together_in_its_ma
     shown = select_map_pairs(tiny_documents, "test", seed=0)
     (position_S2,) = relation_map.relation_maps([str(models[0])], tiny_documents, shown).values()
     frozen = relation_map.load_frozen(str(models[0]))
-    embedding_SD = relation_map.normalise(
+    embedding_SD = relation_map.normalize(
         relation_map._embed(frozen, tiny_documents, shown)
     ).numpy()
     cosine_SS = embedding_SD @ embedding_SD.T
@@ -132,7 +132,7 @@ def test_pairs_of_one_document_that_a_model_lays_together_lie_together_in_its_ma
     assert np.mean(found) > 0.8
 
 
-def test_relations_have_colours_of_their_own_before_grey_ones(tmp_path: Path) -> None:
+def test_relations_have_colors_of_their_own_before_grey_ones(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     maps = {name: rng.normal(size=(60, 2)) for name in ("MTB", "MCCL")}
     group_S = np.arange(60) % 4
@@ -141,7 +141,7 @@ def test_relations_have_colours_of_their_own_before_grey_ones(tmp_path: Path) ->
             maps, group_S, ["Binds_to", "Is_not", "Treats"], tmp_path / "new" / "map.png"
         )
     )
-    colours = {
+    colors = {
         tuple(int(round(255 * part)) for part in pixel[:3])
         for pixel in picture.reshape(-1, picture.shape[2])
     }
@@ -150,7 +150,7 @@ def test_relations_have_colours_of_their_own_before_grey_ones(tmp_path: Path) ->
         (0xE6, 0x9F, 0x00),
         (0x00, 0x9E, 0x73),
         (0xCC, 0xCC, 0xCC),
-    } <= colours
+    } <= colors
     one = imread(
         plot_relation_maps({"MTB": maps["MTB"]}, group_S, ["a", "b", "c"], tmp_path / "one.png")
     )

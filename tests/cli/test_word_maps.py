@@ -232,8 +232,8 @@ def test_the_command_draws_three_panels_and_writes_where_each_point_lies(
     assert positions[0] != positions[1]
     assert len(lines) == len(of_pairs) + 2 * len(tagged)
     figure = imread(drawn / "word_maps.png")[..., :3]
-    for colour in ("#CCCCCC", *COLORS[: len(names) - 1]):
-        assert (np.abs(figure - to_rgb(colour)).max(axis=-1) < 0.01).any()
+    for color in ("#CCCCCC", *COLORS[: len(names) - 1]):
+        assert (np.abs(figure - to_rgb(color)).max(axis=-1) < 0.01).any()
 
 
 @pytest.mark.parametrize(

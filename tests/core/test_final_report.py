@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raybio.core.final_report import FinalReport, LabelledMap, UnitScores
+from raybio.core.final_report import FinalReport, LabeledMap, UnitScores
 
 SCORES = {
     "chance": {"test": {"f1": {"value": 0.1}}},
@@ -17,13 +17,13 @@ SCORES = {
 
 def report() -> FinalReport:
     units = UnitScores(np.arange(2), {"f1": np.array([0.6, 1.0])})
-    points = LabelledMap(np.array([[0.5, 1.0], [2.0, 3.0]], np.float32), ["human", "yeast"])
+    points = LabeledMap(np.array([[0.5, 1.0], [2.0, 3.0]], np.float32), ["human", "yeast"])
     return FinalReport(
         scores=SCORES,
         spread={"initial": {"spread/mean_cosine": 0.5}, "trained": {"spread/mean_cosine": 0.1}},
         unit_scores={"test": units},
         embedding_map=points,
-        details={"rules": {"trained": {"neighbours": 5}}},
+        details={"rules": {"trained": {"neighbors": 5}}},
     )
 
 
@@ -31,7 +31,7 @@ def test_the_json_holds_details_next_to_the_scores_and_no_unit_scores() -> None:
     assert report().to_json() == {
         "scores": SCORES,
         "spread": {"initial": {"spread/mean_cosine": 0.5}, "trained": {"spread/mean_cosine": 0.1}},
-        "rules": {"trained": {"neighbours": 5}},
+        "rules": {"trained": {"neighbors": 5}},
         "embedding_map": {"positions": [[0.5, 1.0], [2.0, 3.0]], "groups": ["human", "yeast"]},
     }
 

@@ -70,7 +70,7 @@ EXPORTS: dict[str, Callable[[Path], None]] = {
     "protein mean": lambda folder: protein(folder, "tape", "mean"),
     "esm": lambda folder: protein(folder, "esm", "mean"),
     "text cls": lambda folder: text(folder, pooling="cls"),
-    "text mean": lambda folder: text(folder, pooling="mean", normalise=True),
+    "text mean": lambda folder: text(folder, pooling="mean", normalize=True),
     "roberta": lambda folder: text(folder, "roberta"),
     "electra": lambda folder: text(folder, "electra"),
     "mpnet": lambda folder: text(folder, "mpnet"),

@@ -72,7 +72,7 @@ def read(source: str, **settings) -> SentenceFolder:
 def test_a_plain_checkpoint_is_no_sentence_transformers_folder(tmp_path):
     assert read_sentence_folder(save_tiny(tmp_path), "main") is None
     encoder = build_text_encoder(TextEncoderConfig(source=str(tmp_path)), seed=0)
-    assert (encoder.pooling, encoder.is_normalised) == ("mean", False)
+    assert (encoder.pooling, encoder.is_normalized) == ("mean", False)
 
 
 def test_version_2_with_the_transformer_in_a_folder_of_its_own(tmp_path):
@@ -87,7 +87,7 @@ def test_version_2_with_the_transformer_in_a_folder_of_its_own(tmp_path):
     source = write(tmp_path, files)
     assert read(source) == SentenceFolder("0_Transformer", "mean", True, 9, True)
     encoder = build_text_encoder(TextEncoderConfig(source=source, max_length="auto"), seed=0)
-    assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens) == ("mean", True, 9)
+    assert (encoder.pooling, encoder.is_normalized, encoder.max_tokens) == ("mean", True, 9)
 
 
 def test_version_6_with_its_new_names(tmp_path):
@@ -126,17 +126,17 @@ def test_what_the_installed_version_writes_is_read_and_gives_its_embeddings(tmp_
     from sentence_transformers.models import Normalize, Pooling, Transformer
 
     source = save_tiny(tmp_path / "raw")
-    for mode, is_normalised in (("mean", True), ("cls", False)):
+    for mode, is_normalized in (("mean", True), ("cls", False)):
         transformer = Transformer(source, max_seq_length=20)
-        head = [Pooling(32, pooling_mode=mode)] + ([Normalize()] if is_normalised else [])
+        head = [Pooling(32, pooling_mode=mode)] + ([Normalize()] if is_normalized else [])
         model = library.SentenceTransformer(modules=[transformer, *head], device="cpu")
         model.save(str(tmp_path / mode), create_model_card=False)
         encoder = build_text_encoder(
             TextEncoderConfig(source=str(tmp_path / mode), max_length="auto"), seed=0
         )
-        assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens) == (
+        assert (encoder.pooling, encoder.is_normalized, encoder.max_tokens) == (
             mode,
-            is_normalised,
+            is_normalized,
             20,
         )
         expected = torch.from_numpy(model.encode(SENTENCES))
@@ -181,7 +181,7 @@ def test_the_length_may_stand_in_a_file_of_an_older_name(tmp_path):
 def test_unsupported_modules_are_refused_by_name(kinds, named, tmp_path):
     source = folder_with(tmp_path, *kinds) if kinds else write(tmp_path, {"modules.json": []})
     with pytest.raises(
-        ConfigError, match=f"{named}.*set encoder.pooling and encoder.normalise to take its"
+        ConfigError, match=f"{named}.*set encoder.pooling and encoder.normalize to take its"
     ):
         read_sentence_folder(source, "main")
 
@@ -277,18 +277,18 @@ def test_a_transformer_can_be_read_without_the_modules_after_it(tmp_path):
         tmp_path, "Transformer", "Pooling", "Dense", sentence_bert_config={"max_seq_length": 11}
     )
     assert read(source, with_head=False) == SentenceFolder("", None, False, 11, False)
-    config = TextEncoderConfig(source=source, pooling="cls", normalise=True, max_length="auto")
+    config = TextEncoderConfig(source=source, pooling="cls", normalize=True, max_length="auto")
     encoder = build_text_encoder(config, seed=0)
-    assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens) == ("cls", True, 11)
+    assert (encoder.pooling, encoder.is_normalized, encoder.max_tokens) == ("cls", True, 11)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("is_normalised", [False, True])
-def test_a_written_folder_is_read_back(pooling, is_normalised, tmp_path):
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_a_written_folder_is_read_back(pooling, is_normalized, tmp_path):
     write_sentence_files(
-        tmp_path, width=32, pooling=pooling, max_tokens=99, is_normalised=is_normalised
+        tmp_path, width=32, pooling=pooling, max_tokens=99, is_normalized=is_normalized
     )
-    assert read(str(tmp_path)) == SentenceFolder("", pooling, is_normalised, 99, False)
+    assert read(str(tmp_path)) == SentenceFolder("", pooling, is_normalized, 99, False)
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason=WHY_NOT)
@@ -307,7 +307,7 @@ for place in sys.argv[1:]:
         config = TextEncoderConfig(source=source, revision=revision, max_length="auto")
         encoder = build_text_encoder(config, seed=1)
         weights = weights_digest(encoder.model.state_dict().items())
-        print(encoder.pooling, encoder.is_normalised, encoder.max_tokens, weights)
+        print(encoder.pooling, encoder.is_normalized, encoder.max_tokens, weights)
     except ConfigError as error:
         print("ConfigError:", error)
 """
@@ -358,7 +358,7 @@ def test_a_hub_id_works_like_a_folder_and_later_from_the_cache(tmp_path):
     assert sentence == by_commit
     assert plain.startswith("mean False 64 ")
     assert sentence.split()[-1] == plain.split()[-1]
-    assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens) == ("cls", True, 9)
+    assert (encoder.pooling, encoder.is_normalized, encoder.max_tokens) == ("cls", True, 9)
     assert "Dense is not supported" in dense
     assert unknown.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
     lines, warnings = load([*places, "tiny/other@main"], tmp_path / "cache", None)

@@ -63,7 +63,7 @@ def test_a_setting_that_contradicts_the_source_wins_with_one_warning(
     tmp_path: Path, caplog
 ) -> None:
     source = folder_that_says("mean", tmp_path)
-    config = ClsTextEncoderConfig(source=source, pooling="cls", normalise=False)
+    config = ClsTextEncoderConfig(source=source, pooling="cls", normalize=False)
     for _ in range(2):  # a run builds its encoder again for its final evaluation
         assert build_text_encoder(config, seed=0).pooling == "cls"
     (only,) = warned(caplog)
@@ -77,11 +77,11 @@ def test_a_setting_takes_the_transformer_of_a_folder_that_pools_in_another_way(
 ) -> None:
     source = folder_that_says("mean", tmp_path)
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "max"}))
-    config = ClsTextEncoderConfig(source=source, pooling="cls", normalise=False)
+    config = ClsTextEncoderConfig(source=source, pooling="cls", normalize=False)
     assert build_text_encoder(config, seed=0).pooling == "cls"
     assert warned(caplog) == []
     with pytest.raises(ConfigError, match="its Pooling is max"):
-        build_text_encoder(ClsTextEncoderConfig(source=source, normalise=False), seed=0)
+        build_text_encoder(ClsTextEncoderConfig(source=source, normalize=False), seed=0)
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ def test_mean_pooling_counts_special_tokens_and_cls_takes_the_first():
             torch.testing.assert_close(encoded.embedding_RD[number], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_normalised_embedding_has_length_one_and_the_direction_of_the_other():
-    plain, unit = (embed(scratch(normalise=normalise), SENTENCES) for normalise in ("auto", True))
+def test_a_normalized_embedding_has_length_one_and_the_direction_of_the_other():
+    plain, unit = (embed(scratch(normalize=normalize), SENTENCES) for normalize in ("auto", True))
     length = (plain**2).sum(1, keepdims=True) ** 0.5
     torch.testing.assert_close(
         torch.from_numpy(plain / length), torch.from_numpy(unit), rtol=1e-5, atol=1e-6
@@ -238,17 +238,17 @@ def test_a_length_that_no_source_states_must_be_set(tmp_path):
 
 def test_the_configuration_reads_words_and_numbers_from_the_command_line():
     config = override_all(
-        TextEncoderConfig(), {"max_length": "auto", "normalise": "true", "pooling": "cls"}
+        TextEncoderConfig(), {"max_length": "auto", "normalize": "true", "pooling": "cls"}
     )
-    assert (config.max_length, config.normalise, config.pooling) == ("auto", True, "cls")
-    config = override_all(config, {"max_length": "256", "normalise": "auto"})
-    assert (config.max_length, config.normalise) == (256, "auto")
+    assert (config.max_length, config.normalize, config.pooling) == ("auto", True, "cls")
+    config = override_all(config, {"max_length": "256", "normalize": "auto"})
+    assert (config.max_length, config.normalize) == (256, "auto")
     assert all(field.meaning for field in fields(TextEncoderConfig))
     for wrong in (
         {"max_length": "2"},
         {"max_length": "all"},
         {"width": "30"},
-        {"normalise": "maybe"},
+        {"normalize": "maybe"},
     ):
         with pytest.raises(ConfigError):
             override_all(TextEncoderConfig(), wrong)
@@ -308,7 +308,7 @@ def test_embeddings_of_minilm_are_those_of_sentence_transformers():
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = str(minilm_folder())
     encoder = build_text_encoder(TextEncoderConfig(source=folder, max_length="auto"), seed=0)
-    assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens, encoder.width) == (
+    assert (encoder.pooling, encoder.is_normalized, encoder.max_tokens, encoder.width) == (
         "mean",
         True,
         256,

@@ -28,7 +28,7 @@ KINDS = [("mean", False), ("mean", True), ("cls", False), ("cls", True)]
 TEXTS = [text for text in SENTENCES if text]
 
 
-def tiny_encoder(pooling="mean", normalise=False, max_length=12):
+def tiny_encoder(pooling="mean", normalize=False, max_length=12):
     config = TextEncoderConfig(
         num_layers=2,
         width=32,
@@ -36,7 +36,7 @@ def tiny_encoder(pooling="mean", normalise=False, max_length=12):
         ffn_width=48,
         max_length=32,
         pooling=pooling,
-        normalise=normalise,
+        normalize=normalize,
     )
     encoder = build_text_encoder(config, seed=0, count_by_word=COUNT_BY_WORD)
     encoder.max_tokens = max_length
@@ -61,13 +61,13 @@ def test_sentence_transformers_gives_the_same_embeddings_and_so_does_the_code_in
         np.testing.assert_allclose(embedding_RD, expected_RD, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("pooling", "normalise"), KINDS)
-def test_an_export_is_a_source_for_the_next_run(pooling, normalise, tmp_path):
-    encoder = tiny_encoder(pooling, normalise)
+@pytest.mark.parametrize(("pooling", "normalize"), KINDS)
+def test_an_export_is_a_source_for_the_next_run(pooling, normalize, tmp_path):
+    encoder = tiny_encoder(pooling, normalize)
     encoder.learn_temperature(0.05)
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
     again = build_text_encoder(TextEncoderConfig(source=str(folder), max_length="auto"), seed=1)
-    assert (again.pooling, again.is_normalised, again.max_tokens) == (pooling, normalise, 12)
+    assert (again.pooling, again.is_normalized, again.max_tokens) == (pooling, normalize, 12)
     assert weights_digest(again.model.state_dict().items()) == weights_digest(
         encoder.model.state_dict().items()
     )
@@ -75,9 +75,9 @@ def test_an_export_is_a_source_for_the_next_run(pooling, normalise, tmp_path):
     assert again.mask_head is None
     np.testing.assert_allclose(embed(again, TEXTS), embed(encoder, TEXTS), rtol=1e-5, atol=1e-6)
     longer = build_text_encoder(
-        TextEncoderConfig(source=str(folder), pooling="cls", normalise=False), seed=1
+        TextEncoderConfig(source=str(folder), pooling="cls", normalize=False), seed=1
     )
-    assert (longer.pooling, longer.is_normalised, longer.max_tokens) == ("cls", False, 32)
+    assert (longer.pooling, longer.is_normalized, longer.max_tokens) == ("cls", False, 32)
 
 
 @pytest.mark.parametrize("architecture", ["roberta", "mpnet", "electra"])
@@ -160,7 +160,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_head_of_masked_language_modelling_is_exported_and_resumed(tmp_path):
+def test_the_head_of_masked_language_modeling_is_exported_and_resumed(tmp_path):
     encoder = tiny_encoder()
     encoder.add_mask_head(TextEncoderConfig(), seed=3)
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)

@@ -107,7 +107,7 @@ def test_all_texts_at_once_give_the_tokens_of_one_text_at_a_time(max_length, sid
     texts = SENTENCES * 3 + ["[MASK] and [PAD] in a text", "naïve\u00a0Å\u200d\n\tx"]
     for tokenizer in some_tokenizers():
         tokenizer.truncation_side = side
-        token_T, indptr_R1 = TokenizerSource.of(tokenizer).tokenise(texts, max_length)
+        token_T, indptr_R1 = TokenizerSource.of(tokenizer).tokenize(texts, max_length)
         assert token_T.dtype == np.uint16
         assert indptr_R1.dtype == np.int64
         rows = [row.tolist() for row in np.split(token_T, indptr_R1[1:-1])]
@@ -123,8 +123,8 @@ def test_a_mask_is_kept_wherever_it_stands_in_a_text_that_is_too_long(side):
     for tokenizer in some_tokenizers():
         tokenizer.truncation_side = side
         source = TokenizerSource.of(tokenizer)
-        cut_T, cut_R1 = source.tokenise(texts, 12)
-        kept_T, kept_R1 = source.tokenise([*texts, *SENTENCES], 12, keep_mask=True)
+        cut_T, cut_R1 = source.tokenize(texts, 12)
+        kept_T, kept_R1 = source.tokenize([*texts, *SENTENCES], 12, keep_mask=True)
         cut, kept = (np.split(*pair) for pair in ((cut_T, cut_R1[1:-1]), (kept_T, kept_R1[1:-1])))
         assert sum(source.mask_id not in row for row in cut) > 10
         for text, before, row in zip(texts, cut, kept, strict=False):
@@ -140,22 +140,22 @@ def test_a_mask_is_kept_wherever_it_stands_in_a_text_that_is_too_long(side):
                 here = body.index(source.mask_id)
                 assert here > 0 or whole.index(source.mask_id) == 1
                 assert here < 9 or whole.index(source.mask_id) == len(whole) - 2
-        others = source.tokenise(SENTENCES, 12)[0]
+        others = source.tokenize(SENTENCES, 12)[0]
         assert kept_T[kept_R1[len(texts)] :].tolist() == others.tolist()
 
 
 def test_more_texts_than_are_read_at_once_come_out_in_order():
     source = TokenizerSource.of(tiny_tokenizer())
     texts = [SENTENCES[number % len(SENTENCES)] for number in range(TEXTS_AT_ONCE + 3)]
-    token_T, indptr_R1 = source.tokenise(texts, 16)
+    token_T, indptr_R1 = source.tokenize(texts, 16)
     assert len(indptr_R1) == len(texts) + 1
-    few_T, few_R1 = source.tokenise(texts[TEXTS_AT_ONCE:], 16)
+    few_T, few_R1 = source.tokenize(texts[TEXTS_AT_ONCE:], 16)
     assert token_T[indptr_R1[TEXTS_AT_ONCE] :].tolist() == few_T.tolist()
     assert np.diff(indptr_R1)[TEXTS_AT_ONCE:].tolist() == np.diff(few_R1).tolist()
 
 
 def test_no_texts_give_no_tokens():
-    token_T, indptr_R1 = TokenizerSource.of(tiny_tokenizer()).tokenise([], 16)
+    token_T, indptr_R1 = TokenizerSource.of(tiny_tokenizer()).tokenize([], 16)
     assert token_T.tolist() == []
     assert indptr_R1.tolist() == [0]
 
@@ -163,14 +163,14 @@ def test_no_texts_give_no_tokens():
 def test_a_large_vocabulary_gets_wide_ids():
     words = {f"w{number}": 1 for number in range(70_000)}
     tokenizer = build_word_tokenizer(words, size=70_000)
-    token_T, _ = TokenizerSource.of(tokenizer).tokenise(["w69999 w1"], 16)
+    token_T, _ = TokenizerSource.of(tokenizer).tokenize(["w69999 w1"], 16)
     assert token_T.dtype == np.int32
     assert token_T.tolist() == tokenizer("w69999 w1")["input_ids"]
 
 
 def test_a_length_without_room_for_a_word_is_an_error():
     with pytest.raises(ValueError, match="max_length is 2; want more than the 2 special tokens"):
-        TokenizerSource.of(tiny_tokenizer()).tokenise(["x"], 2)
+        TokenizerSource.of(tiny_tokenizer()).tokenize(["x"], 2)
 
 
 def test_a_source_survives_pickling_and_knows_the_special_tokens():
@@ -179,21 +179,21 @@ def test_a_source_survives_pickling_and_knows_the_special_tokens():
     assert again == source
     assert (again.pad_id, again.mask_id, again.special_ids) == (0, 4, (0, 1, 2, 3, 4))
     assert again.vocabulary_size == len(tiny_tokenizer())
-    assert again.tokenise(SENTENCES, 16)[0].tolist() == source.tokenise(SENTENCES, 16)[0].tolist()
+    assert again.tokenize(SENTENCES, 16)[0].tolist() == source.tokenize(SENTENCES, 16)[0].tolist()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_after_parallel_tokenising_tokenises_silently_and_without_transformers():
+def test_a_fork_after_parallel_tokenizing_tokenizes_silently_and_without_transformers():
     program = (
         "import os, sys\n"
         "from raybio.encoders.tokenization import TokenizerSource\n"
         "source, texts = TokenizerSource(sys.stdin.read(), 0, 4, (0, 1, 2, 3, 4), 100), ['some "
         "words', 'x'] * 50\n"
         "assert 'transformers' not in sys.modules\n"
-        "expected = source.tokenise(texts, 16)[0].tolist()\n"
+        "expected = source.tokenize(texts, 16)[0].tolist()\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
-        "    os._exit(0 if source.tokenise(texts, 16)[0].tolist() == expected else 1)\n"
+        "    os._exit(0 if source.tokenize(texts, 16)[0].tolist() == expected else 1)\n"
         "assert os.waitpid(pid, 0)[1] == 0\n"
     )
     source = TokenizerSource.of(tiny_tokenizer())
@@ -216,5 +216,5 @@ def test_a_fork_after_parallel_tokenising_tokenises_silently_and_without_transfo
 @pytest.mark.skipif(minilm_folder() is None, reason=WHY_NOT)
 def test_the_padding_in_minilms_own_file_is_not_applied():
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
-    _, indptr_R1 = TokenizerSource.of(tokenizer).tokenise(["asthma"], 128)
+    _, indptr_R1 = TokenizerSource.of(tokenizer).tokenize(["asthma"], 128)
     assert indptr_R1.tolist() == [0, 3]

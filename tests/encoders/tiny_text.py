@@ -102,7 +102,7 @@ def _padded_with_one() -> PreTrainedTokenizerFast:
 
 
 def batch_of(encoder: TextEncoder, texts: list[str]) -> TokenBatch:
-    token_T, indptr_R1 = TokenizerSource.of(encoder.tokenizer).tokenise(texts, encoder.max_tokens)
+    token_T, indptr_R1 = TokenizerSource.of(encoder.tokenizer).tokenize(texts, encoder.max_tokens)
     labels = np.full(len(token_T), IGNORED_LABEL)
     return TokenBatch.from_arrays({"token_T": token_T, "indptr_R1": indptr_R1, "label_T": labels})
 

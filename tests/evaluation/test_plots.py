@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from raybio.evaluation.figures import (
     GREY,
     background_last,
-    labelled_scatter,
+    labeled_scatter,
     new_figure,
     style_of,
 )
@@ -41,7 +41,7 @@ def test_a_run_without_reports_gets_no_plots(tmp_path: Path) -> None:
     assert plot_run([], tmp_path) == []
 
 
-def test_a_map_of_more_groups_than_colours_is_drawn(tmp_path: Path) -> None:
+def test_a_map_of_more_groups_than_colors_is_drawn(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = plot_embedding_map(
         rng.normal(size=(200, 2)), [str(n % 40) for n in range(200)], tmp_path / "map.png"
@@ -53,7 +53,7 @@ def test_points_of_no_group_are_grey_and_last_in_the_legend() -> None:
     axes = new_figure(4, 4).subplots()
     position_S2 = np.arange(12.0).reshape(6, 2)
     group_S = np.array([0, 1, -1, 1, 2, 1])
-    labelled_scatter(axes, position_S2, group_S, ["binds", "treats"], background_label="none")
+    labeled_scatter(axes, position_S2, group_S, ["binds", "treats"], background_label="none")
     background, *groups = axes.collections
     np.testing.assert_array_equal(background.get_offsets(), position_S2[[2, 4]])
     np.testing.assert_array_equal(groups[1].get_offsets(), position_S2[[1, 3, 5]])

@@ -151,9 +151,9 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
         assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
         assert entry.is_untuned == (entry.row == "untuned")
         assert not entry.is_done
-        entry.keep(FoldScores({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}))
+        entry.keep(FoldScores({"ner_f1": entry.fold / 10}, {"num_tag_neighbors": 7}))
     assert [entry.known() for entry in entries] == [
-        FoldScores({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}) for entry in entries
+        FoldScores({"ner_f1": entry.fold / 10}, {"num_tag_neighbors": 7}) for entry in entries
     ]
     assert len({entry.path for entry in entries}) == len(entries)
     last = fold_evaluations(
@@ -173,7 +173,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
 def last_training(tmp_path, name="cldr-1", **settings):
     """Of a model on fold 1, for 5 steps; its folder is made."""
     store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
-    rule = {"pair_neighbours": 3, "tag_neighbours": 9, "probe_positive_weight": 4.0}
+    rule = {"num_pair_neighbors": 3, "num_tag_neighbors": 9, "probe_positive_weight": 4.0}
     config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
     run = RunSpec(
         method="relation_graphs",
@@ -191,7 +191,7 @@ def last_training(tmp_path, name="cldr-1", **settings):
 
 def test_a_last_training_has_nothing_left_to_choose(tmp_path):
     choices = {
-        "evaluation.pair_neighbours": (1, 3),
+        "evaluation.num_pair_neighbors": (1, 3),
         "schedule.early_stopping_metric": "val/log_likelihood",
     }
     config = last_training(tmp_path, **choices).run.config

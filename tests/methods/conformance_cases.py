@@ -63,7 +63,7 @@ def names_that_come_first(store: ClozeStore) -> float:
 
 
 def votes_of_the_first(store: TopicStore) -> float:
-    """Accuracy of leave-one-out neighbours where all nodes are equally near: everyone asks the first three others."""
+    """Accuracy of leave-one-out neighbors where all nodes are equally near: everyone asks the first three others."""
     label_N = synthetic_graph(store, SyntheticConfig(num_nodes=40)).label_N
     nearest = [[other for other in range(4) if other != node][:3] for node in range(len(label_N))]
     votes = [np.bincount(label_N[near]).argmax() for near in nearest]
@@ -135,7 +135,7 @@ CASES = {
         overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 32, "input.mask_rate": 0.05}
         | BY_COSINE,
         learned=("nodes", "accuracy"),
-        # All nodes tie: the neighbours of each are the first ones.
+        # All nodes tie: the neighbors of each are the first ones.
         constant=("nodes", "accuracy", votes_of_the_first),
     ),
     "finetune": Case(
@@ -227,7 +227,7 @@ CASES = {
             "optim.warmup_ratio": 0.0,
         },
         store="tiny_documents",
-        # One nearest neighbour finds each document among the training ones by itself.
+        # One nearest neighbor finds each document among the training ones by itself.
         overfit={
             "schedule.max_steps": 250,
             "plan.global_batch_rows": 16,

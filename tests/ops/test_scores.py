@@ -11,7 +11,7 @@ from torch import Tensor
 from raybio.ops import scores as module
 from raybio.ops.rank_counts import count_ranks
 from raybio.ops.scores import check_finite, scorer
-from raybio.ops.similarity import normalise
+from raybio.ops.similarity import normalize
 from tests.paths import ROOT
 
 METRICS = ("euclidean", "cosine", "dot")
@@ -28,7 +28,7 @@ def whole_scores(anchor_ND: Tensor, candidate_MD: Tensor, metric: str) -> Tensor
     else:
         if metric == "cosine":
             is_zero = (both == 0).all(1, keepdim=True)
-            both = torch.cat([normalise(both), is_zero.double()], dim=1)
+            both = torch.cat([normalize(both), is_zero.double()], dim=1)
         both = both - both.median(0).values
         square = both.square().sum(1)
         size = square[:num, None] + square[num:]

@@ -96,7 +96,7 @@ def column(out: Path) -> np.ndarray:
 def test_a_model_embeds_as_it_was_trained_whatever_the_system(
     name: str, tmp_path: Path, sequences: list[str], request: pytest.FixtureRequest
 ) -> None:
-    """Pooling, length and normalisation come from the folder: those of each system's own
+    """Pooling, length and normalization come from the folder: those of each system's own
     encoder.
     """
     config = tiny_config(name)
@@ -157,7 +157,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
     ):
         model_of_folder(tmp_path)
     model = model_of_folder(tmp_path, "mean")
-    assert (model.reads, model.pooling, model.is_normalised) == (reads, "mean", False)
+    assert (model.reads, model.pooling, model.is_normalized) == (reads, "mean", False)
     if reads == "proteins":
         assert model.max_tokens == 40  # of 48 positions: what the tokenizer says
     np.testing.assert_allclose(
@@ -231,7 +231,7 @@ def test_every_protein_gets_the_embedding_that_its_encoder_gives(
 def test_every_text_gets_the_embedding_that_its_encoder_gives(tmp_path: Path) -> None:
     sizes = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_length": 12}
     encoder = build_text_encoder(
-        TextEncoderConfig(**sizes, pooling="mean", normalise=True),
+        TextEncoderConfig(**sizes, pooling="mean", normalize=True),
         seed=0,
         count_by_word=COUNT_BY_WORD,
     )
@@ -430,6 +430,6 @@ def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_mess
         outs.append(tmp_path / f"{number}.parquet")
         done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", outs[-1].name)
         assert done.returncode == 0, done.stderr[-3000:]
-        assert "mean over residues, inputs cut to 40 tokens, not normalised" in done.stdout
+        assert "mean over residues, inputs cut to 40 tokens, not normalized" in done.stdout
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("no.parquet")]

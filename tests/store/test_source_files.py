@@ -41,7 +41,7 @@ EACH = pytest.mark.parametrize(("read", "content"), READERS.values(), ids=READER
 
 
 @EACH
-def test_gzip_is_recognised_by_its_content(read, content, tmp_path):
+def test_gzip_is_recognized_by_its_content(read, content, tmp_path):
     (tmp_path / "plain.gz").write_bytes(content)
     (tmp_path / "packed").write_bytes(gzip.compress(content))
     assert read(tmp_path / "plain.gz") == read(tmp_path / "packed")

@@ -51,7 +51,7 @@ def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(
     assert weights_hash(resumed.model) == weights_hash(unbroken.model)
 
 
-def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_refused(
+def test_optimizer_state_is_saved_under_parameter_names_and_another_model_is_refused(
     tmp_path: Path,
 ) -> None:
     state = new_state()
@@ -218,7 +218,7 @@ def test_a_checkpoint_older_than_a_setting_is_taken_with_its_default_and_no_othe
         CheckpointStore(tmp_path).load_newest(Newer(added=4), DATA)
 
 
-def test_an_optimiser_saved_before_groups_had_their_own_rates_resumes(tmp_path: Path) -> None:
+def test_an_optimizer_saved_before_groups_had_their_own_rates_resumes(tmp_path: Path) -> None:
     state, resumed = new_state(), new_state(5)
     train(state, range(3))
     for group in state.optimizer.param_groups:

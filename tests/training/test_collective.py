@@ -185,7 +185,7 @@ def test_a_single_process_gathers_its_own_rows_with_their_gradient() -> None:
     assert torch.equal(total, row_ND) and not total.requires_grad
 
 
-def test_a_process_group_without_initialisation_says_what_to_call() -> None:
+def test_a_process_group_without_initialization_says_what_to_call() -> None:
     assert not dist.is_initialized()
     with pytest.raises(ClusterError, match="init_process_group"):
         ProcessGroup()

@@ -1,4 +1,4 @@
-"""The optimiser, its schedule and clipping."""
+"""The optimizer, its schedule and clipping."""
 
 import math
 

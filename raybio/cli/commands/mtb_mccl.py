@@ -30,7 +30,7 @@ COUNTS = PairCountConfig()
 COUNT_HELP = meanings(PairCountConfig)
 DEV_SHARE = (
     "instead of --dev: share of the --input documents with relations that becomes dev, drawn by "
-    "document id; documents without relations stay in training, since they may be unlabelled"
+    "document id; documents without relations stay in training, since they may be unlabeled"
 )
 
 
@@ -44,7 +44,7 @@ def relations(
     """Extract relations between entities: F1 with intervals, by relation, and confusions."""
     if split not in ("dev", "test"):
         raise ConfigError(
-            f"--split: got {split!r}, want dev or test; the model's neighbours are training pairs"
+            f"--split: got {split!r}, want dev or test; the model's neighbors are training pairs"
         )
     if out is not None:
         check_writable_file(out)
@@ -245,7 +245,7 @@ def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
 
     opened = open_store(store, DocumentStore)
     if len(opened.relation_names) < 2:
-        raise ConfigError(f"--store {store}: its documents have no relations; want labelled ones")
+        raise ConfigError(f"--store {store}: its documents have no relations; want labeled ones")
     for split in splits:
         if not len(opened.split_rows(split)):
             raise ConfigError(

@@ -42,7 +42,7 @@ def entities_relations(
     intervals = scores.intervals()
     knn = scores.settings
     described = (
-        f"{knn.pair_neighbours} neighbors vote on pairs, {knn.tag_neighbours} on tags; a "
+        f"{knn.num_pair_neighbors} neighbors vote on pairs, {knn.num_tag_neighbors} on tags; a "
         f"related pair has weight {knn.probe_positive_weight:g} in the linear probe"
     )
     title = f"relations by {relations}, entities by {entities}, {store}"

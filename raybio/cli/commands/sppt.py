@@ -40,7 +40,7 @@ def link_samples(
     trials: Annotated[int, typer.Option(min=1, help="number of test graphs")] = 5,
     samples: Annotated[int, typer.Option(min=1, help="samples of each test graph")] = 100,
     nodes: Annotated[
-        int, typer.Option(min=1, help="nodes drawn for a sample; their neighbours are added")
+        int, typer.Option(min=1, help="nodes drawn for a sample; their neighbors are added")
     ] = 200,
     seed: Annotated[int, typer.Option(min=0, help="seed of test graphs and samples")] = 0,
     out: ScoresFile = None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raybio.core.batch import IGNORED_LABEL
-from raybio.encoders.tokenization import Tokenise
+from raybio.encoders.tokenization import Tokenize
 from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.plan import PairPlan, StepPairs, cached_plan
 from raybio.methods.biostransformers.store import ArticleStore
@@ -25,7 +25,7 @@ class PairCollate:
         store: texts and terms.
         plan_config: choice of the pairs.
         text_config: maximum length of a text in characters.
-        tokenise: the encoder's tokenizer.
+        tokenize: the encoder's tokenizer.
         seed: the run's seed.
         with_reverse: whether the loss also ranks texts for terms.
     """
@@ -33,7 +33,7 @@ class PairCollate:
     store: ArticleStore
     plan_config: PairPlanConfig
     text_config: TextConfig
-    tokenise: Tokenise
+    tokenize: Tokenize
     seed: int
     with_reverse: bool
 
@@ -46,7 +46,7 @@ class PairCollate:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
         batch = self.plan.rows(step)
         shard = batch.shard(rank, world)
-        token_T, indptr_R1 = self.tokenise(self._texts(shard) + self._terms(shard))
+        token_T, indptr_R1 = self.tokenize(self._texts(shard) + self._terms(shard))
         first = len(batch) * rank // world
         is_own_NG = np.arange(len(batch)) == first + np.arange(len(shard))[:, None]
         ignore_NG = has_term(self.store, shard.article_B, batch.term_B) & ~is_own_NG

@@ -14,7 +14,7 @@ from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder, build_text_encoder
-from raybio.encoders.tokenization import Tokenise, read_texts
+from raybio.encoders.tokenization import Tokenize, read_texts
 from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
 from raybio.methods.biostransformers.store import ArticleStore
@@ -49,12 +49,12 @@ class TermRetrievalEvaluator(Evaluator):
     Attributes:
         config: the run's settings.
         store: articles and terms.
-        tokenise: the encoder's tokenizer.
+        tokenize: the encoder's tokenizer.
     """
 
     config: Config
     store: ArticleStore
-    tokenise: Tokenise
+    tokenize: Tokenize
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
@@ -127,8 +127,8 @@ class TermRetrievalEvaluator(Evaluator):
     def _read_texts(self, row_M: np.ndarray) -> TokenBatch:
         texts = self.store.texts(self.config.query_field, row_M)
         max_characters = self.config.text.max_characters
-        return read_texts([text[:max_characters] for text in texts], self.tokenise)
+        return read_texts([text[:max_characters] for text in texts], self.tokenize)
 
     def _read_terms(self, term_M: np.ndarray) -> TokenBatch:
         names = [self.store.term_names[term].as_py() for term in term_M.tolist()]
-        return read_texts(names, self.tokenise)
+        return read_texts(names, self.tokenize)

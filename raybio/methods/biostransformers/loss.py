@@ -28,7 +28,7 @@ Below it, one candidate dominates the softmax and gradients explode.
 class MultipleNegativesRanking(CouplingObjective):
     """InfoNCE over the pairs of all workers, without false negatives.
 
-    Minimises the mean over pairs i of -log(exp(S_ii) / sum_j exp(S_ij)), S_ij = cos(text_i,
+    Minimizes the mean over pairs i of -log(exp(S_ii) / sum_j exp(S_ij)), S_ij = cos(text_i,
     term_j) / τ. Other terms of text i's own article are left out of the sum. With ``symmetric``
     the loss is the mean of this and of the same with texts and terms exchanged.
 

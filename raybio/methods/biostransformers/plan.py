@@ -37,7 +37,7 @@ CHECK_TAGS = frozenset(
         "Rabbits", "Rats", "Swine", "Young Adult",
     ]
 )  # fmt: skip
-"""Terms that indexers consider for every article, too frequent to characterise one."""
+"""Terms that indexers consider for every article, too frequent to characterize one."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Store of articles: titles and abstracts, the MeSH terms of each, and the validation split.
 
-The store holds texts, not tokens, so that one store serves every encoder. Tokenising a batch takes
+The store holds texts, not tokens, so that one store serves every encoder. Tokenizing a batch takes
 about a hundredth of a training step.
 
 Shape letters: N articles ascending by PMID, T distinct terms ascending by name, E (article, term)

@@ -92,10 +92,10 @@ def build(config: Config, store_path: str | Path) -> System:
     if config.objective.learn_temperature:
         encoder.learn_temperature(config.objective.temperature)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
-    tokenise = partial(tokenizer.tokenise, max_length=encoder.max_tokens)
+    tokenize = partial(tokenizer.tokenize, max_length=encoder.max_tokens)
     with_reverse = config.objective.symmetric
-    collate = PairCollate(store, config.plan, config.text, tokenise, config.seed, with_reverse)
-    evaluator = TermRetrievalEvaluator(config, store, tokenise)
+    collate = PairCollate(store, config.plan, config.text, tokenize, config.seed, with_reverse)
+    evaluator = TermRetrievalEvaluator(config, store, tokenize)
     has_queries = evaluator.has_queries
     if not has_queries and config.schedule.evaluate_every_steps:
         raise DataError(

@@ -14,7 +14,7 @@ import numpy as np
 from raybio.core.batch import IGNORED_LABEL
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
-from raybio.encoders.tokenization import Tokenise
+from raybio.encoders.tokenization import Tokenize
 from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
 from raybio.methods.contrastive_probe.store import ClozeStore
 
@@ -145,14 +145,14 @@ class ClozeCollate:
     Attributes:
         plan: which sentences.
         config: how they are divided.
-        tokenise: the encoder's tokenizer, which cuts to ``config.max_tokens`` and keeps masks.
+        tokenize: the encoder's tokenizer, which cuts to ``config.max_tokens`` and keeps masks.
         mask_token: the tokenizer's mask token.
         seed: the run's seed.
     """
 
     plan: ClozePlan
     config: ClozeConfig
-    tokenise: Tokenise
+    tokenize: Tokenize
     mask_token: str
     seed: int
 
@@ -172,7 +172,7 @@ class ClozeCollate:
         own_R = first + index_R
         # Query i and answer i are ``size`` columns apart.
         positive_R = first + (index_R + size) % max(2 * size, 1)
-        token_T, indptr_R1 = self.tokenise([text_G[column] for column in own_R.tolist()])
+        token_T, indptr_R1 = self.tokenize([text_G[column] for column in own_R.tolist()])
         ignore_RG = (
             (sentence_id_G == sentence_id_G[own_R, None])
             | (text_id_G == text_id_G[own_R, None])

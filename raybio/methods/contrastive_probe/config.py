@@ -159,7 +159,7 @@ class Config(TrainingConfig):
     # Unscaled embeddings, as in the probe: distances of unit vectors would be another protocol.
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
-        normalise=False,
+        normalize=False,
         max_length=50,
     )
     cloze: ClozeConfig = ClozeConfig()
@@ -177,7 +177,7 @@ DEMO = Config(
     encoder=ClsTextEncoderConfig(
         source="scratch",
         pooling="mean",
-        normalise=False,
+        normalize=False,
         num_layers=2,
         width=96,
         num_heads=4,

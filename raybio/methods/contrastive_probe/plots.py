@@ -83,8 +83,8 @@ def plot_expert_scores(count_S2: np.ndarray, scores: Sequence[int], path: Path) 
     axes = figure.subplots()
     axes.imshow(count_S2, cmap="Blues", vmin=0, aspect="auto")
     for (row, column), count in np.ndenumerate(count_S2):
-        colour = "white" if count > 0.6 * count_S2.max() else "black"
-        axes.text(column, row, str(count), ha="center", va="center", color=colour)
+        color = "white" if count > 0.6 * count_S2.max() else "black"
+        axes.text(column, row, str(count), ha="center", va="center", color=color)
     axes.set_xticks([0, 1], ["not gold", "gold"])
     axes.set_yticks(range(len(scores)), [str(score) for score in scores])
     axes.set(ylabel="experts' score")

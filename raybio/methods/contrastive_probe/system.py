@@ -58,8 +58,8 @@ def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
     plan = _checked_plan(config, store)
     max_tokens = config.cloze.max_tokens
     source = TokenizerSource.of(reader.tokenizer)
-    tokenise = partial(source.tokenise, max_length=max_tokens, keep_mask=True)
-    collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
+    tokenize = partial(source.tokenize, max_length=max_tokens, keep_mask=True)
+    collate = ClozeCollate(plan, config.cloze, tokenize, mask_token, config.seed)
     rows = plan.trained_rows
     count = partial(text_lengths, reader=reader, max_length=config.encoder.max_length)
     lengths = [
@@ -103,8 +103,8 @@ def build(config: Config, store_path: str | Path) -> System:
             "want one that has"
         )
     max_length = min(config.cloze.max_tokens, encoder.max_tokens)
-    tokenise = partial(tokenizer.tokenise, max_length=max_length, keep_mask=True)
-    collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
+    tokenize = partial(tokenizer.tokenize, max_length=max_length, keep_mask=True)
+    collate = ClozeCollate(plan, config.cloze, tokenize, mask_token, config.seed)
     evaluator = ProbeEvaluator(config, store, collate)
     has_metrics = bool(store.benchmarks) or config.plan.num_held_out_sentences > 0
     return System(

@@ -53,8 +53,8 @@ class TextEmbedder:
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
         """Return embeddings (N, D) of texts cut to ``max_tokens``, keeping the mask of a query."""
         max_length = min(max_tokens, self.encoder.max_tokens)
-        tokenise = partial(self._tokenizer.tokenise, max_length=max_length, keep_mask=True)
-        token_T, indptr_N1 = tokenise(texts)
+        tokenize = partial(self._tokenizer.tokenize, max_length=max_length, keep_mask=True)
+        token_T, indptr_N1 = tokenize(texts)
         num_known = len(self._row_by_tokens)
         new_texts: list[str] = []
         row_N = []
@@ -66,7 +66,7 @@ class TextEmbedder:
             row_N.append(row)
         new_UD = embed_rows(
             self.encoder,
-            lambda row_M: read_texts([new_texts[row] for row in row_M.tolist()], tokenise),
+            lambda row_M: read_texts([new_texts[row] for row in row_M.tolist()], tokenize),
             np.arange(len(new_texts)),
             self.collective,
             max_tokens=MAX_TOKENS_PER_BATCH,
@@ -92,7 +92,7 @@ def load_embedder(
     settings: dict[str, Any] = {
         "source": model,
         "pooling": pooling or default_pooling(model),
-        "normalise": False,
+        "normalize": False,
         "max_length": max(NAME_TOKENS, QUERY_TOKENS),
         "num_layers_kept": num_layers,
     }

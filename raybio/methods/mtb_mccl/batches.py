@@ -103,7 +103,7 @@ class DocumentBatch(TokenBatch):
 
 
 @dataclass(frozen=True)
-class LabelledDocumentBatch(DocumentBatch):
+class LabeledDocumentBatch(DocumentBatch):
     """One worker's shard of a fine-tuning step.
 
     Attributes:

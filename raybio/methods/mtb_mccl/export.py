@@ -29,7 +29,7 @@ _PAIR_NOTE = (
     "from this folder: `jobs/relation_finetune.py --init .`."
 )
 
-_REFERENCE_NOTE = f"{REFERENCE_SET} holds the labelled pairs that new pairs are compared with."
+_REFERENCE_NOTE = f"{REFERENCE_SET} holds the labeled pairs that new pairs are compared with."
 
 _RELATION_NOTE = (
     "Find relations: `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv`."
@@ -53,7 +53,7 @@ def export_relation_encoder(
         directory: the folder to write.
         card: see ``export_text_encoder``.
         settings: how the encoder reads documents and classifies pairs, as plain JSON.
-        reference: labelled pairs that new pairs are compared with, if any.
+        reference: labeled pairs that new pairs are compared with, if any.
 
     Returns:
         ``directory``.

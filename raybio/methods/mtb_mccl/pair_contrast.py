@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raybio.ops.contrastive import check_temperature
-from raybio.ops.similarity import matmul, normalise
+from raybio.ops.similarity import matmul, normalize
 
 _ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
 
@@ -195,10 +195,10 @@ def contrast_sum(
     check_temperature(temperature)
     used_A = torch.nonzero(has_positive_N)[:, 0]
     rows = block_rows or max(1, _ENTRIES_AT_ONCE // max(len(other_MD), 1))
-    query_AD = normalise(pair_ND)[used_A] / temperature
+    query_AD = normalize(pair_ND)[used_A] / temperature
     return ContrastSum(
         *_BlockedContrast.apply(  # type: ignore[no-untyped-call]
-            query_AD, normalise(other_MD), used_A + offset, relate, by_anchor, rows
+            query_AD, normalize(other_MD), used_A + offset, relate, by_anchor, rows
         )
     )
 

@@ -2,7 +2,7 @@
 
 Each window begins with the sequence's first token and ends with its last one, as in training.
 Between them, windows are equally long and evenly spaced, and overlap as far as needed. The state
-of a token is the mean over its windows; attention rows are summed and renormalised.
+of a token is the mean over its windows; attention rows are summed and renormalized.
 
 Shape letters: R sequences, L padded length, W windows, S padded length of a window, D width,
 H heads, K requested rows, X (row, window) combinations.

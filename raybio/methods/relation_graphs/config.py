@@ -113,12 +113,12 @@ class FoldConfig(BaseConfig):
 class KnnConfig(BaseConfig):
     """Evaluation by kNN and a linear probe; F1 on validation sentences chooses among candidates."""
 
-    pair_neighbours: tuple[Count, ...] = Field(
+    num_pair_neighbors: tuple[Count, ...] = Field(
         (5,),
         min_length=1,
         description="candidate numbers of nearest training pairs that vote on a pair",
     )
-    tag_neighbours: tuple[Count, ...] = Field(
+    num_tag_neighbors: tuple[Count, ...] = Field(
         (7,),
         min_length=1,
         description="candidate numbers of nearest training words that vote on a word's tag",
@@ -150,13 +150,13 @@ class KnnConfig(BaseConfig):
     def first_settings(self) -> "KnnSettings":
         """The first candidates: the only ones if there is nothing to choose."""
         return KnnSettings(
-            self.pair_neighbours[0], self.tag_neighbours[0], self.probe_positive_weights[0]
+            self.num_pair_neighbors[0], self.num_tag_neighbors[0], self.probe_positive_weights[0]
         )
 
     @property
     def has_choice(self) -> bool:
         """Whether validation sentences choose among candidates."""
-        candidates = (self.pair_neighbours, self.tag_neighbours, self.probe_positive_weights)
+        candidates = (self.num_pair_neighbors, self.num_tag_neighbors, self.probe_positive_weights)
         return any(len(values) > 1 for values in candidates)
 
 
@@ -228,7 +228,7 @@ class Config(TrainingConfig):
         if self.data.train_on_validation and wants:
             raise ValueError(
                 "data.train_on_validation is true, and then no sentence is left to choose by; "
-                "want one number each in evaluation.pair_neighbours, tag_neighbours and "
+                "want one number each in evaluation.num_pair_neighbors, num_tag_neighbors and "
                 "probe_positive_weights, schedule.early_stopping_metric=null and "
                 "schedule.evaluate_every_steps=0"
             )
@@ -256,6 +256,6 @@ DEMO = Config(
 class KnnSettings(NamedTuple):
     """Neighbors that vote on a pair and on a tag, and the weight of related pairs in the probe."""
 
-    pair_neighbours: int
-    tag_neighbours: int
+    num_pair_neighbors: int
+    num_tag_neighbors: int
     probe_positive_weight: float

@@ -130,8 +130,8 @@ class EntityRelationEvaluator(Evaluator):
             settings = predictions.best_settings(self.config.evaluation.first_settings)
             values = predictions.scores(settings).values
             metrics |= {name: values[name] for name in LOGGED_SCORES}
-            metrics["pair_neighbours"] = settings.pair_neighbours
-            metrics["tag_neighbours"] = settings.tag_neighbours
+            metrics["num_pair_neighbors"] = settings.num_pair_neighbors
+            metrics["num_tag_neighbors"] = settings.num_tag_neighbors
         return {f"val/{name}": float(value) for name, value in metrics.items()} | validation.spread
 
     def initial_encoder(self) -> Encoder:

@@ -136,7 +136,7 @@ def evaluate_exports(
         pair_model = tag_model = pair_model.untrained(store)
     fold = read_fold(store, pair_model.config.data)
     evaluation = pair_model.config.evaluation.model_copy(
-        update={"tag_neighbours": tag_model.config.evaluation.tag_neighbours}
+        update={"num_tag_neighbors": tag_model.config.evaluation.num_tag_neighbors}
     )
 
     def embed(rows: np.ndarray) -> EmbeddedSentences:

@@ -25,9 +25,9 @@ class GraphEncoder(nn.Module):
     def __init__(self, width: int, *, self_loop: float | None, activation: Activation) -> None:
         """Kaiming-normal weights drawn by torch's generator, biases zero."""
         super().__init__()
-        is_normalised = self_loop is None
+        is_normalized = self_loop is None
         self.convolution = GCNConv(
-            width, width, normalize=is_normalised, add_self_loops=is_normalised
+            width, width, normalize=is_normalized, add_self_loops=is_normalized
         )
         nn.init.kaiming_normal_(self.convolution.lin.weight)
         self.self_loop, self.activation = self_loop, activation

@@ -42,8 +42,8 @@ class KnnPredictions:
 
     def scores(self, settings: KnnSettings) -> EntityRelationScores:
         """Return the scores for some numbers of neighbors."""
-        pairs = self.pairs_by_k[settings.pair_neighbours]
-        return self._scores(pairs, self.tag_W_by_k[settings.tag_neighbours])
+        pairs = self.pairs_by_k[settings.num_pair_neighbors]
+        return self._scores(pairs, self.tag_W_by_k[settings.num_tag_neighbors])
 
     def best_settings(self, first: KnnSettings) -> KnnSettings:
         """Return ``first`` with the numbers of neighbors of the best F1; ties go to the smallest.
@@ -56,8 +56,8 @@ class KnnPredictions:
             k: self._scores(any_pairs, tag_W).values["ner_f1"]
             for k, tag_W in sorted(self.tag_W_by_k.items())
         }
-        best = first._replace(tag_neighbours=max(ner_f1_by_k, key=lambda k: ner_f1_by_k[k]))
-        candidates = [best._replace(pair_neighbours=k) for k in sorted(self.pairs_by_k)]
+        best = first._replace(num_tag_neighbors=max(ner_f1_by_k, key=lambda k: ner_f1_by_k[k]))
+        candidates = [best._replace(num_pair_neighbors=k) for k in sorted(self.pairs_by_k)]
         return max(candidates, key=lambda settings: self.scores(settings).values["re_minus_f1"])
 
     def _scores(self, pairs: Related, tag_W: np.ndarray) -> EntityRelationScores:
@@ -128,14 +128,14 @@ def _predict_pairs(
     """Return the pairs of candidate words that are predicted to be related, by k."""
     pairs = queries.pairs.of_words(torch.from_numpy(is_candidate_W).to(queries.pair_WD.device))
     _, first_PK, second_PK = nearest_pairs(
-        pairs, reference.pairs, k=max(config.pair_neighbours), both_orders=config.both_orders
+        pairs, reference.pairs, k=max(config.num_pair_neighbors), both_orders=config.both_orders
     )
     label_PK = pair_labels(reference.gold, first_PK.cpu().numpy(), second_PK.cpu().numpy())
     word_C = np.flatnonzero(is_candidate_W)
     first_P, second_P = (word_C[end_P.cpu().numpy()] for end_P in pairs.pairs())
     num_labels = int(reference.gold.pairs.label_P.max(initial=0)) + 1
     pairs_by_k = {}
-    for k in config.pair_neighbours:
+    for k in config.num_pair_neighbors:
         label_P = majority_vote(torch.from_numpy(label_PK[:, :k]), num_labels).numpy()
         is_related_P = label_P > 0
         pairs_by_k[k] = Related(
@@ -147,10 +147,12 @@ def _predict_pairs(
 def _predict_tags(
     reference: EmbeddedSentences, queries: EmbeddedSentences, config: KnnConfig, store: WordStore
 ) -> dict[int, np.ndarray]:
-    neighbors = nearest(queries.tag_WD, reference.tag_WD, max(config.tag_neighbours), metric="l2")
+    neighbors = nearest(
+        queries.tag_WD, reference.tag_WD, max(config.num_tag_neighbors), metric="l2"
+    )
     tag_WK = torch.from_numpy(reference.gold.tag_W)[neighbors.index_QK.cpu()]
     num_tags = len(tag_names(store.entity_types))
-    return {k: majority_vote(tag_WK[:, :k], num_tags).numpy() for k in config.tag_neighbours}
+    return {k: majority_vote(tag_WK[:, :k], num_tags).numpy() for k in config.num_tag_neighbors}
 
 
 def _chunk_ends(tag_W: np.ndarray, indptr_S1: np.ndarray) -> np.ndarray:

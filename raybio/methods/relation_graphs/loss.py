@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from raybio.ops.grouped import grouped_logsumexp
-from raybio.ops.similarity import at_least_fp32, normalise
+from raybio.ops.similarity import at_least_fp32, normalize
 
 
 def pairwise_cosine(first_ND: Tensor, second_ND: Tensor) -> Tensor:
     """Return the cosine (N,) of each row with the same row of the other; 0 for a zero vector."""
-    return (normalise(first_ND) * normalise(second_ND)).sum(-1)
+    return (normalize(first_ND) * normalize(second_ND)).sum(-1)
 
 
 def true_graph_loss(
@@ -73,7 +73,7 @@ def same_tag_loss(
     is_positive_WK = exists_WK & (sample_tag_WK == tag_W[:, None])
     is_anchor_W = has_positive(tag_W, sample_WK, sample_tag_WK)
     # All cosines at once: with a few hundred words that is less than gathering 80 vectors for each.
-    cosine_WM = normalise(at_least_fp32(word_WD)) @ normalise(at_least_fp32(other_MD)).T
+    cosine_WM = normalize(at_least_fp32(word_WD)) @ normalize(at_least_fp32(other_MD)).T
     logit_WK = cosine_WM.gather(1, sample_WK.clamp(min=0)) / temperature
     lowest = torch.finfo(logit_WK.dtype).min
     total_W = logit_WK.masked_fill(~exists_WK, lowest).logsumexp(1)

@@ -20,7 +20,7 @@ from raybio.methods.relation_graphs.loss import (
 )
 from raybio.ops.contrastive import equal_rows
 from raybio.ops.grouped import grouped_mean
-from raybio.ops.similarity import normalise
+from raybio.ops.similarity import normalize
 from raybio.training.objectives import CouplingObjective
 
 
@@ -171,7 +171,7 @@ class RelationGraphObjective(CouplingObjective):
         sentences = collective.all_gather(torch.ones_like(batch.word_indptr_R1[:-1]))
         sentence_A = batch.sentence_A + sentences.offset
         sentence_M = collective.all_gather(sentence_A).row_MD
-        cosine_AM = normalise(similarities.text_AD) @ normalise(gathered.row_MD).T
+        cosine_AM = normalize(similarities.text_AD) @ normalize(gathered.row_MD).T
         return cosine_AM.masked_fill(sentence_A[:, None] == sentence_M, -torch.inf)
 
     def _over_sentences(

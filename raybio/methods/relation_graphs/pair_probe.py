@@ -22,7 +22,7 @@ def fit_pair_classifier(
     """Fit logistic regression on the concatenations of all pairs, to its optimum.
 
     Least is the sum of the pairs' losses over P, those of related pairs times ``positive_weight``,
-    + l2 / 2 |weight|^2 of standardised columns; scikit-learn's C is 1 / (l2 P). An iteration costs
+    + l2 / 2 |weight|^2 of standardized columns; scikit-learn's C is 1 / (l2 P). An iteration costs
     O(W D + P), memory is three times the words' and some numbers a pair.
 
     Args:
@@ -45,8 +45,8 @@ def fit_pair_classifier(
     num_pairs = len(first_P)
     width = row_WD.shape[1]
     label_P = is_related_P.to(row_WD.dtype)
-    first_WD, first_mean_D, first_scale_D, first_DD = _standardised(row_WD, first_P)
-    second_WD, second_mean_D, second_scale_D, second_DD = _standardised(row_WD, second_P)
+    first_WD, first_mean_D, first_scale_D, first_DD = _standardized(row_WD, first_P)
+    second_WD, second_mean_D, second_scale_D, second_DD = _standardized(row_WD, second_P)
     positive = row_WD.new_tensor(positive_weight)
     weight_P = torch.where(is_related_P, positive, 1.0) / num_pairs
 
@@ -91,14 +91,14 @@ def pair_logits(words: WordPairs, weight_2D: Tensor, bias: Tensor) -> Tensor:
     return logit_W2[first_P, 0] + logit_W2[second_P, 1] + bias
 
 
-def _standardised(row_WD: Tensor, word_P: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return words standardised over pairs (constant columns 0), means, factors and covariance."""
+def _standardized(row_WD: Tensor, word_P: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return words standardized over pairs (constant columns 0), means, factors and covariance."""
     times_W = torch.bincount(word_P, minlength=len(row_WD)).to(row_WD.dtype) / len(word_P)
     mean_D = matmul(times_W.double(), row_WD.double()).to(row_WD.dtype)
-    centred_WD = row_WD - mean_D
-    std_D = matmul(times_W, centred_WD.square()).sqrt()
+    centered_WD = row_WD - mean_D
+    std_D = matmul(times_W, centered_WD.square()).sqrt()
     scale_D = torch.where(std_D > 1e-6 * mean_D.abs(), 1 / std_D, 0.0)
-    standard_WD = centred_WD.mul_(scale_D)
+    standard_WD = centered_WD.mul_(scale_D)
     return standard_WD, mean_D, scale_D, matmul(standard_WD.T * times_W, standard_WD)
 
 

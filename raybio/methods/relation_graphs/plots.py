@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from raybio.evaluation.figures import background_last, labelled_scatter, new_figure, save_figure
+from raybio.evaluation.figures import background_last, labeled_scatter, new_figure, save_figure
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_map import Panel
 
 
 def plot_word_maps(panels: Sequence[Panel], path: Path) -> Path:
-    """Draw one panel per map: a colour and marker per label, the first label in grey behind.
+    """Draw one panel per map: a color and marker per label, the first label in grey behind.
 
     Args:
         panels: the maps.
@@ -23,7 +23,7 @@ def plot_word_maps(panels: Sequence[Panel], path: Path) -> Path:
     for axes, panel in zip(all_axes, panels, strict=True):
         background, *labels = panel.points.labels
         group_S = panel.points.label_S - 1
-        labelled_scatter(axes, panel.position_S2, group_S, labels, background_label=background)
+        labeled_scatter(axes, panel.position_S2, group_S, labels, background_label=background)
         axes.set_title(panel.name, fontsize=10)
         axes.legend(
             *background_last(axes),

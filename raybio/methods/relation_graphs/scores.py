@@ -177,7 +177,7 @@ class EntityRelationScores:
     def unit_scores(self) -> UnitScores:
         """What each sentence adds to each value, by which finished runs are tested in pairs.
 
-        Linearised at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
+        Linearized at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
         sentences is the value.
         """
         num_sentences = len(self.entity_SA3)

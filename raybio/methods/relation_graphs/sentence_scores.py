@@ -72,8 +72,8 @@ def score_sentences(
         settings: the chosen ones.
     """
     chosen = {
-        "pair_neighbours": (settings.pair_neighbours,),
-        "tag_neighbours": (settings.tag_neighbours,),
+        "num_pair_neighbors": (settings.num_pair_neighbors,),
+        "num_tag_neighbors": (settings.num_tag_neighbors,),
     }
     predictions = predict_by_knn(reference, queries, store, config.model_copy(update=chosen))
     return SentenceScores(

@@ -44,7 +44,7 @@ class LinkRetrieval:
         num_links_A: number of links of each anchor.
         lrap_A: label ranking average precision: mean over links of (links that score at least as
             high) / (candidates that do).
-        ndcg_A: normalised discounted cumulative gain, log2, over the whole list; ties in order of
+        ndcg_A: normalized discounted cumulative gain, log2, over the whole list; ties in order of
             candidate index.
         reciprocal_rank_A: 1 / rank of the nearest link; ties share their average rank.
         precision_sum_A: sum over the anchor's links of the precision at their score, where all

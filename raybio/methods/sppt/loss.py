@@ -1,7 +1,7 @@
 """Graph losses of SPPT: pull linked nodes together, push unlinked nodes apart.
 
 They are pure functions of embeddings and masks. ``objective.py`` combines them with masked language
-modelling and divides them over workers.
+modeling and divides them over workers.
 
 Shape letters: N anchors, M candidates, D embedding width. A mask named ``linked`` is True where two
 nodes are linked in the graph, one named ``ignore`` where a pair is neither positive nor negative.

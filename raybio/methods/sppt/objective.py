@@ -27,7 +27,7 @@ from raybio.training.objectives import count_labels, masked_language_model
 
 @dataclass(frozen=True)
 class StructurePreserving:
-    """Masked language modelling and a graph loss, weighted by λ; parts of weight 0 are skipped.
+    """Masked language modeling and a graph loss, weighted by λ; parts of weight 0 are skipped.
 
     Attributes:
         config: λ, the graph loss and its settings.
@@ -48,16 +48,16 @@ class StructurePreserving:
         """Whether the graph loss counts (λ > 0)."""
         return self.config.lambda_spml > 0
 
-    def normaliser(self, batch: LinkBatch, collective: Collective) -> Tensor:
+    def normalizer(self, batch: LinkBatch, collective: Collective) -> Tensor:
         """Return the number of masked tokens in the global batch."""
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
     ) -> LossReport:
         """Return (1 - λ) times this micro-batch's share of the language-model loss."""
         return masked_language_model(
-            encoder, encoded, tokens, normaliser, weight=1 - self.config.lambda_spml
+            encoder, encoded, tokens, normalizer, weight=1 - self.config.lambda_spml
         )
 
     def embedding_loss(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.final_report import LabelledMap, Stage
+from raybio.core.final_report import LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
@@ -185,11 +185,11 @@ class LinkEvaluator(Evaluator):
             unit_scores=link_unit_scores(*retrievals),
         )
 
-    def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> LabelledMap:
+    def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> LabeledMap:
         drawn = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
         groups = [labels[group] for group in self._queries.group_S[drawn.row_S]]
-        return LabelledMap(drawn.position_S2, groups)
+        return LabeledMap(drawn.position_S2, groups)
 
     def _bootstrap(self) -> np.random.Generator:
         return np.random.default_rng(bootstrap_seed(self.config.seed))

@@ -8,7 +8,7 @@ worse than by chance.
 Labels are shuffled within each group of nodes. So a label that depends on the group alone, such as
 the species, is no merit of the graph.
 
-Shape letters: N nodes, L labelled nodes.
+Shape letters: N nodes, L labeled nodes.
 """
 
 from collections.abc import Mapping
@@ -62,8 +62,8 @@ def class_fit(
         seed: seed of the shuffles.
 
     Returns:
-        ``nodes``, ``labelled``, ``evaluated`` (labelled nodes with a labelled neighbor),
-        ``classes``, ``largest_class`` (its fraction of the labelled nodes), ``prediction`` ("help",
+        ``nodes``, ``labeled``, ``evaluated`` (labeled nodes with a labeled neighbor),
+        ``classes``, ``largest_class`` (its fraction of the labeled nodes), ``prediction`` ("help",
         "nothing", "harm", or "too few") and, as ``ChanceComparison``, ``homophily`` and
         ``edge_homophily``.
 
@@ -82,7 +82,7 @@ def class_fit(
     num_by_class = np.bincount(label_N[label_N >= 0], minlength=1)
     return {
         "nodes": graph.num_nodes,
-        "labelled": int((label_N >= 0).sum()),
+        "labeled": int((label_N >= 0).sum()),
         "evaluated": num_evaluated,
         "classes": int((num_by_class > 0).sum()),
         "largest_class": float(num_by_class.max() / max(num_by_class.sum(), 1)),
@@ -103,7 +103,7 @@ def number_fit(
         seed: seed of the shuffles.
 
     Returns:
-        ``nodes``, ``labelled``, ``evaluated``, ``prediction`` and, as ``ChanceComparison``,
+        ``nodes``, ``labeled``, ``evaluated``, ``prediction`` and, as ``ChanceComparison``,
         ``correlation``.
 
     Raises:
@@ -118,7 +118,7 @@ def number_fit(
     correlation = _compared(_correlation(graph, value_N), of_shuffled)
     return {
         "nodes": graph.num_nodes,
-        "labelled": int(has_value_N.sum()),
+        "labeled": int(has_value_N.sum()),
         "evaluated": num_evaluated,
         "correlation": correlation,
         "prediction": _prediction(correlation, num_evaluated),
@@ -128,8 +128,8 @@ def number_fit(
 def fit_report(fit: Mapping[str, Any], title: str) -> str:
     """Return the result of ``class_fit`` or ``number_fit`` as Markdown."""
     text = (
-        f"{fit['labelled']:,} of {fit['nodes']:,} nodes have a label, {fit['evaluated']:,} of them "
-        "a labelled neighbor."
+        f"{fit['labeled']:,} of {fit['nodes']:,} nodes have a label, {fit['evaluated']:,} of them "
+        "a labeled neighbor."
     )
     if "classes" in fit:
         percent = 100 * fit["largest_class"]
@@ -154,7 +154,7 @@ _EXPLANATIONS = {
     "pre-training on this graph.",
     "harm": "Neighbors predict labels worse than chance: linked nodes differ. Pre-training on this "
     "graph pulls them together and is expected to harm this task.",
-    "too few": f"Fewer than {MIN_EVALUATED_NODES} nodes have a labelled neighbor: too few for a "
+    "too few": f"Fewer than {MIN_EVALUATED_NODES} nodes have a labeled neighbor: too few for a "
     "prediction.",
 }
 

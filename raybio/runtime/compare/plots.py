@@ -1,4 +1,4 @@
-"""Pictures of several runs, distinguishable by markers and line styles as well as colours.
+"""Pictures of several runs, distinguishable by markers and line styles as well as colors.
 
 They are five inches wide, so that their text can be read on a phone.
 """

@@ -208,7 +208,7 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
         for stage in untrained:
             of_runs = [reports[number].scores[stage] for number in repeated[0]]
             rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs)
-    # The run's own repetitions come last, which plots show in the accent colour.
+    # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
         settings = label_of(variants[numbers[0]].chosen)
         title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"

@@ -40,7 +40,7 @@ def check_spec(spec: RunSpec) -> str:
 def input_lengths(spec: RunSpec) -> list[InputLengths]:
     """Return how many rows of the store are longer than what is read of them.
 
-    Counting tokenises the texts, which takes seconds. Runs of a comparison mostly read the same,
+    Counting tokenizes the texts, which takes seconds. Runs of a comparison mostly read the same,
     so the counts are cached.
     """
     entry = METHODS[spec.method]

@@ -22,7 +22,7 @@ from raybio.runtime.run.result import (
     finished_result,
     result_of,
     status_of_run,
-    summarise,
+    summarize,
 )
 from raybio.runtime.run.spec import RunSpec, WorkerSpec
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
@@ -198,7 +198,7 @@ def _follow(
 
 
 def _interrupted(folder: RunFolder, config: TrainingConfig, number: int) -> InterruptedRunError:
-    step = summarise(folder, config, "stopped", None)["step"]
+    step = summarize(folder, config, "stopped", None)["step"]
     name = signal.Signals(number).name
     return InterruptedRunError(
         number, f"{name}: stopped at step {step}; the same command resumes the run"
@@ -208,7 +208,7 @@ def _interrupted(folder: RunFolder, config: TrainingConfig, number: int) -> Inte
 def _write_result(
     folder: RunFolder, config: TrainingConfig, status: str, run_id: str | None
 ) -> None:
-    write_record(folder.result, "result", summarise(folder, config, status, run_id))
+    write_record(folder.result, "result", summarize(folder, config, status, run_id))
 
 
 def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:

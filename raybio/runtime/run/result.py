@@ -16,7 +16,7 @@ class Result:
 
     Attributes:
         status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
-        step: optimiser updates.
+        step: optimizer updates.
         precision: ``fp32`` or ``bf16``; None before the workers have started.
         metrics: the newest value of each metric.
         final: the final evaluation of a finished run, without its map; None if there is none.
@@ -70,7 +70,7 @@ def result_of(content: dict[str, Any], folder: RunFolder, *, was_finished: bool)
     return Result(**content | {"final": final}, was_finished=was_finished, folder=folder)
 
 
-def summarise(
+def summarize(
     folder: RunFolder, config: TrainingConfig, status: str, run_id: str | None
 ) -> dict[str, Any]:
     """Return the content of ``result.json``, from the other files of the folder."""

@@ -1,4 +1,4 @@
-"""Figures of a sweep, readable without colour: markers and line styles carry the meaning too."""
+"""Figures of a sweep, readable without color: markers and line styles carry the meaning too."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INT
 GREY = "#9A9A9A"
 STYLES = ("-", "--", "-.", ":")
 NUM_NAMED = 4
-"""Number of the best trials that have a colour, line style and name; the others are grey."""
+"""Number of the best trials that have a color, line style and name; the others are grey."""
 
 
 def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
@@ -39,9 +39,9 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
             some = [trial for trial in shown if trial.status == status]
             positions = [_position(distribution, trial.settings[name]) for trial in some]
             values = [trial.best_value for trial in some]
-            colour = COLORS[0] if status == FINISHED else GREY
+            color = COLORS[0] if status == FINISHED else GREY
             axes.scatter(
-                positions, values, marker=marker, c=colour, s=36, label=status if some else None
+                positions, values, marker=marker, c=color, s=36, label=status if some else None
             )
         _axis(axes, distribution)
         axes.set(xlabel=name.rsplit(".", 1)[-1])

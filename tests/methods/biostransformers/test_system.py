@@ -110,7 +110,7 @@ def test_the_export_gives_the_embeddings_of_training_in_sentence_transformers(
     theirs = SentenceTransformer(
         str(system.export(tmp_path / "export", {"name": "tiny"})), device="cpu"
     ).encode(texts)
-    token_T, indptr_R1 = system.collate.tokenise(texts)
+    token_T, indptr_R1 = system.collate.tokenize(texts)
     with torch.no_grad():
         for row in range(5):
             token = torch.from_numpy(token_T[indptr_R1[row] : indptr_R1[row + 1]].astype(np.int64))[

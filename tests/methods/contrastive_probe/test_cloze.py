@@ -36,8 +36,8 @@ def collate_of(store: ClozeStore, rows: int = 8, seed: int = 0, **cloze: object)
         ClozeConfig(**cloze),
         ClozePlan(store, ClozePlanConfig(global_batch_rows=rows), seed),
     )
-    tokenise = partial(TokenizerSource.of(tokenizer).tokenise, max_length=config.max_tokens)
-    return ClozeCollate(plan, config, tokenise, tokenizer.mask_token, seed)
+    tokenize = partial(TokenizerSource.of(tokenizer).tokenize, max_length=config.max_tokens)
+    return ClozeCollate(plan, config, tokenize, tokenizer.mask_token, seed)
 
 
 def test_sentences_of_one_word_and_empty_lines_are_skipped_and_the_former_are_counted(
@@ -160,7 +160,7 @@ def test_positives_are_partners_and_only_repeated_sentences_and_texts_are_ignore
     """By a loop over all pairs of texts, on two workers; the batch holds the repeated sentence."""
     plan = ClozePlan(store, ClozePlanConfig(global_batch_rows=20, sentence_set=1), 0)
     collate = collate_of(store)
-    collate = ClozeCollate(plan, collate.config, collate.tokenise, collate.mask_token, 0)
+    collate = ClozeCollate(plan, collate.config, collate.tokenize, collate.mask_token, 0)
     shards = [collate(0, rank, 2) for rank in range(2)]
     texts = [
         tuple(text)

@@ -280,13 +280,13 @@ def test_a_run_and_the_probe_of_its_export_have_the_same_scores(
     """Also if the source's folder says that embeddings have length 1, unlike the protocol."""
     source = save_tiny(tmp_path / "source")
     write_sentence_files(
-        tmp_path / "source", width=32, pooling="mean", max_tokens=50, is_normalised=True
+        tmp_path / "source", width=32, pooling="mean", max_tokens=50, is_normalized=True
     )
     config = override_all(
         Config(), {"encoder.source": source, "encoder.pooling": "mean", "plan.global_batch_rows": 8}
     )
     system = build(config, tiny_sentences.path)
-    assert not system.model.is_normalised
+    assert not system.model.is_normalized
     system.export(tmp_path / "export", {"name": "tiny"})
     scores = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["full"]
     benchmarks = {"full": tiny_sentences.benchmarks["full"]}

@@ -61,7 +61,7 @@ def tokens(lengths: list[int], padded: int, seed: int = 0) -> PaddedTokens:
         lambda: ModernBertModel(ModernBertConfig(**SIZES, **MODERN, global_attn_every_n_layers=3)),
         lambda: DebertaV2Model(DebertaV2Config(**SIZES)),
     ],
-    ids=["bert", "neighbourhoods", "without a fused kernel"],
+    ids=["bert", "neighborhoods", "without a fused kernel"],
 )
 def test_attention_rows_are_those_of_the_model(model):
     model, given = model().eval(), tokens([17, 9, 17], 17)
@@ -92,7 +92,7 @@ def test_windows_cover_every_token_and_none_is_too_long(length):
 
 
 def atlop(model, given: PaddedTokens, window: int):
-    """Combine up to two windows as ATLOP does: mean states, renormalised sum of attention."""
+    """Combine up to two windows as ATLOP does: mean states, renormalized sum of attention."""
     length = int(given.mask_RL.sum())
     token_L = given.token_RL[0, :length]
     first = torch.cat([token_L[: window - 1], token_L[-1:]])

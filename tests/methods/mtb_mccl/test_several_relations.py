@@ -14,7 +14,7 @@ from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.collective import SingleProcess
@@ -103,7 +103,7 @@ def found_by(
 ) -> tuple[GoldPairs, np.ndarray, set[tuple]]:
     """The pairs of a split, their classes as an export tells them, and the facts that these are."""
     model = load_relation_model(folder)
-    asked = model.frozen.embed_gold(LabelledPairs(store, split, 1.0, seed=0))
+    asked = model.frozen.embed_gold(LabeledPairs(store, split, 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
     facts = {
         (store.document_id(row), head, tail, store.relation_names[label])
@@ -140,7 +140,7 @@ def test_an_export_writes_vertices_and_relations_from_head_to_tail(
 def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained: Trained) -> None:
     assert trained.reports[-1].metrics["loss"] < 0.4 * trained.reports[0].metrics["loss"]
     f1 = {who: trained.value(who, "test", "f1") for who in ("initial", "trained")}
-    # Of a pair with one relation, pairs with both are nearer neighbours than pairs with none:
+    # Of a pair with one relation, pairs with both are nearer neighbors than pairs with none:
     # SupCon lays no threshold.
     least = {"mccl": 0.9, "ce": 0.9, "supcon": 0.6}[trained.kind]
     assert f1["trained"] > max(least, f1["initial"]), f1
@@ -197,7 +197,7 @@ def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) ->
 
 def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, told) -> None:
     model = load_relation_model(trained.folder)
-    asked = model.frozen.embed_gold(LabelledPairs(told[0], "test", 1.0, seed=0))
+    asked = model.frozen.embed_gold(LabeledPairs(told[0], "test", 1.0, seed=0))
     rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )

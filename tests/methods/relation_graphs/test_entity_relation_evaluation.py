@@ -98,8 +98,8 @@ def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joi
         evaluate_exports(joint[0], joint[0], other.path)
 
 
-def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, tmp_path):
-    several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
+def test_numbers_of_neighbors_are_chosen_on_validation_sentences_alone(store, tmp_path):
+    several = {"evaluation.num_pair_neighbors": [1, 3], "evaluation.num_tag_neighbors": [1, 5]}
     folder, final = exported(store, tmp_path / "export", **several)
     judged = evaluate_exports(folder, folder, store.path)
     assert judged.settings._asdict() == final.details["knn_settings"]["trained"]
@@ -133,11 +133,11 @@ def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], se
     return calls
 
 
-def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_itself(
+def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itself(
     store, tmp_path, monkeypatch
 ):
     several = {
-        "evaluation.pair_neighbours": [1, 3],
+        "evaluation.num_pair_neighbors": [1, 3],
         "schedule.max_steps": 2,
         "schedule.evaluate_every_steps": 1,
     }
@@ -159,7 +159,7 @@ def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_its
 
 
 def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
-    several = {"evaluation.tag_neighbours": [1, 3], "schedule.max_steps": 2}
+    several = {"evaluation.num_tag_neighbors": [1, 3], "schedule.max_steps": 2}
     whole, _ = exported(store, tmp_path / "whole", model="cldr", **several)
     less, _ = exported(
         store, tmp_path / "less", model="clner", **several, **{"data.validation_share": 0.05}
@@ -228,7 +228,7 @@ def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
     with pytest.raises(ConfigError, match="no sentence is left to choose by"):
         tiny_config(
             "relation_graphs",
-            **{"data.train_on_validation": True, "evaluation.pair_neighbours": [1, 5]},
+            **{"data.train_on_validation": True, "evaluation.num_pair_neighbors": [1, 5]},
         )
 
 

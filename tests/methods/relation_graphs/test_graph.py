@@ -44,7 +44,7 @@ def test_both_nodes_may_be_one_word():
     )
 
 
-def test_subgraphs_are_normalised_on_both_sides():
+def test_subgraphs_are_normalized_on_both_sides():
     encoder, feature_ND = built(self_loop=None, activation="tanh"), torch.randn(5, 3)
     edges = [(0, 1), (1, 2), (0, 3)]
     both = [*edges, *((other, one) for one, other in edges)]

@@ -34,7 +34,7 @@ def rows_of(kind: str, num: int, width: int, rng: np.random.Generator) -> np.nda
         "gauss": noise,
         "clusters": np.eye(5, width)[rng.integers(0, 5, num)] + 0.05 * noise,
         "far_clusters": 100 + np.eye(5, width)[rng.integers(0, 5, num)] + 1e-3 * noise,
-        # Neighbouring numbers in float32: a product of the matrices in double precision can hardly
+        # Neighboring numbers in float32: a product of the matrices in double precision can hardly
         # tell them apart.
         "tight_clusters": rng.standard_normal((5, width))[rng.integers(0, 5, num)] + 1e-7 * noise,
         "few_words": rng.integers(0, 2, (num, width)),
@@ -182,7 +182,7 @@ def test_nearly_all_sentences_are_left_out(monkeypatch):
     assert bank.num_pairs > 50_000
 
 
-def test_no_query_pair_has_no_neighbours():
+def test_no_query_pair_has_no_neighbors():
     _, bank = problem("gauss")
     for lengths in ([], [1, 0, 1]):
         found = nearest_pairs(words_of(bank.row_WD, lengths), bank, k=2)

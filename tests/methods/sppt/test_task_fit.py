@@ -46,7 +46,7 @@ def test_stretches_of_a_ring_fit_it_turns_do_not_and_labels_drawn_by_lot_say_not
     assert fit["homophily"].chance == pytest.approx(0.5, abs=0.05)
     assert (
         fit["nodes"],
-        fit["labelled"],
+        fit["labeled"],
         fit["evaluated"],
         fit["classes"],
         fit["largest_class"],
@@ -91,7 +91,7 @@ def test_numbers_that_change_slowly_fit_and_numbers_by_lot_do_not():
     slow[::7] = np.nan
     fit = number_fit(graph, slow)
     assert fit["prediction"] == "help" and fit["correlation"].value > 0.9
-    assert fit["labelled"] == (~np.isnan(slow)).sum()
+    assert fit["labeled"] == (~np.isnan(slow)).sum()
     assert number_fit(graph, rng.normal(size=400))["prediction"] == "nothing"
     assert number_fit(graph, np.ones(400))["correlation"].value == 0
     assert "rank correlation" in fit_report(fit, "x")
@@ -153,7 +153,7 @@ def test_the_command_prints_and_writes_what_it_found(tiny_store: ProteinStore, t
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     data = json.loads((tmp_path / "fit.json").read_text())
-    assert data["labelled"] == len(keys) - 5 and data["unknown_ids"] == 1 and data["classes"] == 4
+    assert data["labeled"] == len(keys) - 5 and data["unknown_ids"] == 1 and data["classes"] == 4
     label_N = np.array([int(key[-3:]) % 4 for key in keys])
     label_N[-5:] = -1
     assert data["homophily"]["value"] == pytest.approx(homophily(tiny_store.graph, label_N))

@@ -412,7 +412,7 @@ def test_a_report_deletes_nobodys_pictures_and_takes_no_runs_folder(tmp_path: Pa
     assert not (folder.path / "report.md").exists()
 
 
-def test_no_two_of_many_lines_look_alike_without_colour(
+def test_no_two_of_many_lines_look_alike_without_color(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from matplotlib.axes import Axes

@@ -427,7 +427,7 @@ def test_only_a_few_nodes_are_named() -> None:
     assert found.found.endswith("n3: bad; and 5 more nodes")
 
 
-def test_the_table_is_readable_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_is_readable_without_color(capsys: pytest.CaptureFixture[str]) -> None:
     show(
         [
             Finding("token", OK, "fine"),

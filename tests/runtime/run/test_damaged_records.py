@@ -17,7 +17,7 @@ from raybio.methods import METHODS
 from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import RunOptions, resolve
-from raybio.runtime.run.result import finished_result, summarise
+from raybio.runtime.run.result import finished_result, summarize
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
@@ -95,7 +95,7 @@ def start(request: RunSpec, *, stop_at: int | None = None) -> tuple[dict[str, An
         if report.step == stop_at:
             folder.stop.touch()
     status = read_record(folder.outcome, "outcome")["status"]
-    write_record(folder.result, "result", summarise(folder, request.config, status, tracker.run_id))
+    write_record(folder.result, "result", summarize(folder, request.config, status, tracker.run_id))
     tracker.finish("FINISHED" if status == "finished" else "KILLED")
     return read_record(folder.outcome, "outcome"), tracker.run_id
 

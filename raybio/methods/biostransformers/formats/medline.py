@@ -72,7 +72,7 @@ def read_medline(
       creation, else 0.
 
     Args:
-        path: the file; gzip is recognised by its content.
+        path: the file; gzip is recognized by its content.
         quarantine: collects skipped records by one of ``REASONS``; books do not count as bad.
         articles_per_batch: rows of a batch.
 

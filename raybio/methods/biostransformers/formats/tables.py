@@ -102,7 +102,7 @@ def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator
         header = next(csv.reader([first]), [])
         if [name.strip().lower() for name in header] == ["text", "label"]:
             next(rows)
-            yield from _labelled(rows, path, quarantine)
+            yield from _labeled(rows, path, quarantine)
         elif len(header) == 4 and header[0].strip().isdigit():
             yield from _released(rows, path, quarantine)
         else:
@@ -153,7 +153,7 @@ def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article
         yield from _checked(pmid, title, "", terms.split(";"), path, line, quarantine)
 
 
-def _labelled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
+def _labeled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
     """Yield one article for each distinct text.
 
     The labels of a text may be on several lines anywhere, so the whole file is read first.

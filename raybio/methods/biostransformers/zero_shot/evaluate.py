@@ -164,7 +164,7 @@ def _embedder(model: str, max_length: int) -> Embed:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
     source = TokenizerSource.of(encoder.tokenizer)
-    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     embedding_by_text: dict[str, Tensor] = {}
 
     def embed(texts: Sequence[str]) -> Tensor:
@@ -173,7 +173,7 @@ def _embedder(model: str, max_length: int) -> Embed:
         rows = np.arange(len(new))
         embedding_ND = embed_rows(
             encoder,
-            lambda row_M: read_texts([new[row] for row in row_M], tokenise),
+            lambda row_M: read_texts([new[row] for row in row_M], tokenize),
             rows,
             SingleProcess(),
             max_tokens=MAX_TOKENS_PER_BATCH,

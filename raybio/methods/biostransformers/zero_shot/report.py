@@ -45,7 +45,7 @@ PUBLISHED_FINE_TUNED: Mapping[str, Mapping[str, float]] = {
 """The paper's Table 2: models fine-tuned by Gu et al."""
 
 REMARK_FINE_TUNED = (
-    "Fine-tuned by Gu et al. on labelled training splits. HoC: micro F1 of the 10 hallmarks over "
+    "Fine-tuned by Gu et al. on labeled training splits. HoC: micro F1 of the 10 hallmarks over "
     "test abstracts. PubMedQA and BioASQ: accuracies of yes/no(/maybe), although the paper calls "
     "them F1, and so not comparable with the zero-shot tables."
 )

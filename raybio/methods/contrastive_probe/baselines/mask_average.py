@@ -111,8 +111,8 @@ def hybrid_scores(
 
 def _on_scale_of(score_BS: Tensor, other_BS: Tensor) -> Tensor:
     """Return scores with the mean and deviation of each row of ``other_BS``; ties stay ties."""
-    centred_BS = score_BS - score_BS.mean(1, keepdim=True)
-    spread_B1 = centred_BS.square().mean(1, keepdim=True).sqrt()
+    centered_BS = score_BS - score_BS.mean(1, keepdim=True)
+    spread_B1 = centered_BS.square().mean(1, keepdim=True).sqrt()
     other_spread_B1 = other_BS.std(1, correction=0, keepdim=True)
     ratio_B1 = torch.where(spread_B1 > 1e-12, other_spread_B1 / spread_B1.clamp(min=1e-12), 0.0)
-    return other_BS.mean(1, keepdim=True) + centred_BS * ratio_B1
+    return other_BS.mean(1, keepdim=True) + centered_BS * ratio_B1

@@ -24,7 +24,7 @@ from raybio.ops.segments import indptr_from_lengths
 
 Arrays = dict[str, np.ndarray]
 
-Tokenise = Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]
+Tokenize = Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class DocumentReader:
 
     Attributes:
         store: the documents.
-        tokenise: the encoder's tokenizer: text -> the arrays of ``TextTokens``; hashable.
+        tokenize: the encoder's tokenizer: text -> the arrays of ``TextTokens``; hashable.
         markers: special token ids.
         max_tokens: maximum number of tokens of a document, special ones included.
     """
 
     store: DocumentStore
-    tokenise: Tokenise
+    tokenize: Tokenize
     markers: Markers
     max_tokens: int
 
@@ -51,7 +51,7 @@ class DocumentReader:
             mention_C, entity_C = self.store.links(row)
             is_blank_M[mention_C[is_blank_E[entity_C]]] = True
         return insert_markers(
-            _tokens(self.store, row, self.tokenise),
+            _tokens(self.store, row, self.tokenize),
             start_M,
             end_M,
             is_blank_M,
@@ -103,8 +103,8 @@ class DocumentReader:
 
 
 @lru_cache(maxsize=8192)
-def _tokens(store: DocumentStore, row: int, tokenise: Tokenise) -> TextTokens:
-    id_T, start_T, end_T = tokenise(store.text(row))
+def _tokens(store: DocumentStore, row: int, tokenize: Tokenize) -> TextTokens:
+    id_T, start_T, end_T = tokenize(store.text(row))
     return TextTokens(id_T.astype(np.int32), start_T.astype(np.int32), end_T.astype(np.int32))
 
 

@@ -24,7 +24,7 @@ from raybio.store.quarantine import Quarantine
 def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
     """Yield the documents of a file, in order; a document's id is its title.
 
-    A mention's name must equal its tokens, white space aside: DocRED's texts are tokenised, names
+    A mention's name must equal its tokens, white space aside: DocRED's texts are tokenized, names
     not always. Of a name with several lines the last one counts; the others are numbers of lists.
 
     Args:

@@ -1,4 +1,4 @@
-"""Read documents with entities; the format is recognised by the content.
+"""Read documents with entities; the format is recognized by the content.
 
 Formats: PubTator (``pubtator``), BioC XML and JSON (``bioc``), DocRED (``docred``); plain or gzip.
 """

@@ -27,7 +27,7 @@ def document_lengths(
     return InputLengths.of(
         "documents",
         "tokens",
-        token_lengths(texts, TokenizerSource.of(reader.tokenizer).tokenise) + 2 * num_mentions_C,
+        token_lengths(texts, TokenizerSource.of(reader.tokenizer).tokenize) + 2 * num_mentions_C,
         encoder.max_document_tokens,
         setting="encoder.max_length",
         num_rows=len(row_N),

@@ -52,7 +52,7 @@ def prepare_documents(
         dev_share: instead of ``dev``, the fraction of the training documents with relations that
             becomes the dev split. Drawn by id and seed alone; documents of test or excluded files
             are never drawn. Documents without relations stay in training, since they may be
-            unlabelled.
+            unlabeled.
         seed: seed of that draw.
         force: replace an existing store.
         min_type_pair_relations: pairs of types with fewer training relations are no candidates:
@@ -101,7 +101,7 @@ def prepare_documents(
         )
 
 
-def prepare_unlabelled(
+def prepare_unlabeled(
     out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1
 ) -> DocumentStore:
     """Prepare a store of documents to extract relations from: all in "train", without relations.
@@ -122,10 +122,10 @@ def prepare_unlabelled(
     ):
         for path in files:
             for raw in read_documents(path, quarantine):
-                unlabelled = replace(raw, relations=())
-                entities = resolve_entities(unlabelled, quarantine, path.name)
+                unlabeled = replace(raw, relations=())
+                entities = resolve_entities(unlabeled, quarantine, path.name)
                 as_written = replace(entities, keys_E=entities.written_ids_E)
-                collector.add(unlabelled, as_written, "train", path.name)
+                collector.add(unlabeled, as_written, "train", path.name)
         for kind in (DOCUMENT, MENTION):
             quarantine.check(kind)
         return collector.commit(
@@ -135,7 +135,7 @@ def prepare_unlabelled(
             name_by_relation=None,
             min_type_pair_relations=1,
             provenance={
-                "sources": _describe({"unlabelled": [*files]}),
+                "sources": _describe({"unlabeled": [*files]}),
                 "parameters": {"max_bad_share": max_bad_share},
             },
         )

@@ -1,7 +1,7 @@
-"""Classify entity pairs by their nearest labelled pairs, or by a linear classifier.
+"""Classify entity pairs by their nearest labeled pairs, or by a linear classifier.
 
 Classwise kNN (Zhou et al., 2023, Section 3.4): the score of a class is the mean cosine to the k
-nearest labelled pairs of that class, plus the class bias.
+nearest labeled pairs of that class, plus the class bias.
 
 Shape letters: P pairs, B pairs of the reference set, C classes (NA first), D embedding width,
 F gold facts.
@@ -23,7 +23,7 @@ from raybio.methods.mtb_mccl.encoder import RelationEncoder
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import above_threshold
 from raybio.methods.mtb_mccl.mccl.classwise_knn import classwise_means
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs, pair_labels
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, pair_labels
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts
 from raybio.methods.mtb_mccl.mccl.training_facts import is_in_training_facts
@@ -70,33 +70,33 @@ class GoldPairs(NamedTuple):
 def embed_gold_pairs(
     model: RelationEncoder,
     reader: DocumentReader,
-    labelled: LabelledPairs,
+    labeled: LabeledPairs,
     collective: Collective,
     max_tokens: int,
     *,
     part: slice = slice(None),
 ) -> GoldPairs:
-    """Embed the labelled pairs of a split.
+    """Embed the labeled pairs of a split.
 
     Args:
         model: the encoder.
         reader: reads documents for this encoder.
-        labelled: the pairs.
+        labeled: the pairs.
         collective: the workers that share the documents.
         max_tokens: padded tokens encoded at once.
         part: which of the documents to embed.
     """
-    store = labelled.store
-    pairs = {row: labelled.pairs(row) for row in labelled.rows[part].tolist()}
+    store = labeled.store
+    pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}
     nothing = np.zeros((0, len(store.relation_names)), dtype=bool)
     labels = [pair_labels(store, row, pair) for row, pair in pairs.items()]
     gold = GoldPairs(
         embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens),
         np.concatenate([nothing, *labels]),
     )
-    if labelled.split == "train":
+    if labeled.split == "train":
         return gold
-    gold = gold._replace(outside_F4=labelled.outside_F4)
+    gold = gold._replace(outside_F4=labeled.outside_F4)
     if not store.is_multi_label:
         return gold
     return gold._replace(is_in_train_F=is_in_training_facts(store, gold.gold_facts))
@@ -153,7 +153,7 @@ class Classifier:
         if self.is_multi_label:
             if bool(torch.isneginf(score_PC[:, 0]).any()):
                 raise ConfigError(
-                    "no labelled training pair is without a relation. Where a pair may have "
+                    "no labeled training pair is without a relation. Where a pair may have "
                     "several relations, such pairs are the threshold; want a larger "
                     "data.label_fraction, or other documents"
                 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective
 from raybio.ops.scores import check_finite
-from raybio.ops.similarity import matmul, normalise
+from raybio.ops.similarity import matmul, normalize
 
 _ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
@@ -113,8 +113,8 @@ def nearest_members(
     Arguments as ``classwise_knn``.
     """
     _check(query_QD, reference_ND, label_NR, k)
-    query_QD = normalise(query_QD.detach())
-    reference_ND = normalise(reference_ND.detach())
+    query_QD = normalize(query_QD.detach())
+    reference_ND = normalize(reference_ND.detach())
     num_queries = len(query_QD)
     num_classes = label_NR.shape[1]
     max_entries = _ENTRIES_AT_ONCE.get(query_QD.device.type, _ENTRIES_AT_ONCE["cuda"])
@@ -140,7 +140,7 @@ def class_centroids(reference_ND: Tensor, label_NR: Tensor) -> Tensor:
     A nearest centroid classifier scores a query by its cosine to each centroid.
     """
     _check(reference_ND, reference_ND, label_NR, 1)
-    reference_ND = normalise(reference_ND.detach())
+    reference_ND = normalize(reference_ND.detach())
     member_NR = label_NR.to(reference_ND.dtype)
     return matmul(member_NR.T, reference_ND) / member_NR.sum(0).clamp(min=1)[:, None]
 

@@ -1,4 +1,4 @@
-"""Batches of fine-tuning: shuffled documents with their labelled pairs."""
+"""Batches of fine-tuning: shuffled documents with their labeled pairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,55 +10,55 @@ from raybio.core.errors import ConfigError
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs, coarse_labels
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, coarse_labels
 
 
 @dataclass(frozen=True)
 class RelationCollate:
-    """(step, rank, world) -> the arrays of a ``LabelledDocumentBatch``.
+    """(step, rank, world) -> the arrays of a ``LabeledDocumentBatch``.
 
     Attributes:
         reader: reads documents for the encoder.
-        labelled: the training pairs.
+        labeled: the training pairs.
         plan: number of documents per step.
         seed: the run's seed.
         is_coarse: whether all relations are one class.
     """
 
     reader: DocumentReader
-    labelled: LabelledPairs
+    labeled: LabeledPairs
     plan: DocumentPlanConfig
     seed: int
     is_coarse: bool = False
 
     def __post_init__(self) -> None:
         """Check that there is a training pair."""
-        if not len(self.labelled.rows):
+        if not len(self.labeled.rows):
             raise ConfigError(
-                f"{self.labelled.store.path}: has no training pair to learn from; want documents "
+                f"{self.labeled.store.path}: has no training pair to learn from; want documents "
                 "with entities and relations in --input, or a larger data.label_fraction"
             )
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        labelled = self.labelled
+        labeled = self.labeled
         size = self.plan.global_batch_rows
         index = shuffled_epochs(
-            step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents"
+            step * size, size, num_rows=len(labeled.rows), seed=self.seed, name="documents"
         )
         # With fewer documents than a step takes, each comes once: a copy of a pair would be its
         # own nearest neighbor.
-        distinct = np.array(list(dict.fromkeys(labelled.rows[index].tolist())))
+        distinct = np.array(list(dict.fromkeys(labeled.rows[index].tolist())))
         rows = shard(distinct, rank, world).tolist()
         marked = [self.reader.marked(row) for row in rows]
-        arrays = self.reader.arrays(rows, marked, [labelled.pairs(row) for row in rows])
-        num_classes = len(labelled.store.relation_names)
+        arrays = self.reader.arrays(rows, marked, [labeled.pairs(row) for row in rows])
+        num_classes = len(labeled.store.relation_names)
         label_PC = np.concatenate(
-            [np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)]
+            [np.zeros((0, num_classes), bool), *(labeled.labels(row) for row in rows)]
         )
         return arrays | {"label_PC": coarse_labels(label_PC) if self.is_coarse else label_PC}
 
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which every document comes once."""
-        return len(self.labelled.rows) / self.plan.global_batch_rows
+        return len(self.labeled.rows) / self.plan.global_batch_rows

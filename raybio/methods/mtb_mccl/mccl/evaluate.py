@@ -27,7 +27,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
 from raybio.ops.spread import spread_metrics
@@ -69,10 +69,10 @@ class RelationEvaluator(Evaluator):
     config: Config
     reader: DocumentReader
 
-    def labelled(self, split: str) -> LabelledPairs:
-        """Return the labelled pairs of a split; all pairs of the test split."""
+    def labeled(self, split: str) -> LabeledPairs:
+        """Return the labeled pairs of a split; all pairs of the test split."""
         fraction = 1.0 if split == "test" else self.config.data.label_fraction
-        return LabelledPairs(self.reader.store, split, fraction, self.config.seed)
+        return LabeledPairs(self.reader.store, split, fraction, self.config.seed)
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
@@ -163,7 +163,7 @@ class RelationEvaluator(Evaluator):
         reference = embed_gold_pairs(
             model,
             self.reader,
-            self.labelled("train"),
+            self.labeled("train"),
             SingleProcess(),
             self.config.memory.max_tokens_per_micro_batch,
             part=slice(collective.rank, None, collective.world),
@@ -173,15 +173,15 @@ class RelationEvaluator(Evaluator):
     def _embed_gold(self, model: Encoder, split: str, collective: Collective) -> GoldPairs:
         assert isinstance(model, RelationEncoder)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return embed_gold_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
+        return embed_gold_pairs(model, self.reader, self.labeled(split), collective, max_tokens)
 
     def _choose(self, classifier: Classifier, dev: GoldPairs) -> tuple[KnnSettings, RelationScores]:
         return choose_knn_settings(classifier, dev, self.config.evaluation.knn_candidates)
 
     def _chance(self, gold: GoldPairs) -> dict[str, dict[str, float]]:
         """Return the scores of predicting the most frequent relation of the training pairs."""
-        labelled = self.labelled("train")
-        num_C = np.sum([labelled.labels(row).sum(axis=0) for row in labelled.rows.tolist()], axis=0)
+        labeled = self.labeled("train")
+        num_C = np.sum([labeled.labels(row).sum(axis=0) for row in labeled.rows.tolist()], axis=0)
         return exact_scores(score_most_frequent(gold, num_C).values)
 
     def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:

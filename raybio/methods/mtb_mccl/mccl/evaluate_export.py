@@ -17,7 +17,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
 )
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.store.store import open_store
@@ -84,7 +84,7 @@ def evaluate_relations(
 
     def gold_pairs(name: str) -> GoldPairs:
         fraction, seed = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
-        return model.frozen.embed_gold(LabelledPairs(store, name, fraction, seed), say)
+        return model.frozen.embed_gold(LabeledPairs(store, name, fraction, seed), say)
 
     truncation = truncation_remarks(str(Path(folder).expanduser()), store, store.split_rows(split))
     for remark in truncation:

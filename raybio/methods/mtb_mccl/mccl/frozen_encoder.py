@@ -18,7 +18,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
 from raybio.methods.mtb_mccl.export import SETTINGS
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, embed_gold_pairs
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.training.collective import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
@@ -42,17 +42,17 @@ class FrozenEncoder(NamedTuple):
         return DocumentReader(store, tokenizer, markers, self.max_document_tokens)
 
     def embed_gold(
-        self, labelled: LabelledPairs, say: Callable[[str], None] = lambda text: None
+        self, labeled: LabeledPairs, say: Callable[[str], None] = lambda text: None
     ) -> GoldPairs:
-        """Embed the labelled pairs of a split."""
+        """Embed the labeled pairs of a split."""
         say(
-            f"embedding {labelled.num_pairs:,} pairs of {len(labelled.rows):,} {labelled.split} "
+            f"embedding {labeled.num_pairs:,} pairs of {len(labeled.rows):,} {labeled.split} "
             "documents"
         )
         return embed_gold_pairs(
             self.model,
-            self.reader(labelled.store),
-            labelled,
+            self.reader(labeled.store),
+            labeled,
             SingleProcess(),
             MAX_TOKENS_AT_ONCE,
         )

@@ -31,7 +31,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
 from raybio.methods.mtb_mccl.mccl.classwise_knn import class_centroids
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings, RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
 from raybio.ops.linear_probe import fit_linear
@@ -83,18 +83,18 @@ def probe_relations(
         ConfigError: if the model cannot be loaded, or the store has no pairs in a split or no
             relation to learn from.
     """
-    labelled_by_split = {
-        split: LabelledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
+    labeled_by_split = {
+        split: LabeledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
         for split in _SPLITS
     }
-    for split, labelled in labelled_by_split.items():
-        if not labelled.num_pairs:
+    for split, labeled in labeled_by_split.items():
+        if not labeled.num_pairs:
             raise ConfigError(
                 f"--store {store.path}: has no {split} pairs; prepare it with documents for all "
                 "splits"
             )
     frozen = load_frozen(model)
-    train, dev, test = (frozen.embed_gold(labelled_by_split[split], say) for split in _SPLITS)
+    train, dev, test = (frozen.embed_gold(labeled_by_split[split], say) for split in _SPLITS)
     if not train.label_PC[:, 1:].any():
         raise ConfigError(
             "no training pair with a relation is left; want a larger --label-fraction "

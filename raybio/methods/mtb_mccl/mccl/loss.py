@@ -6,7 +6,7 @@ a class may have many centers:
     s_r = sum_j w_j s_j,    w = softmax over members j of s_j / tau1,    s_j = cos(anchor, j)
     logit_r = (s_r + b_r) / tau2
 
-Members of class r are the labelled pairs of the batch with label r, except the anchor itself, and
+Members of class r are the labeled pairs of the batch with label r, except the anchor itself, and
 the proxies of r. ``objective`` applies cross entropy, or ``adaptive_threshold`` for several labels.
 
 Shape letters: N anchors, M pairs of all workers, R classes, D embedding width, E entries: members
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raybio.methods.mtb_mccl.pair_contrast import with_others
-from raybio.ops.similarity import matmul, normalise
+from raybio.ops.similarity import matmul, normalize
 
 # A CPU's block stays in its cache; a GPU is faster with few, large kernels.
 _ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
@@ -84,15 +84,15 @@ def multi_center_logits(
             f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, "
             "or None"
         )
-    key_MD = normalise(other_MD)
+    key_MD = normalize(other_MD)
     if proxy_RD is not None:
-        key_MD = torch.cat([key_MD, normalise(proxy_RD).to(key_MD.dtype)])
+        key_MD = torch.cat([key_MD, normalize(proxy_RD).to(key_MD.dtype)])
         own_class_RR = torch.eye(num_classes, dtype=torch.bool, device=member_MR.device)
         member_MR = torch.cat([member_MR, own_class_RR.repeat(len(proxy_RD) // num_classes, 1)])
     row_E = torch.nonzero(member_MR.T)[:, 1]
     size_R = member_MR.sum(0)
     soft_maximum_NR: Tensor = _SoftMaxima.apply(  # type: ignore[no-untyped-call]
-        normalise(pair_ND),
+        normalize(pair_ND),
         key_MD[row_E],
         row_E - offset,
         size_R.tolist(),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raybio.core.interfaces import Collective, LossReport
-from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
@@ -69,7 +69,7 @@ class RelationHead(nn.Module):
 
 @dataclass(frozen=True)
 class RelationObjective(CouplingObjective):
-    """The loss named by ``config.kind``, averaged over the labelled pairs of the global batch.
+    """The loss named by ``config.kind``, averaged over the labeled pairs of the global batch.
 
     Attributes:
         config: settings.
@@ -83,7 +83,7 @@ class RelationObjective(CouplingObjective):
     is_multi_label: bool
 
     def embedding_loss(
-        self, embedding_PD: Tensor, batch: LabelledDocumentBatch, collective: Collective
+        self, embedding_PD: Tensor, batch: LabeledDocumentBatch, collective: Collective
     ) -> LossReport:
         """Return this worker's share of the loss."""
         label_PC = batch.label_PC

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raybio.evaluation.figures import background_last, labelled_scatter, new_figure, save_figure
+from raybio.evaluation.figures import background_last, labeled_scatter, new_figure, save_figure
 
 MOST_COLUMNS = 4
 
@@ -17,7 +17,7 @@ def plot_relation_maps(
     relations: Sequence[str],
     path: Path,
 ) -> Path:
-    """Draw one panel per model; unrelated pairs are grey, behind the colours of the relations.
+    """Draw one panel per model; unrelated pairs are grey, behind the colors of the relations.
 
     Args:
         position_by_name: name of the model -> coordinates (S, 2).
@@ -31,7 +31,7 @@ def plot_relation_maps(
     panels = np.ravel(figure.subplots(num_rows, num_columns))
     labels = [relation.replace("_", " ") for relation in relations]
     for axes, (name, position_S2) in zip(panels, position_by_name.items(), strict=False):
-        labelled_scatter(axes, position_S2, group_S, labels, background_label="none")
+        labeled_scatter(axes, position_S2, group_S, labels, background_label="none")
         axes.set_title(name, fontsize=10)
     for axes in panels[len(position_by_name) :]:
         axes.axis("off")

@@ -11,7 +11,7 @@ import torch
 
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.batches import Pairs
-from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabelled
+from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
@@ -37,7 +37,7 @@ class ExtractedRelation(NamedTuple):
         pair: "ordered" if the relation runs from head to tail (DocRED). "unordered" if it has no
             direction (PubTator, BioC); the head is then the entity mentioned first.
         relation: name of the relation.
-        score: the deciding score: mean cosine to the nearest labelled pairs plus the weighted bias,
+        score: the deciding score: mean cosine to the nearest labeled pairs plus the weighted bias,
             or a linear classifier's logit. Scores of different models are not comparable.
     """
 
@@ -89,7 +89,7 @@ def extract_relations(
         )
     num_relations = 0
     with tempfile.TemporaryDirectory() as temporary:
-        store = prepare_unlabelled(Path(temporary) / "store", inputs, max_bad_share=max_bad_share)
+        store = prepare_unlabeled(Path(temporary) / "store", inputs, max_bad_share=max_bad_share)
         _check_direction(folder, model, store)
         for remark in truncation_remarks(str(Path(folder).expanduser()), store):
             say(f"{remark}; relations beyond are not extracted")
@@ -113,7 +113,7 @@ def iterate_relations(
     store: DocumentStore,
     say: Callable[[str], None] = lambda text: None,
 ) -> Iterator[ExtractedRelation]:
-    """Yield the predicted relations of a store of ``prepare_unlabelled``, document by document."""
+    """Yield the predicted relations of a store of ``prepare_unlabeled``, document by document."""
     reader = model.frozen.reader(store)
     rows = store.split_rows("train").tolist()
     for start in range(0, len(rows), DOCUMENTS_AT_ONCE):

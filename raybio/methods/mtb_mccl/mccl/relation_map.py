@@ -21,8 +21,8 @@ from raybio.methods.mtb_mccl.mccl.frozen_encoder import (
     load_frozen,
     truncation_remarks,
 )
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
-from raybio.ops.similarity import normalise
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.ops.similarity import normalize
 from raybio.training.collective import SingleProcess
 
 NUM_RELATIONS = 4
@@ -58,15 +58,15 @@ def select_map_pairs(store: DocumentStore, split: str, seed: int) -> MapPairs:
     Raises:
         ConfigError: if fewer than 4 pairs have a relation.
     """
-    labelled = LabelledPairs(store, split, 1.0, seed)
-    rows = labelled.rows.tolist()
-    pairs = [labelled.pairs(row) for row in rows]
+    labeled = LabeledPairs(store, split, 1.0, seed)
+    rows = labeled.rows.tolist()
+    pairs = [labeled.pairs(row) for row in rows]
     nothing = np.zeros(0, dtype=np.int64)
     head_P = np.concatenate([nothing, *(head_K for head_K, _ in pairs)])
     tail_P = np.concatenate([nothing, *(tail_K for _, tail_K in pairs)])
-    row_P = np.repeat(labelled.rows, [len(head_K) for head_K, _ in pairs])
+    row_P = np.repeat(labeled.rows, [len(head_K) for head_K, _ in pairs])
     label_PC = np.concatenate(
-        [np.zeros((0, len(store.relation_names)), bool), *map(labelled.labels, rows)]
+        [np.zeros((0, len(store.relation_names)), bool), *map(labeled.labels, rows)]
     )
     class_G = _most_frequent_relations(label_PC)
     num_groups = len(class_G)
@@ -116,7 +116,7 @@ def relation_maps(
         say(f"{name}: embedding and mapping {len(selected.group_S):,} pairs")
         for remark in truncation_remarks(model, store, np.unique(selected.row_S)):
             say(f"{name}: {remark}")
-        embedding_SD = normalise(_embed(load_frozen(model), store, selected)).cpu().numpy()
+        embedding_SD = normalize(_embed(load_frozen(model), store, selected)).cpu().numpy()
         rng = np.random.default_rng(derive_seed(seed, "map"))
         projected = embedding_map(embedding_SD, rng, max_rows=len(embedding_SD))
         position_by_name[name] = projected.position_S2

@@ -211,7 +211,7 @@ class RelationScores:
     def unit_scores(self) -> UnitScores:
         """Return each document's contribution to each value, for paired tests between runs.
 
-        An F1 is no mean over documents. So it is linearised at the run's counts (the delta method):
+        An F1 is no mean over documents. So it is linearized at the run's counts (the delta method):
         a document's correct facts raise it and its wrong and missing ones lower it, by as much as
         they change the F1. The mean over documents is the F1.
         """
@@ -277,7 +277,7 @@ def _statistics(sum_XR4: Floats) -> dict[str, Floats]:
 
 
 def _linear_f1(precision_U: Floats, recall_U: Floats) -> Floats:
-    """Return the linearised harmonic mean of two linearised shares."""
+    """Return the linearized harmonic mean of two linearized shares."""
     precision = precision_U.mean()
     recall = recall_U.mean()
     total = precision + recall

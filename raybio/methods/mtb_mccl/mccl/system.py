@@ -8,7 +8,7 @@ from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
-from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.demo import default_documents
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
@@ -73,7 +73,7 @@ def build(config: Config, store_path: str | Path) -> System:
     evaluator = RelationEvaluator(config, reader)
     is_coarse = config.data.is_coarse
     collate = RelationCollate(
-        reader, evaluator.labelled("train"), config.plan, config.seed, is_coarse
+        reader, evaluator.labeled("train"), config.plan, config.seed, is_coarse
     )
     has_dev = len(store.split_rows("dev")) > 0
     # Coarse labels are single labels, however many relations a pair has.
@@ -82,7 +82,7 @@ def build(config: Config, store_path: str | Path) -> System:
         name="relation_finetune",
         model=encoder,
         objective=RelationObjective(config.objective, head_of(encoder), is_multi_label),
-        batch_type=LabelledDocumentBatch,
+        batch_type=LabeledDocumentBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
         evaluate=evaluator.evaluate_during_training if has_dev else None,

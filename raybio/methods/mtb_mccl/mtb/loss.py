@@ -53,16 +53,16 @@ class MatchingTheBlanks:
         """Whether pairs are compared."""
         return self.config.relation_weight + self.config.self_weight > 0
 
-    def normaliser(self, batch: TwinDocumentBatch, collective: Collective) -> Tensor:
+    def normalizer(self, batch: TwinDocumentBatch, collective: Collective) -> Tensor:
         """Return the number of masked tokens of the global batch."""
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of L_mlm."""
         return masked_language_model(
-            encoder, encoded, tokens, normaliser, weight=self.config.mlm_weight
+            encoder, encoded, tokens, normalizer, weight=self.config.mlm_weight
         )
 
     def embedding_loss(

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from raybio.methods.mtb_mccl.mccl.loss import rows_per_block
 from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
 from raybio.ops.contrastive import check_temperature
-from raybio.ops.similarity import matmul, normalise
+from raybio.ops.similarity import matmul, normalize
 
 
 def multi_center_contrast(
@@ -66,8 +66,8 @@ def multi_center_contrast(
         return cross_entropy(soft_maximum_BR / logit_temperature, class_M[own_B], reduction="sum")
 
     used_A = torch.nonzero(has_positive_M[offset : offset + len(pair_ND)])[:, 0]
-    query_AD = normalise(pair_ND)[used_A]
-    key_MD = normalise(other_MD)
+    query_AD = normalize(pair_ND)[used_A]
+    key_MD = normalize(other_MD)
     total = query_AD.sum() * 0
     rows = block_rows or rows_per_block(len(key_MD), query_AD.device)
     for query_BD, used_B in zip(

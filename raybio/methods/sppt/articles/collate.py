@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raybio.encoders.tokenization import Tokenise
+from raybio.encoders.tokenization import Tokenize
 
 
 class HasTexts(Protocol):
@@ -25,14 +25,14 @@ class TextRows:
 
     Attributes:
         linked: source of the texts.
-        tokenise: returns tokens with special tokens.
+        tokenize: returns tokens with special tokens.
         mask_id: token id of the mask token.
         special_ids: token ids that are never masked.
         ordinary_ids: token ids of all words.
     """
 
     linked: HasTexts
-    tokenise: Tokenise
+    tokenize: Tokenize
     mask_id: int
     special_ids: tuple[int, ...]
     ordinary_ids: np.ndarray
@@ -44,5 +44,5 @@ class TextRows:
 
         ``chance_R`` is unused: texts are always cut at the end.
         """
-        token_T, indptr_R1 = self.tokenise(self.linked.texts(row_R))
+        token_T, indptr_R1 = self.tokenize(self.linked.texts(row_R))
         return token_T, indptr_R1, np.isin(token_T, self.special_ids)

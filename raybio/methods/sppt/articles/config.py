@@ -32,7 +32,7 @@ class Config(TrainingConfig):
     """Settings of SPPT on texts. Defaults are the paper's where it states them."""
 
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
-        source="allenai/scibert_scivocab_uncased", normalise=False, max_length=512
+        source="allenai/scibert_scivocab_uncased", normalize=False, max_length=512
     )
     input: MaskConfig = MaskConfig()
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
@@ -56,7 +56,7 @@ DEMO = Config(
         max_length=64,
         dropout=0.0,
         pooling="mean",
-        normalise=False,
+        normalize=False,
     ),
     objective=ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.1),
     schedule=ScheduleConfig(max_steps=400, checkpoint_every_steps=100, evaluate_every_steps=100),

@@ -48,6 +48,6 @@ def text_rows(linked: HasTexts, encoder: TextEncoder) -> TextRows:
     source = TokenizerSource.of(encoder.tokenizer)
     if source.mask_id is None:
         raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
-    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
-    return TextRows(linked, tokenise, source.mask_id, source.special_ids, ordinary_ids)
+    return TextRows(linked, tokenize, source.mask_id, source.special_ids, ordinary_ids)

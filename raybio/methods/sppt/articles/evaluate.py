@@ -195,15 +195,15 @@ def _embed(
         source=model,
         max_length=max_length,
         pooling="auto" if states_pooling else pooling,
-        normalise=False,
+        normalize=False,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder = build_text_encoder(config, seed=0).to(device)
     source = TokenizerSource.of(encoder.tokenizer)
-    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     return embed_rows(
         encoder,
-        lambda row_R: read_texts(store.texts(row_R), tokenise),
+        lambda row_R: read_texts(store.texts(row_R), tokenize),
         np.arange(store.num_rows),
         SingleProcess(),
         max_tokens=MAX_TOKENS_PER_BATCH,

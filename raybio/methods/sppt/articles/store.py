@@ -1,6 +1,6 @@
 """Store of a graph of texts, such as articles that cite each other.
 
-The store holds texts, not tokens, so that one store serves every encoder. Tokenising a batch takes
+The store holds texts, not tokens, so that one store serves every encoder. Tokenizing a batch takes
 about a hundredth of a training step.
 """
 

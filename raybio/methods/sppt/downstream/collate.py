@@ -78,7 +78,7 @@ def token_labels(
     return label_T
 
 
-def read_labelled(store: TaskStore, read: ReadRows, row_R: np.ndarray) -> TokenBatch:
+def read_labeled(store: TaskStore, read: ReadRows, row_R: np.ndarray) -> TokenBatch:
     """Return the tokens of these rows with their labels, for evaluation."""
     token_T, indptr_R1, is_special_T = read(row_R)
     return TokenBatch(

@@ -153,7 +153,7 @@ def text_config(config: Config) -> ClsTextEncoderConfig:
     sizes = {
         "max_length": settings["max_length"],
         "vocabulary_size": settings["vocabulary_size"],
-        "normalise": False,
+        "normalize": False,
     }
     return ClsTextEncoderConfig.from_mapping(_shared(settings) | sizes)
 
@@ -170,7 +170,7 @@ def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _freeze_language_model_head(encoder: ProteinEncoder) -> None:
-    """Freeze the weights outside the transformer, so that no optimiser state is kept for them.
+    """Freeze the weights outside the transformer, so that no optimizer state is kept for them.
 
     Word embeddings that the head is tied to belong to the transformer and stay trainable.
     """
@@ -189,7 +189,7 @@ def row_reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[Read
         return rows, encoder.vocabulary.fingerprint
     assert isinstance(encoder, TextEncoder)
     source = TokenizerSource.of(encoder.tokenizer)
-    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     # Nothing is masked, so no mask token and no ordinary tokens are needed.
-    texts = TextRows(store, tokenise, -1, source.special_ids, np.empty(0, np.int64))
+    texts = TextRows(store, tokenize, -1, source.special_ids, np.empty(0, np.int64))
     return texts, source.fingerprint

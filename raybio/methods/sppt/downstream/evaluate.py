@@ -19,7 +19,7 @@ from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.collate import ReadRows, unmasked
-from raybio.methods.sppt.downstream.collate import read_labelled
+from raybio.methods.sppt.downstream.collate import read_labeled
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.encoder import TaskModel, initial_task_model
 from raybio.methods.sppt.downstream.loss import TaskLoss
@@ -43,7 +43,7 @@ class RowScores(NamedTuple):
 
     Attributes:
         value_by_measure: contribution of each row (N,); ``score`` is the task's measure.
-        log_likelihood: mean over rows, or over labelled tokens; as ``TaskLoss.losses``.
+        log_likelihood: mean over rows, or over labeled tokens; as ``TaskLoss.losses``.
         spread: spread of the embeddings; empty in a task on residues, which trains none.
     """
 
@@ -143,14 +143,14 @@ class TaskEvaluator(Evaluator):
     ) -> RowScores:
         counts_N3 = embed_rows(
             _TokenCounts(model),
-            partial(read_labelled, self.store, self.read),
+            partial(read_labeled, self.store, self.read),
             row_N,
             collective,
             max_tokens=self.config.memory.max_tokens_per_micro_batch,
         )
-        correct_N, labelled_N, loss_N = counts_N3.cpu().double().T
-        likelihood = -float(loss_N.sum() / labelled_N.sum().clamp(min=1))
-        return RowScores(token_scores(correct_N.numpy(), labelled_N.numpy()), likelihood, {})
+        correct_N, labeled_N, loss_N = counts_N3.cpu().double().T
+        likelihood = -float(loss_N.sum() / labeled_N.sum().clamp(min=1))
+        return RowScores(token_scores(correct_N.numpy(), labeled_N.numpy()), likelihood, {})
 
     def _score_sequences(
         self, model: TaskModel, row_N: np.ndarray, collective: Collective
@@ -172,8 +172,8 @@ class TaskEvaluator(Evaluator):
         if self.loss.labels == "class":
             predicted_N = scores_NC.argmax(1).cpu().numpy()
             return RowScores(class_scores(predicted_N, gold_N.astype(np.int64)), likelihood, spread)
-        standardised_N = scores_NC[:, 0].double().cpu().numpy()
-        number_N = standardised_N * self.loss.scale + self.loss.centre
+        standardized_N = scores_NC[:, 0].double().cpu().numpy()
+        number_N = standardized_N * self.loss.scale + self.loss.center
         return RowScores(number_scores(number_N, gold_N), likelihood, spread)
 
     def _chance(self, row_N: np.ndarray) -> dict[str, dict[str, float]]:
@@ -196,21 +196,21 @@ class TaskEvaluator(Evaluator):
     def _token_chance(self, row_N: np.ndarray, train_N: np.ndarray) -> dict[str, Floats]:
         class_T = self.store.class_T[np.isin(self._row_of_residue_T, train_N)].astype(np.int64)
         most_frequent = np.bincount(class_T[class_T >= 0]).argmax()
-        batch = read_labelled(self.store, self.read, row_N)
+        batch = read_labeled(self.store, self.read, row_N)
         label_T = batch.label_T.numpy()
         number_T = np.repeat(np.arange(len(row_N)), np.diff(batch.indptr_R1.numpy()))
         correct_N = np.bincount(number_T, label_T == most_frequent, minlength=len(row_N))
-        labelled_N = np.bincount(number_T, label_T != IGNORED_LABEL, minlength=len(row_N))
-        return token_scores(correct_N.astype(np.float64), labelled_N.astype(np.float64))
+        labeled_N = np.bincount(number_T, label_T != IGNORED_LABEL, minlength=len(row_N))
+        return token_scores(correct_N.astype(np.float64), labeled_N.astype(np.float64))
 
     def _num_truncated_labels(self, split: str) -> int:
-        """Return the number of labelled residues beyond the encoder's maximum length."""
+        """Return the number of labeled residues beyond the encoder's maximum length."""
         if TASKS[self.store.task].labels != "residues":
             return 0
         row_N = self.store.split_rows(split)
-        is_labelled_T = self.store.class_T >= 0
-        num_labels = int((is_labelled_T & np.isin(self._row_of_residue_T, row_N)).sum())
-        label_T = read_labelled(self.store, self.read, row_N).label_T
+        is_labeled_T = self.store.class_T >= 0
+        num_labels = int((is_labeled_T & np.isin(self._row_of_residue_T, row_N)).sum())
+        label_T = read_labeled(self.store, self.read, row_N).label_T
         return num_labels - int((label_T != IGNORED_LABEL).sum())
 
     @property
@@ -219,7 +219,7 @@ class TaskEvaluator(Evaluator):
 
 
 class _TokenCounts(Encoder):
-    """Returns as embedding of a sequence: correct tokens, labelled tokens, sum of their losses.
+    """Returns as embedding of a sequence: correct tokens, labeled tokens, sum of their losses.
 
     So that ``embed_rows`` can share the rows among workers and micro-batches.
     """

@@ -1,6 +1,6 @@
 """Loss of a supervised task: cross entropy of classes, or squared error of numbers.
 
-Shape letters: R sequences of this worker, L padded length, K labelled tokens, D width, C classes.
+Shape letters: R sequences of this worker, L padded length, K labeled tokens, D width, C classes.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from raybio.training.objectives import count_labels
 
 @dataclass(frozen=True)
 class TaskLoss:
-    """Mean loss over the sequences, or over the labelled tokens, of the global batch.
+    """Mean loss over the sequences, or over the labeled tokens, of the global batch.
 
     Attributes:
         head: maps embeddings to scores.
         labels: ``class`` or ``number`` of a sequence, or ``residues`` for a class a token.
-        centre: the head predicts (number - centre) / scale, so that a fresh head starts near it.
-        scale: see ``centre``.
+        center: the head predicts (number - center) / scale, so that a fresh head starts near it.
+        scale: see ``center``.
     """
 
     head: nn.Module
     labels: str
-    centre: float = 0.0
+    center: float = 0.0
     scale: float = 1.0
 
     @property
@@ -41,18 +41,18 @@ class TaskLoss:
         """Whether the loss is over sequences."""
         return self.labels != "residues"
 
-    def normaliser(self, batch: TaskBatch, collective: Collective) -> Tensor:
-        """Return the number of labelled tokens of the global batch."""
+    def normalizer(self, batch: TaskBatch, collective: Collective) -> Tensor:
+        """Return the number of labeled tokens of the global batch."""
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of the mean cross entropy over tokens."""
         is_label_RL = tokens.label_RL != IGNORED_LABEL
         scores_KC = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
         total = F.cross_entropy(scores_KC, tokens.label_RL[is_label_RL], reduction="sum")
-        loss = total / normaliser
+        loss = total / normalizer
         return LossReport(loss, {"task_loss": loss.detach()})
 
     def embedding_loss(
@@ -68,9 +68,9 @@ class TaskLoss:
         """Return the loss of each sequence (R,): a negative log-likelihood.
 
         For classes it is the cross entropy. For numbers it is half the squared error of the
-        standardised number: a Gaussian of variance 1, without its constant.
+        standardized number: a Gaussian of variance 1, without its constant.
         """
         if self.labels == "class":
             return F.cross_entropy(scores_RC, target_R.long(), reduction="none")
-        standardised_R = (target_R.to(scores_RC.dtype) - self.centre) / self.scale
-        return (scores_RC[:, 0] - standardised_R) ** 2 / 2
+        standardized_R = (target_R.to(scores_RC.dtype) - self.center) / self.scale
+        return (scores_RC[:, 0] - standardized_R) ** 2 / 2

@@ -24,7 +24,7 @@ The sums of a deep network differ by that much through rounding alone.
 def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
     """Return ``accuracy`` and ``macro_f1``, the mean over classes that occur in either argument.
 
-    A row's contribution to F1 is linearised: how far it moves each class's 2 TP / (2 TP + FP + FN)
+    A row's contribution to F1 is linearized: how far it moves each class's 2 TP / (2 TP + FP + FN)
     (the delta method).
     """
     correct_N = (predicted_N == gold_N).astype(np.float64)
@@ -39,7 +39,7 @@ def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
 
 
 def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
-    """Return ``spearman``, as products of standardised ranks, and ``negative_mse``.
+    """Return ``spearman``, as products of standardized ranks, and ``negative_mse``.
 
     Predictions come from float32 arithmetic, so those that differ by rounding only share a rank. If
     all predictions, or all gold numbers, share one rank, the correlation is undefined: NaN in every
@@ -52,18 +52,18 @@ def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
     if np.ptp(predicted_rank_N) == 0 or np.ptp(gold_rank_N) == 0:
         products_N = np.full(len(gold_N), np.nan)
     else:
-        products_N = _standardised(predicted_rank_N) * _standardised(gold_rank_N)
+        products_N = _standardized(predicted_rank_N) * _standardized(gold_rank_N)
     return {"spearman": products_N, "negative_mse": -((predicted_N - gold_N) ** 2)}
 
 
-def token_scores(correct_N: Floats, labelled_N: Floats) -> dict[str, Floats]:
-    """Return ``accuracy`` over all labelled tokens.
+def token_scores(correct_N: Floats, labeled_N: Floats) -> dict[str, Floats]:
+    """Return ``accuracy`` over all labeled tokens.
 
     Args:
         correct_N: correctly predicted tokens of each protein.
-        labelled_N: labelled tokens of each protein.
+        labeled_N: labeled tokens of each protein.
     """
-    return {"accuracy": linear_share(correct_N, labelled_N)}
+    return {"accuracy": linear_share(correct_N, labeled_N)}
 
 
 def with_intervals(
@@ -76,7 +76,7 @@ def with_intervals(
     Args:
         value_by_measure: contribution of each row (N,).
         seed: seed of the bootstrap.
-        are_shares: limit the intervals to [0, 1], which linearised contributions may leave.
+        are_shares: limit the intervals to [0, 1], which linearized contributions may leave.
     """
     scores = {}
     for name, value_N in value_by_measure.items():
@@ -91,7 +91,7 @@ def with_intervals(
     return scores
 
 
-def _standardised(value_N: Floats) -> Floats:
+def _standardized(value_N: Floats) -> Floats:
     return (value_N - value_N.mean()) / value_N.std()
 
 

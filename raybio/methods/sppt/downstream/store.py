@@ -26,7 +26,7 @@ IGNORED = -1
 
 
 class TaskStore(Store):
-    """An open store of labelled sequences."""
+    """An open store of labeled sequences."""
 
     kind = "task"
 

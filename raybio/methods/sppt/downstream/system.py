@@ -4,7 +4,7 @@ McDermott, Yap, Szolovits, Zitnik, "Structure-inducing pre-training", Tables 2 a
 on proteins (Rao et al. 2019) and SciBERT's tasks on texts (Beltagy et al. 2019). Heads and settings
 are those of the authors' code.
 
-Differences: a layer norm instead of TAPE's batch norm; numbers are standardised by training's mean
+Differences: a layer norm instead of TAPE's batch norm; numbers are standardized by training's mean
 and deviation; the weights of the best evaluation on dev lie in the checkpoints, so that a resumed
 run ends with the same weights.
 """

@@ -28,7 +28,7 @@ def neighbor_vote(graph: Graph, label_N: Labels) -> Floats:
             probability.
 
     Returns:
-        float64, NaN for nodes without a label or without a labelled neighbor.
+        float64, NaN for nodes without a label or without a labeled neighbor.
 
     Raises:
         ValueError: if labels do not fit the graph.
@@ -66,7 +66,7 @@ def homophily(graph: Graph, label_N: Labels) -> float:
 
 
 def edge_homophily(graph: Graph, label_N: Labels) -> float:
-    """Return the fraction of edges between labelled nodes that join equal labels; NaN without any.
+    """Return the fraction of edges between labeled nodes that join equal labels; NaN without any.
 
     Raises:
         ValueError: if labels do not fit the graph.

@@ -31,7 +31,7 @@ from raybio.training.embedding_model import EmbeddingModel, settled_pooling
 
 
 class ProteinEmbeddingModel(EmbeddingModel):
-    """A folder of a protein encoder; its embeddings are never normalised."""
+    """A folder of a protein encoder; its embeddings are never normalized."""
 
     reads: ClassVar[Literal["proteins", "texts"]] = "proteins"
     unit: ClassVar[str] = "residues"
@@ -102,7 +102,7 @@ def read_embedding_model(path: Path, pooling: Pooling | None) -> ProteinEmbeddin
         str(path),
         settled_pooling(path, stated, pooling),
         max_tokens=max_tokens or _tokenizer_limit(path),
-        is_normalised=False,
+        is_normalized=False,
     )
 
 

@@ -65,7 +65,7 @@ class ProteinEncoder(Encoder):
         self.max_tokens = max_tokens
         self.pooling = pooling
         if model.config.model_type == "esm":
-            # The contact head takes no part in training; frozen, no optimiser or gradient sum waits
+            # The contact head takes no part in training; frozen, no optimizer or gradient sum waits
             # for it.
             model.esm.contact_head.requires_grad_(False)
 

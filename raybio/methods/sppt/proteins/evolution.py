@@ -1,6 +1,6 @@
 """Simulated evolution of proteomes: substitutions, indels, gene loss and duplication.
 
-Genes have one to four domains. All steps are vectorised over a proteome, so that a branch of the
+Genes have one to four domains. All steps are vectorized over a proteome, so that a branch of the
 species tree costs milliseconds.
 
 Shape letters: G genes, T residues of all genes, F domain families, K some genes or positions.

@@ -65,7 +65,7 @@ def export_encoder(
     """
     length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
     tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
-    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
+    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalized": False}
     with atomic_folder(Path(directory)) as folder:
         encoder.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -99,5 +99,5 @@ def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
         f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, "
         f"width {encoder.width} and {millions:.1f} M weights, trained with raybio. It reads "
         f"upper-case residue letters, up to {max_tokens} tokens. A protein's embedding is "
-        f"{pooled}, not normalised."
+        f"{pooled}, not normalized."
     )

@@ -16,7 +16,7 @@ The files of sentence_transformers cannot state a mean over residues.
 
 
 class ProteinSettings(NamedTuple):
-    """Pooling and length of a protein encoder. Its embeddings are not normalised.
+    """Pooling and length of a protein encoder. Its embeddings are not normalized.
 
     Attributes:
         pooling: "cls", or "mean" over residues.
@@ -45,7 +45,7 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
     head = read_sentence_folder(str(folder), revision)
     if head is None or head.pooling is None:
         return None
-    if head.pooling == "mean" or head.is_normalised:
+    if head.pooling == "mean" or head.is_normalized:
         raise ConfigError(
             f"{folder}: modules.json wants the mean over all tokens, or embeddings of length 1. "
             "Protein embeddings are the first token's state or the mean over residues. Use a "
@@ -65,9 +65,9 @@ def _read_own(path: Path) -> ProteinSettings:
         )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
-    if not is_valid or content.get("is_normalised", False) is not False:
+    if not is_valid or content.get("is_normalized", False) is not False:
         raise ConfigError(
             f"{path}: got {content}, want pooling cls or mean, max_tokens above 2 and "
-            "is_normalised false; export the run again"
+            "is_normalized false; export the run again"
         )
     return settings

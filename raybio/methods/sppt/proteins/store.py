@@ -54,7 +54,7 @@ def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) 
 
 
 class HasResidues(Protocol):
-    """A store of proteins, linked or labelled."""
+    """A store of proteins, linked or labeled."""
 
     @property
     def residue_T(self) -> np.ndarray:

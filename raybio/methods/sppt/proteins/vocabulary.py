@@ -1,6 +1,6 @@
 """Protein vocabularies: the token id of each residue letter.
 
-A vocabulary is a table indexed by byte. So one store of letters serves all encoders, and tokenising
+A vocabulary is a table indexed by byte. So one store of letters serves all encoders, and tokenizing
 a shard is one numpy indexing.
 """
 

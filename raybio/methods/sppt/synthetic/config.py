@@ -98,7 +98,7 @@ class Config(TrainingConfig):
         ffn_width=8,
         max_length=350,
         dropout=0.0,
-        normalise=False,
+        normalize=False,
         vocabulary="characters",
     )
     input: MaskConfig = MaskConfig()

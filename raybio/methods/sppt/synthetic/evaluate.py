@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from raybio.core.final_report import LabelledMap, Stage
+from raybio.core.final_report import LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder
@@ -79,11 +79,11 @@ class NodeLabelEvaluator(Evaluator):
         assert isinstance(model, TextEncoder)
         return embed_nodes(self.config, self.nodes, model, collective)
 
-    def _map(self, embedding_ND: Tensor) -> LabelledMap:
+    def _map(self, embedding_ND: Tensor) -> LabeledMap:
         rng = np.random.default_rng(derive_seed(self.config.seed, "map"))
         drawn = embedding_map(embedding_ND.cpu().numpy(), rng)
         groups = [f"class {self.nodes.label_N[row]}" for row in drawn.row_S]
-        return LabelledMap(drawn.position_S2, groups)
+        return LabeledMap(drawn.position_S2, groups)
 
     def _classify(self, embedding_ND: Tensor) -> LeaveOneOut:
         return leave_one_out(embedding_ND.cpu().numpy(), self.nodes.label_N)

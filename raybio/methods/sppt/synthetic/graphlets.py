@@ -4,7 +4,7 @@ The 15 orbits of induced connected subgraphs of two to four nodes are numbered a
 (*Biological network comparison using graphlet degree distribution*, 2007):
 
     0 edge | path of 3: 1 end, 2 middle | 3 triangle
-    path of 4: 4 end, 5 inside | star: 6 leaf, 7 centre | 8 cycle of 4
+    path of 4: 4 end, 5 inside | star: 6 leaf, 7 center | 8 cycle of 4
     triangle with a tail: 9 the tail's end, 10 corners without it, 11 corner with it
     4-clique without an edge: 12 ends of the missing edge, 13 the others | 14 4-clique
 

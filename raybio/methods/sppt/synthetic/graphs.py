@@ -300,7 +300,7 @@ def _fits(
 
 
 def _coordinates(store: TopicStore, row_M: np.ndarray, topic_3: np.ndarray) -> np.ndarray:
-    """Return barycentric coordinates (M, 3): the shares of three topics, normalised to sum 1."""
+    """Return barycentric coordinates (M, 3): the shares of three topics, normalized to sum 1."""
     columns = []
     for topic in topic_3:
         is_topic_MK = store.topic_NK[row_M] == topic

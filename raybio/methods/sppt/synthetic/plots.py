@@ -8,19 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from raybio.evaluation.figures import COLORS, MARKERS, labelled_scatter, save_figure
+from raybio.evaluation.figures import COLORS, MARKERS, labeled_scatter, save_figure
 from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.report import GraphScores
 from raybio.methods.sppt.synthetic.simplicial import surface
 
-LINK_COLOUR = "#BBBBBB"
-SURFACE_COLOUR = "black"
+LINK_COLOR = "#BBBBBB"
+SURFACE_COLOR = "black"
 
 
 def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str) -> Figure:
     """Return a figure with one panel an embedding: first two principal components, links as lines.
 
-    Nodes are coloured by class. On a surface, its triangles are drawn beneath the nodes, with the
+    Nodes are colored by class. On a surface, its triangles are drawn beneath the nodes, with the
     corners at their least-squares positions.
 
     Args:
@@ -38,13 +38,13 @@ def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
         position_N2 = _principal_components(embedding_ND)
         lines = list(position_N2[edge_E2])
         axes.add_collection(
-            LineCollection(lines, colors=LINK_COLOUR, linewidths=0.4, alpha=0.4, zorder=1)
+            LineCollection(lines, colors=LINK_COLOR, linewidths=0.4, alpha=0.4, zorder=1)
         )
         if nodes.triangle_N is not None and nodes.weight_N3 is not None:
             triangle_T3 = surface(kind)
             corner_V2 = fit_corners(triangle_T3, nodes.triangle_N, nodes.weight_N3, position_N2)
             _draw_triangles(axes, triangle_T3, corner_V2)
-        labelled_scatter(axes, position_N2, nodes.label_N, classes, size=14)
+        labeled_scatter(axes, position_N2, nodes.label_N, classes, size=14)
         axes.set_title(title)
     figure.suptitle(kind)
     return figure
@@ -87,13 +87,13 @@ def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
             "SPPT": [row.with_graph for row in rows],
         }
         for number, (name, values) in enumerate(curves.items()):
-            colour = COLORS[number]
+            color = COLORS[number]
             axes.plot(
-                noise, np.mean(values, axis=1), color=colour, marker=MARKERS[number], label=name
+                noise, np.mean(values, axis=1), color=color, marker=MARKERS[number], label=name
             )
             low = np.min(values, axis=1)
             high = np.max(values, axis=1)
-            axes.fill_between(noise, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(noise, low, high, color=color, alpha=0.2, linewidth=0)
         axes.set(
             title=kind,
             xlabel="noise: probability to link a pair of nodes at random",
@@ -104,25 +104,25 @@ def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
 
 
 def _principal_components(embedding_ND: np.ndarray) -> np.ndarray:
-    centred_ND = embedding_ND - embedding_ND.mean(axis=0)
-    _, _, axis_DD = np.linalg.svd(centred_ND, full_matrices=False)
-    position_N2: np.ndarray = centred_ND @ axis_DD[:2].T
+    centered_ND = embedding_ND - embedding_ND.mean(axis=0)
+    _, _, axis_DD = np.linalg.svd(centered_ND, full_matrices=False)
+    position_N2: np.ndarray = centered_ND @ axis_DD[:2].T
     return position_N2
 
 
 def _draw_triangles(axes: Axes, triangle_T3: np.ndarray, corner_V2: np.ndarray) -> None:
     polygons = list(corner_V2[triangle_T3])
     axes.add_collection(
-        PolyCollection(polygons, facecolor=SURFACE_COLOUR, edgecolor="none", alpha=0.06, zorder=0)
+        PolyCollection(polygons, facecolor=SURFACE_COLOR, edgecolor="none", alpha=0.06, zorder=0)
     )
     axes.add_collection(
         PolyCollection(
-            polygons, facecolor="none", edgecolor=SURFACE_COLOUR, linewidths=0.9, zorder=2
+            polygons, facecolor="none", edgecolor=SURFACE_COLOR, linewidths=0.9, zorder=2
         )
     )
     box = {
         "facecolor": "white",
-        "edgecolor": SURFACE_COLOUR,
+        "edgecolor": SURFACE_COLOR,
         "boxstyle": "round,pad=0.15",
         "linewidth": 0.6,
     }
@@ -131,7 +131,7 @@ def _draw_triangles(axes: Axes, triangle_T3: np.ndarray, corner_V2: np.ndarray) 
             str(number),
             position_2,
             fontsize=8,
-            color=SURFACE_COLOUR,
+            color=SURFACE_COLOR,
             ha="center",
             va="center",
             bbox=box,

@@ -154,7 +154,7 @@ def embedded_nodes(
         "max_length": config.encoder.max_length,
         "pooling": config.encoder.pooling,
     }
-    encoder = build_text_encoder(ClsTextEncoderConfig(**settings, normalise=False), seed=0)
+    encoder = build_text_encoder(ClsTextEncoderConfig(**settings, normalize=False), seed=0)
     embedding_ND = embed_nodes(config, nodes, encoder, SingleProcess())
     return nodes, embedding_ND.numpy()
 

@@ -95,7 +95,7 @@ def counts_of(path, content):
     "content", [PUBTATOR, "\ufeff" + PUBTATOR, json.dumps(JSON), json.dumps(JSON, indent=1), XML]
 )
 @pytest.mark.parametrize("name", ["any", "any.gz"])
-def test_pubtator_and_bioc_are_recognised_and_agree(tmp_path, name, content):
+def test_pubtator_and_bioc_are_recognized_and_agree(tmp_path, name, content):
     first, second = read(tmp_path / name, content)
     assert (first.document_id, first.text) == ("1", "BRAF in melanoma. It binds.")
     assert first.mentions == (

@@ -16,7 +16,7 @@ from raybio.methods.mtb_mccl.documents.demo import (
 )
 from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, type_rank
 from raybio.methods.mtb_mccl.documents.formats import read_documents
-from raybio.methods.mtb_mccl.documents.prepare import prepare_documents, prepare_unlabelled
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents, prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.documents.writer import DUPLICATE, HELD_OUT
 from raybio.store.quarantine import Quarantine
@@ -110,18 +110,18 @@ def test_a_store_gives_back_what_the_files_hold(tmp_path):
         "pubtator_ner/tmVar3_Test.PubTator.gz",
     ],
 )
-def test_unlabelled_documents_keep_the_ids_of_real_files(tmp_path, name):
+def test_unlabeled_documents_keep_the_ids_of_real_files(tmp_path, name):
     path = real(name)
-    store = prepare_unlabelled(tmp_path / "store", [path])
+    store = prepare_unlabeled(tmp_path / "store", [path])
     ids = store.entity_keys.to_pylist()
     content = gzip.decompress(path.read_bytes()).decode()
     assert len(ids) > 500
     assert [one for one in ids if one not in content] == []
 
 
-def test_vertices_keep_their_numbers_in_unlabelled_documents(tmp_path):
+def test_vertices_keep_their_numbers_in_unlabeled_documents(tmp_path):
     path = real("re_docred/dev_revised.json.gz")
-    store = prepare_unlabelled(tmp_path / "store", [path])
+    store = prepare_unlabeled(tmp_path / "store", [path])
     num_vertices = {
         one["title"]: len(one["vertexSet"])
         for one in json.loads(gzip.decompress(path.read_bytes()))
@@ -324,7 +324,7 @@ def test_no_document_of_bioreds_test_set_is_left_when_it_is_excluded(tmp_path):
     assert store.manifest["quarantine"][HELD_OUT]["count"] >= 100
 
 
-def labelled(number):
+def labeled(number):
     return str(number), f"Gene{number}:Gene:{number} Tumor:Disease:D1", [f"Cause {number} D1"]
 
 
@@ -334,7 +334,7 @@ def dev_ids(store):
 
 def test_validation_documents_are_drawn_by_their_ids_and_the_seed_alone(tmp_path):
     files = [
-        pubtator(tmp_path / str(part), *map(labelled, range(part, 400, 2))) for part in range(2)
+        pubtator(tmp_path / str(part), *map(labeled, range(part, 400, 2))) for part in range(2)
     ]
     drawn = prepare_documents(tmp_path / "store", files, dev_share=0.2)
     counts = drawn.manifest["counts"]
@@ -352,11 +352,11 @@ def test_validation_documents_are_drawn_by_their_ids_and_the_seed_alone(tmp_path
     assert other.manifest["parameters"]["seed"] == 1
 
 
-def test_unlabelled_documents_stay_in_training_unless_a_labelled_copy_was_drawn(tmp_path):
+def test_unlabeled_documents_stay_in_training_unless_a_labeled_copy_was_drawn(tmp_path):
     files = [
-        pubtator(tmp_path / "labelled", *map(labelled, range(50))),
+        pubtator(tmp_path / "labeled", *map(labeled, range(50))),
         pubtator(
-            tmp_path / "unlabelled", *((*labelled(number)[:2], []) for number in range(25, 200))
+            tmp_path / "unlabeled", *((*labeled(number)[:2], []) for number in range(25, 200))
         ),
     ]
     store = prepare_documents(tmp_path / "store", files, dev_share=0.5)
@@ -373,9 +373,9 @@ def test_unlabelled_documents_stay_in_training_unless_a_labelled_copy_was_drawn(
 
 
 def test_no_document_that_is_tested_on_or_excluded_is_drawn(tmp_path):
-    train = pubtator(tmp_path / "train", *map(labelled, range(60)))
-    test = pubtator(tmp_path / "test", *map(labelled, range(20)))
-    exclude = pubtator(tmp_path / "exclude", *map(labelled, range(20, 40)))
+    train = pubtator(tmp_path / "train", *map(labeled, range(60)))
+    test = pubtator(tmp_path / "test", *map(labeled, range(20)))
+    exclude = pubtator(tmp_path / "exclude", *map(labeled, range(20, 40)))
     store = prepare_documents(
         tmp_path / "store", [train], test=[test], exclude=[exclude], dev_share=0.5
     )
@@ -403,7 +403,7 @@ def test_a_share_that_is_none_stands_beside_dev_or_draws_nothing_is_refused(tmp_
 
 
 def test_the_command_says_how_many_documents_it_drew(tmp_path):
-    train = pubtator(tmp_path / "train", *map(labelled, range(40)))
+    train = pubtator(tmp_path / "train", *map(labeled, range(40)))
     command = [
         "documents",
         "--input",

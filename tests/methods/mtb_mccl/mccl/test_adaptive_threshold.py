@@ -104,11 +104,11 @@ def test_training_on_the_loss_predicts_the_labels():
     _, label = problem()
     label[:, 0] = False
     logits = torch.zeros(30, 6, requires_grad=True)
-    optimiser = torch.optim.Adam([logits], lr=0.3)
+    optimizer = torch.optim.Adam([logits], lr=0.3)
     for _ in range(50):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         adaptive_threshold(logits, label, na_index=0).mean().backward()
-        optimiser.step()
+        optimizer.step()
     assert torch.equal(above_threshold(logits, na_index=0), label)
 
 

@@ -37,7 +37,7 @@ def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> GoldPa
 
 @pytest.mark.parametrize("is_multi_label", [False, True])
 @pytest.mark.parametrize(("k", "weight"), [(1, 1.0), (3, 1.0), (50, 1.0), (3, 0.0), (3, 0.5)])
-def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
+def test_the_nearest_labeled_pairs_of_each_class_decide_together_with_its_bias(
     is_multi_label, k, weight
 ):
     reference, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
@@ -124,7 +124,7 @@ def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_a
 @pytest.mark.parametrize(
     "given", [{"num_neighbors": []}, {"num_neighbors": [3, 0]}, {"bias_weights": []}]
 )
-def test_without_a_rule_or_a_neighbour_nothing_could_be_decided(given):
+def test_without_a_rule_or_a_neighbor_nothing_could_be_decided(given):
     with pytest.raises(ConfigError, match=next(iter(given))):
         RelationEvaluationConfig.from_mapping(given)
 
@@ -168,7 +168,7 @@ def test_with_several_relations_and_no_pair_without_any_nothing_tells_how_near_i
     reference, asked = known(40, 4, 0, 2), known(15, 4, 1, 2)
     reference.label_PC[:, 0] = False
     with pytest.raises(
-        ConfigError, match="no labelled training pair is without a relation.*data.label_fraction"
+        ConfigError, match="no labeled training pair is without a relation.*data.label_fraction"
     ):
         choose_knn_settings(
             Classifier(None, reference, is_multi_label=True), asked, [KnnSettings(1, 0.0)]

@@ -56,7 +56,7 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     assert found.confusion_CC is not None
     card = (folder / "README.md").read_text()
     assert "jobs/extract_relations.py --model ." in card
-    # A linear classifier compares with no labelled pairs.
+    # A linear classifier compares with no labeled pairs.
     has_reference = final.details["knn_settings"]["trained"]["num_neighbors"] > 0
     assert (
         ("reference_set.safetensors" in card)

@@ -22,7 +22,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import (
     probe_relations,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.probe_report import PUBLISHED, probe_data, probe_markdown
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.loop import fit
@@ -131,7 +131,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     assert 0 < found[names[0]].test.values["f1"] < found["classwise kNN"].test.values["f1"]
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
     assert found["classwise kNN"].setting in {f"k = {rule.num_neighbors}" for rule in KNN_SETTINGS}
-    # Validation and test documents are the training ones under other numbers: the nearest neighbour
+    # Validation and test documents are the training ones under other numbers: the nearest neighbor
     # is the pair itself.
     assert found["classwise kNN"].test.values["f1"] == pytest.approx(1.0)
     assert found["softmax"].test.values["f1"] > found["nearest centroid"].test.values["f1"] > 0
@@ -143,7 +143,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     assert few["classwise kNN"].test.values["f1"] < 1
     assert few["softmax"].test.by_relation()["gold"].sum() == gold  # test pairs keep their labels
     assert few["softmax"].dev.by_relation()["gold"].sum() < gold
-    pairs = LabelledPairs(tiny_documents, "train", 1.0, 0).num_pairs
+    pairs = LabeledPairs(tiny_documents, "train", 1.0, 0).num_pairs
     assert f"embedding {pairs:,} pairs of 24 train documents" in said
 
 

@@ -1,23 +1,23 @@
-"""MCCL over labelled pairs: the loss with any number of proxies, against loops."""
+"""MCCL over labeled pairs: the loss with any number of proxies, against loops."""
 
 import math
 
 import pytest
 import torch
 
-from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead, RelationObjective
 from raybio.training.collective import SingleProcess
 from tests import relation_oracles
 
 
-def batch_of(label_PC: torch.Tensor) -> LabelledDocumentBatch:
+def batch_of(label_PC: torch.Tensor) -> LabeledDocumentBatch:
     """Pairs of one document without tokens."""
     nothing, zero = torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
-    names = LabelledDocumentBatch.__dataclass_fields__
+    names = LabeledDocumentBatch.__dataclass_fields__
     parts = {name: zero if name.endswith("1") else nothing for name in names}
-    return LabelledDocumentBatch(**parts | {"label_PC": label_PC})
+    return LabeledDocumentBatch(**parts | {"label_PC": label_PC})
 
 
 @pytest.mark.parametrize("num_proxies", [0, 1, 3])

@@ -13,7 +13,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import predict_classes
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.loop import fit
@@ -48,13 +48,13 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
     trained, tiny_documents, tmp_path
 ) -> None:
     source = tiny_documents.path.parent / "test.PubTator"
-    (tmp_path / "unlabelled.PubTator").write_text(
+    (tmp_path / "unlabeled.PubTator").write_text(
         "".join(
             line for line in source.read_text().splitlines(keepends=True) if line.count("\t") != 3
         )
     )
     model = load_relation_model(trained)
-    asked = model.frozen.embed_gold(LabelledPairs(tiny_documents, "test", 1.0, seed=0))
+    asked = model.frozen.embed_gold(LabeledPairs(tiny_documents, "test", 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, model.knn_settings, asked.pairs.embedding_PD)
     expected = set()
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):
@@ -67,7 +67,7 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
             for entity in entities
         ]
         expected.add((tiny_documents.document_id(row), *ids, tiny_documents.relation_names[label]))
-    for name, file in (("labelled", source), ("unlabelled", tmp_path / "unlabelled.PubTator")):
+    for name, file in (("labeled", source), ("unlabeled", tmp_path / "unlabeled.PubTator")):
         out = tmp_path / "new" / f"{name}.tsv"
         assert extract_relations(trained, [file], out) == len(expected) > 10
         found = table(out)
@@ -78,8 +78,8 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
             )
             assert one.pair == "unordered"
             assert np.isfinite(one.score)
-    assert (tmp_path / "new" / "labelled.tsv").read_bytes() == (
-        tmp_path / "new" / "unlabelled.tsv"
+    assert (tmp_path / "new" / "labeled.tsv").read_bytes() == (
+        tmp_path / "new" / "unlabeled.tsv"
     ).read_bytes()
 
 

@@ -21,7 +21,7 @@ from tests.methods.relation_graphs.character_bert.tiny_characters import (
 )
 
 
-def test_states_begin_with_word_position_and_type_normalised():
+def test_states_begin_with_word_position_and_type_normalized():
     encoder = tiny()
     token_RL, mask_RL = sentences([0, 1, 4], [2])
     seen = []

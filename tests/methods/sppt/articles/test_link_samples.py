@@ -50,7 +50,7 @@ def test_perfect_embeddings_score_one_and_random_ones_little() -> None:
     graph = cliques(60, 5)
     near = 1e-3 * torch.randn(
         300, 60, generator=torch.Generator().manual_seed(0)
-    )  # neighbours that tie share ranks
+    )  # neighbors that tie share ranks
     perfect = torch.eye(60).repeat_interleave(5, dim=0) + near
     scores = scores_of(graph, perfect, trials=3, samples=4, nodes=20)
     assert all(

@@ -331,7 +331,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     from raybio.core.batch import IGNORED_LABEL
-    from raybio.methods.sppt.downstream.collate import read_labelled
+    from raybio.methods.sppt.downstream.collate import read_labeled
     from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 
     rows = {
@@ -343,7 +343,7 @@ def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
         tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows)
     )
     table = TokenTable(np.arange(256), cls_id=1, eos_id=2, mask_id=3, residue_ids=np.arange(65, 90))
-    batch = read_labelled(store, ProteinRows(store, table, 6), np.array([1, 0]))
+    batch = read_labeled(store, ProteinRows(store, table, 6), np.array([1, 0]))
     letters = [
         "".join(map(chr, batch.token_T[a + 1 : b - 1])) for a, b in pairwise(batch.indptr_R1)
     ]

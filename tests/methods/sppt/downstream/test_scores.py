@@ -52,11 +52,11 @@ def test_rank_correlation_of_a_constant_predictor_is_undefined(value: float) -> 
     assert np.isnan(number_scores(gold_N, np.full(500, value))["spearman"]).all()
 
 
-@pytest.mark.parametrize("centre", [0.0, 1e4])
-def test_predictions_that_differ_little_are_still_ranked(centre: float) -> None:
+@pytest.mark.parametrize("center", [0.0, 1e4])
+def test_predictions_that_differ_little_are_still_ranked(center: float) -> None:
     """A collapsed model: predictions span a thousandth of gold deviation, more than rounding."""
-    gold_N = np.random.default_rng(3).normal(centre, 1.0, size=400)
-    predicted_N = centre + 1e-3 * (gold_N - centre)
+    gold_N = np.random.default_rng(3).normal(center, 1.0, size=400)
+    predicted_N = center + 1e-3 * (gold_N - center)
     found = number_scores(predicted_N, gold_N)["spearman"].mean()
     assert found == pytest.approx(spearmanr(predicted_N, gold_N).statistic, abs=1e-4)
 

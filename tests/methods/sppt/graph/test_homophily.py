@@ -100,8 +100,8 @@ def in_one_less_dimension_than_nodes(graph: Graph) -> np.ndarray:
     """Points with two distances, the shorter between linked nodes: Gram matrix c I + A / 2."""
     linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes)).astype(float)
     gram_NN = graph.num_nodes * np.eye(graph.num_nodes) + linked_NN / 2
-    centre_NN = np.eye(graph.num_nodes) - 1 / graph.num_nodes
-    values, vectors = np.linalg.eigh(centre_NN @ gram_NN @ centre_NN)
+    center_NN = np.eye(graph.num_nodes) - 1 / graph.num_nodes
+    values, vectors = np.linalg.eigh(center_NN @ gram_NN @ center_NN)
     return vectors[:, 1:] * np.sqrt(values[1:])
 
 

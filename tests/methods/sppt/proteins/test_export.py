@@ -174,7 +174,7 @@ def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling,
     assert "up to 20 tokens" in (folder / "README.md").read_text()
     if pooling == "cls":
         head = read_sentence_folder(str(folder), "main")
-        assert (head.pooling, head.max_tokens, head.is_normalised) == (pooling, 20, False)
+        assert (head.pooling, head.max_tokens, head.is_normalized) == (pooling, 20, False)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling,
         ('{"pooling": "max", "max_tokens": 20}', "got .*max.*, want pooling cls or mean"),
         ('{"pooling": "mean", "max_tokens": true}', "want .*max_tokens above 2"),
         (
-            '{"pooling": "mean", "max_tokens": 20, "is_normalised": true}',
-            "want .*is_normalised false",
+            '{"pooling": "mean", "max_tokens": 20, "is_normalized": true}',
+            "want .*is_normalized false",
         ),
     ],
 )

@@ -94,8 +94,8 @@ def oracle(tensors: dict[str, Tensor], ids: list[int]) -> tuple[Tensor, Tensor |
         return x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
 
     def norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        scaled = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-12)
+        centered = x - x.mean(-1, keepdim=True)
+        scaled = centered / torch.sqrt((centered**2).mean(-1, keepdim=True) + 1e-12)
         return tensors[f"{name}.weight"] * scaled + tensors[f"{name}.bias"]
 
     def gelu(x: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ def test_spread_decides_which_sentences_a_triangle_has(store: TopicStore) -> Non
     assert drawn[0].text_N != drawn[1].text_N
 
 
-def test_labels_of_structure_are_less_homophilous_than_those_of_neighbourhoods(
+def test_labels_of_structure_are_less_homophilous_than_those_of_neighborhoods(
     store: TopicStore,
 ) -> None:
     def mean(kind: str) -> float:

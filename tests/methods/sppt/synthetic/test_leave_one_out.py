@@ -1,4 +1,4 @@
-"""Leave-one-out neighbours, against scikit-learn one node at a time."""
+"""Leave-one-out neighbors, against scikit-learn one node at a time."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_scores_are_those_of_a_classifier_fitted_without_each_node(signal: float
 
 
 def test_equal_embeddings_tell_nothing() -> None:
-    # All neighbours are those that come first, whatever the node.
+    # All neighbors are those that come first, whatever the node.
     label_N = np.arange(60) % 3
     assert leave_one_out(np.ones((60, 4)), label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
 

@@ -1,4 +1,4 @@
-"""The Hallmarks of Cancer corpus (Baker et al. 2016): abstracts with labelled sentences.
+"""The Hallmarks of Cancer corpus (Baker et al. 2016): abstracts with labeled sentences.
 
 An archive (.tar.gz) holds ``text/<PMID>.txt``, one sentence a line, and ``labels/<PMID>.txt``.
 There, ``<`` opens the labels of a sentence, "AND" joins labels, and "--" joins the levels of a
@@ -78,7 +78,7 @@ class HallmarkDocument:
 
     Attributes:
         pmid: PubMed id.
-        sentences: as in the file, tokenised.
+        sentences: as in the file, tokenized.
         labels: classes of each sentence, most often none.
     """
 

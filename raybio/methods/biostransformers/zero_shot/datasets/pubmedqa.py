@@ -1,7 +1,7 @@
 """PubMedQA (Jin et al. 2019): questions that are titles of articles, with abstract and conclusion.
 
 The conclusion is the long answer. The other sections of the abstract are the contexts.
-``ori_pqal.json`` has the 1,000 questions labelled by experts. The unlabelled and the artificial set
+``ori_pqal.json`` has the 1,000 questions labeled by experts. The unlabeled and the artificial set
 have the same form with fewer fields.
 """
 
@@ -26,7 +26,7 @@ class PubMedQuestion:
         contexts: sections of the abstract without its conclusion.
         sections: names of the sections, such as "METHODS"; as many as contexts, or none.
         long_answer: the conclusion.
-        decision: the answer; None in unlabelled sets.
+        decision: the answer; None in unlabeled sets.
         mesh_terms: the article's MeSH terms.
         year: year of publication; None if unknown.
     """

@@ -48,7 +48,7 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
 
 
 def _read_single_file(name: str, source: Path) -> TaskFiles | None:
-    """Return the examples of a table or FASTA file, recognised by its first line, else None."""
+    """Return the examples of a table or FASTA file, recognized by its first line, else None."""
     if not source.is_file():
         return None
     with open_source(source, "a table or FASTA") as file:

@@ -38,7 +38,7 @@ def read_fasta(
     """Yield the records of a FASTA file in blocks.
 
     Args:
-        path: the file; gzip is recognised by its content.
+        path: the file; gzip is recognized by its content.
         quarantine: takes empty, illegal and too long records. Repeated ids are skipped by the
             caller, which sees all files.
         strip_stop: remove one ``*`` at a sequence's end.

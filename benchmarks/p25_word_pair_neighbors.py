@@ -1,6 +1,6 @@
 """P25: the 5 nearest of a corpus's pairs of words for each pair of others, beside faiss over the chains of all pairs.
 
-Sentences as long as those of ADE, vectors around five centres as those of tagged words are, or around none. A whole
+Sentences as long as those of ADE, vectors around five centers as those of tagged words are, or around none. A whole
 fold of ADE is 3,845 sentences in the bank and 427 that ask, for which faiss needs half an hour of a core or more: a
 slice of both is taken by default; ``--bank``, ``--query`` and ``--width`` give other sizes.
 """
@@ -19,13 +19,13 @@ K = 5
 
 
 def sentences(num: int, width: int, spread: float | None, rng: np.random.Generator) -> WordPairs:
-    """Words around five centres, four fifths of them around one; around none if ``spread`` is None."""
+    """Words around five centers, four fifths of them around one; around none if ``spread`` is None."""
     length = rng.gamma(5, 21.2 / 5, num).astype(np.int64).clip(2, 97)
     row = rng.standard_normal((int(length.sum()), width), dtype=np.float32)
     if spread is not None:
-        centre = np.random.default_rng(0).standard_normal((5, width), dtype=np.float32)
+        center = np.random.default_rng(0).standard_normal((5, width), dtype=np.float32)
         row = (
-            centre[rng.choice(5, len(row), p=[0.79, 0.06, 0.01, 0.06, 0.08])]
+            center[rng.choice(5, len(row), p=[0.79, 0.06, 0.01, 0.06, 0.08])]
             + np.float32(spread) * row
         )
     return WordPairs(torch.from_numpy(row), torch.from_numpy(np.append(0, length.cumsum())))

@@ -1,4 +1,4 @@
-"""Labelled entity pairs: which keep their label when labels are few, and their classes.
+"""Labeled entity pairs: which keep their label when labels are few, and their classes.
 
 Shape letters: N documents, K candidate pairs of a document, F facts, C classes, NA first.
 """
@@ -15,7 +15,7 @@ from raybio.ops.segments import indptr_from_lengths
 
 
 @dataclass(frozen=True)
-class LabelledPairs:
+class LabeledPairs:
     """The pairs of a split that keep their label.
 
     A fraction is drawn uniformly over the pairs of the whole split, NA pairs included (Zhou et al.,
@@ -35,7 +35,7 @@ class LabelledPairs:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Documents with a labelled pair, ascending."""
+        """Documents with a labeled pair, ascending."""
         rows = sorted(row for row, chosen in self._chosen_by_row.items() if len(chosen))
         return np.array(rows, dtype=np.int64)
 
@@ -65,17 +65,17 @@ class LabelledPairs:
 
     @cached_property
     def num_pairs(self) -> int:
-        """Number of labelled pairs of all documents."""
+        """Number of labeled pairs of all documents."""
         return sum(len(chosen) for chosen in self._chosen_by_row.values())
 
     def pairs(self, row: int) -> Pairs:
-        """Return (head, tail) of a document's labelled pairs."""
+        """Return (head, tail) of a document's labeled pairs."""
         head_K, tail_K = self.store.candidates(row)
         chosen = self._chosen_by_row[row]
         return head_K[chosen], tail_K[chosen]
 
     def labels(self, row: int) -> np.ndarray:
-        """Return the classes of a document's labelled pairs, bool (K, C)."""
+        """Return the classes of a document's labeled pairs, bool (K, C)."""
         return pair_labels(self.store, row, self.pairs(row))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Entities and relations by neighbours, and whether true graphs are nearest, against loops."""
+"""Entities and relations by neighbors, and whether true graphs are nearest, against loops."""
 
 import itertools
 import math
@@ -91,7 +91,7 @@ def everywhere(one: EmbeddedSentences) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_nearest_pairs_of_training_vote_with_the_labels_of_either_order(seed, both_orders):
     bank, asked = spaces(seed, num_pairs=20), spaces(seed + 10)
-    config = KnnConfig(pair_neighbours=(1, 3, 4), both_orders=both_orders)
+    config = KnnConfig(num_pair_neighbors=(1, 3, 4), both_orders=both_orders)
     voted = _predict_pairs(bank, asked, everywhere(asked), config)
     for k, found in voted.items():
         triples = set(zip(*(part.tolist() for part in found), strict=True))
@@ -137,7 +137,7 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
         return EmbeddedSentences(pair_WD, tag_WD, gold)
 
     bank, asked = randomly(np.arange(30)), randomly(np.arange(30, 40))
-    settings = {"pair_neighbours": (1, 3), "tag_neighbours": (1, 5)}
+    settings = {"num_pair_neighbors": (1, 3), "num_tag_neighbors": (1, 5)}
     every = predict_by_knn(bank, asked, store, KnnConfig(**settings))
     pruned = predict_by_knn(bank, asked, store, KnnConfig(candidates="chunk_ends", **settings))
     for tags, pairs in itertools.product((1, 5), (1, 3)):
@@ -154,7 +154,9 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
         assert pruned.scores(rule).values == expected.scores(rule).values
         if share_of_entities == 0.4:
             assert 0 < kept.sum() < len(kept)
-    assert pruned.best_settings(rule).tag_neighbours == every.best_settings(rule).tag_neighbours
+    assert (
+        pruned.best_settings(rule).num_tag_neighbors == every.best_settings(rule).num_tag_neighbors
+    )
 
 
 def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_validation_sentences(

@@ -1,4 +1,4 @@
-"""Labelled pairs: which keep their label, which classes they have, which documents make a step."""
+"""Labeled pairs: which keep their label, which classes they have, which documents make a step."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
 from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
-from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from tests.methods.mtb_mccl.documents.test_prepare import DEV, TRAIN, pubtator
 from tests.methods.mtb_mccl.mtb.test_recurring_pairs import MARKERS, read
 
 
 def test_all_pairs_have_the_classes_of_the_store(tiny_documents):
-    whole = LabelledPairs(tiny_documents, "train", 1.0, seed=0)
+    whole = LabeledPairs(tiny_documents, "train", 1.0, seed=0)
     assert whole.num_pairs == sum(
         len(tiny_documents.candidates(row)[0]) for row in whole.rows.tolist()
     )
@@ -39,9 +39,9 @@ def test_all_pairs_have_the_classes_of_the_store(tiny_documents):
 def test_a_fraction_keeps_exactly_so_many_pairs_of_the_whole_split_by_the_seed(
     tiny_documents, fraction
 ):
-    whole = LabelledPairs(tiny_documents, "train", 1.0, seed=0)
+    whole = LabeledPairs(tiny_documents, "train", 1.0, seed=0)
     some, same, other = (
-        LabelledPairs(tiny_documents, "train", fraction, seed) for seed in (0, 0, 1)
+        LabeledPairs(tiny_documents, "train", fraction, seed) for seed in (0, 0, 1)
     )
     assert some.num_pairs == max(round(fraction * whole.num_pairs), 1)
     sets = [
@@ -57,7 +57,7 @@ def test_relations_of_types_that_training_never_relates_are_there_to_be_missed(t
     train, dev = pubtator(tmp_path / "train", *TRAIN), pubtator(tmp_path / "dev", *DEV)
     store = prepare_documents(tmp_path / "two", [train], [dev], max_bad_share=0.5)
     outside = [
-        (split, LabelledPairs(store, split, 1.0, seed=0).outside_F4.tolist())
+        (split, LabeledPairs(store, split, 1.0, seed=0).outside_F4.tolist())
         for split in ("train", "dev")
     ]
     assert (
@@ -72,18 +72,17 @@ def test_relations_of_types_that_training_never_relates_are_there_to_be_missed(t
         for *ends, kind in zip(*map(np.ndarray.tolist, store.relations(row)), strict=True)
     }
     assert known[head, tail] == label
-    assert not len(LabelledPairs(store, "dev", 0.5, seed=0).outside_F4)
+    assert not len(LabeledPairs(store, "dev", 0.5, seed=0).outside_F4)
 
 
 def test_training_that_is_coarse_is_told_only_whether_a_pair_has_a_relation(tiny_documents):
     reader = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
-    labelled, plan = (
-        LabelledPairs(tiny_documents, "train", 1.0, seed=0),
+    labeled, plan = (
+        LabeledPairs(tiny_documents, "train", 1.0, seed=0),
         DocumentPlanConfig(global_batch_rows=8),
     )
     fine, coarse = (
-        RelationCollate(reader, labelled, plan, 5, is_coarse)(0, 0, 1)
-        for is_coarse in (False, True)
+        RelationCollate(reader, labeled, plan, 5, is_coarse)(0, 0, 1) for is_coarse in (False, True)
     )
     has_relation_P = [bool(label_C[1:].any()) for label_C in fine.pop("label_PC")]
     assert set(has_relation_P) == {False, True}
@@ -94,13 +93,13 @@ def test_training_that_is_coarse_is_told_only_whether_a_pair_has_a_relation(tiny
 
 def test_an_epoch_has_each_document_with_a_label_once_and_no_step_has_one_twice(tiny_documents):
     reader = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
-    labelled = LabelledPairs(tiny_documents, "train", 0.2, seed=0)
-    num_rows = len(labelled.rows)
-    collate = RelationCollate(reader, labelled, DocumentPlanConfig(global_batch_rows=2), seed=5)
+    labeled = LabeledPairs(tiny_documents, "train", 0.2, seed=0)
+    num_rows = len(labeled.rows)
+    collate = RelationCollate(reader, labeled, DocumentPlanConfig(global_batch_rows=2), seed=5)
     assert collate.steps_per_epoch == num_rows / 2
     pairs = [len(collate(step, 0, 1)["head_P"]) for step in range(num_rows)]  # two epochs
-    assert sum(pairs) == 2 * labelled.num_pairs
-    big = RelationCollate(reader, labelled, DocumentPlanConfig(global_batch_rows=100), seed=5)
+    assert sum(pairs) == 2 * labeled.num_pairs
+    big = RelationCollate(reader, labeled, DocumentPlanConfig(global_batch_rows=100), seed=5)
     assert len(big(0, 0, 1)["indptr_R1"]) - 1 == num_rows
     parts = [big(0, rank, 3) for rank in range(3)]
     for name in ("token_T", "position_M", "entity_C", "head_P", "label_PC"):
