@@ -1,16 +1,16 @@
-"""Weights and scores of every system after 20 steps of its demo: a change that moves code must not change them.
+"""Weights and scores of all demos after 20 steps: code that moves or is renamed must not change them.
 
-    python tests/golden.py record golden.json    before the change
-    python tests/golden.py check golden.json     after it
+    python -m tests.golden check     compare with tests/golden_demos.json, which the suite does too
+    python -m tests.golden record    write that file anew, after a change that is meant to change them
 
-One process, one thread and fp32. Weights are compared where the record was made on a CPU with the same instructions.
+One process, one thread and fp32. Another kind of CPU or another torch may change the last digits.
 """
 
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +21,45 @@ from raybio.core.digest import weights_digest
 from raybio.methods import METHODS
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
+from tests.paths import ROOT
 
+DEMOS = ROOT / "tests" / "golden_demos.json"
 NUM_STEPS = 20
 
 
-def trained(name: str, folder: Path) -> dict[str, Any]:
-    """Return the digest of the weights and the final scores of the demo of a system after ``NUM_STEPS`` steps."""
-    entry = METHODS[name]
+def build_of_torch() -> dict[str, str]:
+    """Return what the last digits depend on."""
+    return {
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__.split("+")[0],
+    }
+
+
+def train_demo(name: str, folder: Path) -> dict[str, Any]:
+    """Train the demo of a method; return the digest of its weights, its losses and final scores."""
+    method = METHODS[name]
     settings: dict[str, Any] = {
         "precision": "fp32",
         "schedule.max_steps": NUM_STEPS,
         "schedule.evaluate_every_steps": 0,
         "schedule.checkpoint_every_steps": NUM_STEPS,
     }
-    config = override_all(entry.demo, settings)
-    store = entry.prepare_demo(folder / name)
-    system = entry.build(config, store)
+    config = override_all(method.demo, settings)
+    system = method.build(config, method.prepare_demo(folder / name))
     losses = [report.metrics["loss"] for report in fit(system, config) if "loss" in report.metrics]
     scores: Any = {}
     if system.final_evaluate is not None:
         scores = system.final_evaluate(system.model, SingleProcess()).scores
-    return {
+    result = {
         "weights_sha256": weights_digest(system.model.state_dict().items()),
         "losses": losses,
         "scores": scores,
     }
+    return json.loads(json.dumps(result))
 
 
 def differences(expected: Any, got: Any, path: str = "") -> Iterator[str]:
-    """Yield the places at which two JSON values differ, numbers by more than 1e-9 of their size."""
+    """Yield where two JSON values differ, numbers by more than 1e-9 of their size."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for key in sorted(expected.keys() | got.keys()):
             if key not in expected or key not in got:
@@ -57,54 +67,45 @@ def differences(expected: Any, got: Any, path: str = "") -> Iterator[str]:
             else:
                 yield from differences(expected[key], got[key], f"{path}/{key}")
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        for number, (one, other) in enumerate(zip(expected, got, strict=True)):
-            yield from differences(one, other, f"{path}/{number}")
+        for index, (was, now) in enumerate(zip(expected, got, strict=True)):
+            yield from differences(was, now, f"{path}/{index}")
     elif isinstance(expected, float) and isinstance(got, float):
-        if not (
-            expected == got
-            or abs(expected - got) <= 1e-9 * max(abs(expected), abs(got))
-            or expected != expected
-        ):
+        if not is_near(expected, got):
             yield f"{path}: {expected!r} in the record, {got!r} in the run"
     elif expected != got:
         yield f"{path}: {expected!r} in the record, {got!r} in the run"
 
 
-def record(path: Path) -> int:
-    """Write the results of all systems."""
-    path.write_text(
-        json.dumps({"cpu": torch.backends.cpu.get_cpu_capability(), **_all(print)}, indent=1) + "\n"
-    )
-    return 0
+def is_near(expected: float, got: float) -> bool:
+    """Return whether two numbers agree to 1e-9 of their size, or are both undefined."""
+    if expected != expected:
+        return got != got
+    return expected == got or abs(expected - got) <= 1e-9 * max(abs(expected), abs(got))
 
 
-def check(path: Path) -> int:
-    """Print what differs from a record; return 1 if anything does."""
-    expected = json.loads(path.read_text())
-    is_same_cpu = expected.pop("cpu") == torch.backends.cpu.get_cpu_capability()
-    got = json.loads(json.dumps(_all(print)))
-    if not is_same_cpu:
-        print("another kind of CPU: weights and scores may differ in their last digits")
-    found = list(differences(expected, got))
-    print("\n".join(found) or f"{len(got)} systems: equal")
-    return 1 if found else 0
-
-
-def _all(say: Callable[[str], None]) -> dict[str, Any]:
+def main(command: str) -> int:
+    """Record or check all demos; return the exit status."""
     torch.set_num_threads(1)
-    results = {}
+    demos = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in METHODS:
             began = time.process_time()
-            results[name] = trained(name, Path(folder))
-            say(
-                f"{name}: {results[name]['weights_sha256'][:12]} in {time.process_time() - began:.0f} s"
-            )
-    return results
+            demos[name] = train_demo(name, Path(folder))
+            seconds = time.process_time() - began
+            print(f"{name}: {demos[name]['weights_sha256'][:12]} in {seconds:.0f} s", flush=True)
+    if command == "record":
+        record = {"build": build_of_torch(), "demos": demos}
+        DEMOS.write_text(json.dumps(record, indent=1) + "\n")
+        return 0
+    record = json.loads(DEMOS.read_text())
+    if record["build"] != build_of_torch():
+        print(f"recorded with {record['build']}, run with {build_of_torch()}")
+    changes = list(differences(record["demos"], demos))
+    print("\n".join(changes) or f"{len(demos)} methods: equal")
+    return 1 if changes else 0
 
 
 if __name__ == "__main__":
-    commands = {"record": record, "check": check}
-    if len(sys.argv) != 3 or sys.argv[1] not in commands:
+    if sys.argv[1:] not in (["record"], ["check"]):
         sys.exit(__doc__)
-    sys.exit(commands[sys.argv[1]](Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1]))

@@ -1,5 +1,6 @@
 """What every system must do, on a tiny store, whatever its method."""
 
+import json
 from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
@@ -24,7 +25,8 @@ from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import Report, fit
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
-from tests.methods.conformance_cases import CASES, METHODS, tiny_config
+from tests import golden
+from tests.methods.conformance_cases import CASES, METHODS, SHIPPED, tiny_config
 from tests.paths import ROOT
 from tests.training.workers import run_workers
 
@@ -347,3 +349,23 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
     own = {path: reduce(getattr, path.split("."), config) for path in shown}
     own |= {path: list(value) for path, value in own.items() if isinstance(value, tuple)}
     assert shown == {path: "null" if value is None else str(value) for path, value in own.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SHIPPED)
+def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
+    record = json.loads(golden.DEMOS.read_text())
+    if record["build"] != golden.build_of_torch():
+        pytest.skip(f"recorded with {record['build']}, this is {golden.build_of_torch()}")
+    assert (
+        list(golden.differences(record["demos"][method], golden.train_demo(method, tmp_path))) == []
+    )
+
+
+def test_a_golden_record_notices_a_changed_number_and_a_missing_score() -> None:
+    record = {"losses": [1.0, float("nan")], "scores": {"lrap": 0.5}}
+    assert list(golden.differences(record, {**record, "losses": [1.0, float("nan")]})) == []
+    assert len(list(golden.differences(record, {**record, "losses": [1.0 + 1e-8, 0.0]}))) == 2
+    assert list(golden.differences(record, {**record, "scores": {}})) == [
+        "/scores/lrap: only in the record"
+    ]

@@ -98,7 +98,8 @@ class LinkPlan:
             DataError: if a node needs negatives but is linked to all others.
         """
         anchor_B = self.anchors(step).anchor_B
-        rng = np.random.default_rng(derive_seed(self.seed, "neighbors", step))
+        # The name is part of the seed: another spelling draws other links.
+        rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
         positive_BP = self._positives(anchor_B, rng)
         try:
             negative_BQ = self.graph.sample_negatives(
