@@ -1,10 +1,11 @@
 """Checkpoints that survive any kill: own format, checksums, one atomic commit, no pickle.
 
     checkpoints/step-00000100/
-        model.safetensors      parameters and buffers optimizer.safetensors  moments, by parameter
-        name state.json             step, the loop's own state, which parameters the optimizer
-        updates manifest.json          sha256 and bytes of the files above, configuration, data
-        digest, versions
+        model.safetensors      parameters and buffers
+        optimizer.safetensors  moments, by parameter name
+        state.json             step, the loop's own state, which parameters the optimizer updates
+        manifest.json          sha256 and bytes of the files above, configuration, data digest,
+                               versions
 
 A folder is written under another name and renamed when everything in it is on the disk; a second
 writing of the same step (after the first proved to be damaged) becomes ``step-00000100-1``. One

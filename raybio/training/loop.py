@@ -1,8 +1,7 @@
 """The training loop: a generator of reports, the same in a test, on a laptop and on a cluster.
 
 The loop owns time: when to log, evaluate, save and stop. The step owns learning, the checkpoint
-    store
-owns saving, and the caller that iterates decides what to do with a report.
+store owns saving, and the caller that iterates decides what to do with a report.
 """
 
 import math
