@@ -13,8 +13,7 @@ MAX_MEAN_COSINE = 0.999
 """Above this mean cosine, embeddings are too similar.
 
 Healthy encoders that were measured stay below: 0.96 to 0.98 with mean-pooled random weights, 0.98
-    for
-first tokens of BERT-base with random weights, 0.997 with two layers, 0.70 for first tokens of
+for first tokens of BERT-base with random weights, 0.997 with two layers, 0.70 for first tokens of
 MiniLM.
 """
 

@@ -1,8 +1,7 @@
 """Collective operations: gather rows with their gradient, sum, and sum the gradients of parameters.
 
 Shape letters: N rows of this worker, M rows of all workers, W workers, P rows of the worker that
-    has
-most, D width (any trailing shape is allowed).
+has most, D width (any trailing shape is allowed).
 """
 
 import math

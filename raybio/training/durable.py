@@ -38,8 +38,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write a safetensors file and force it to the disk.
 
     The safetensors package does not write it: here hashing needs no second read, the tensors are
-        not
-    copied, and both hashing and writing release the interpreter lock for the training thread.
+    not copied, and both hashing and writing release the interpreter lock for the training thread.
 
     Args:
         path: file that must not exist.
