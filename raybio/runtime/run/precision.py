@@ -1,6 +1,7 @@
 """The precision of all runs of a command, decided once by the driver before any worker starts."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,12 @@ _log = logging.getLogger(__name__)
 
 NODE_SECONDS = 120.0
 """Time for a node to start a process and import torch."""
+
+
+NODE_QUERIES = 5
+
+SECONDS_BETWEEN_QUERIES = 5.0
+"""A cluster takes seconds to notice that a node has died."""
 
 
 Plan = Callable[[Sequence[Node]], Resources | TrialResources]
@@ -126,6 +133,29 @@ def worker_processors(plan: Plan, *, verbose: bool = False) -> list[Processor]:
 
 
 def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor]:
+    """Ask each node that has room for a worker.
+
+    The cluster lists a node that has just died as alive for some seconds. So what fails is asked
+    again, of the nodes that are then alive.
+    """
+    import ray
+
+    for attempt in range(1, NODE_QUERIES + 1):
+        try:
+            return _query_alive_nodes(cpus_per_worker, gpus_per_worker)
+        except ray.exceptions.RayError as error:
+            if attempt < NODE_QUERIES and not isinstance(error, ray.exceptions.GetTimeoutError):
+                time.sleep(SECONDS_BETWEEN_QUERIES)
+                continue
+            why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise ClusterError(
+                "precision: a node of the cluster does not report whether it has bf16 instructions "
+                f"({why}). Check the nodes with jobs/preflight.py, or set precision=fp32"
+            ) from None
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _query_alive_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -144,13 +174,7 @@ def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Process
                     use_gpu=gpus_per_worker > 0, cpu_name=cpu_name
                 )
             )
-    try:
-        return [
-            processor for of_node in ray.get(answers, timeout=NODE_SECONDS) for processor in of_node
-        ]
-    except ray.exceptions.RayError as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise ClusterError(
-            "precision: a node of the cluster does not report whether it has bf16 instructions "
-            f"({why}). Check the nodes with jobs/preflight.py, or set precision=fp32"
-        ) from None
+    processors = []
+    for processors_of_node in ray.get(answers, timeout=NODE_SECONDS):
+        processors += processors_of_node
+    return processors

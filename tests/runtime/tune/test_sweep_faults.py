@@ -207,7 +207,7 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
     assert job.tracked() == sorted(
         (name, "KILLED") for name in ["mine", *(run.name for run in runs)]
     )
-    assert "the same command goes on" in job.log
+    assert "the same command resumes the sweep" in job.log
     assert end_of_family(family) == []
 
 
