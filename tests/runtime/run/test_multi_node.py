@@ -233,5 +233,6 @@ def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_
         env=nodes.environment | {"RAY_ADDRESS": nodes.address},
     )
     assert asked.returncode == 0, asked.stderr[-3000:]
-    assert asked.stdout == f"['the CPU of {address}']\n"
+    # Ray may say before it that it has noticed the loss.
+    assert asked.stdout.splitlines()[-1] == f"['the CPU of {address}']"
     nodes.kill(worker)
