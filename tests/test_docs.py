@@ -109,3 +109,12 @@ def test_the_readme_is_short():
 
 def test_pages_are_found():
     assert Path("README.md") in {page.relative_to(ROOT) for page in PAGES}
+
+
+def test_the_guides_of_all_papers_have_the_same_sections_in_the_same_order() -> None:
+    sections = {
+        guide.stem: re.findall(r"^## (.+)$", guide.read_text(encoding="utf-8"), re.MULTILINE)
+        for guide in sorted((ROOT / "docs" / "methods").glob("*.md"))
+    }
+    assert len(sections) == 5
+    assert {guide: found for guide, found in sections.items() if found != sections["sppt"]} == {}

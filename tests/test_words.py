@@ -73,3 +73,14 @@ def test_the_rule_finds_what_it_should():
     assert dialect(ast.parse("print('records that were set aside')")) == [(1, "set aside")]
     assert dialect(ast.parse("bank_ND = tokens_told")) == [(1, "bank"), (1, "told")]
     assert dialect(ast.parse("query_ND = banked = 'evaluated'")) == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """``Config`` is the settings of each method; private classes are known in their file alone."""
+    paths_by_name: dict[str, list[str]] = {}
+    for path in sorted(ROOT.glob("raybio/**/*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                paths_by_name.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    del paths_by_name["Config"]
+    assert {name: paths for name, paths in paths_by_name.items() if len(paths) > 1} == {}

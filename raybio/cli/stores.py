@@ -62,7 +62,7 @@ def show_store(store: "Store", started: float) -> None:
         store: the prepared store.
         started: ``time.perf_counter()`` when its preparation began.
     """
-    from raybio.store.quarantine import Example
+    from raybio.store.quarantine import SkippedRecord
     from raybio.store.store import MANIFEST
 
     seconds = time.perf_counter() - started
@@ -80,7 +80,7 @@ def show_store(store: "Store", started: float) -> None:
     console.print(table)
     for reason, facts in manifest["quarantine"].items():
         if facts["examples"]:
-            example = Example(**facts["examples"][0])
+            example = SkippedRecord(**facts["examples"][0])
             line = f"skipped: {reason}: first {example}, more in {store.path / MANIFEST}"
             console.print(line, soft_wrap=True, markup=False, highlight=False)
     is_without_validation = manifest["counts"].get("validation_articles") == 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from raybio.core.errors import DataError
 
 
-class Example(NamedTuple):
+class SkippedRecord(NamedTuple):
     """One skipped record; ``line`` counts from 1."""
 
     file: str
@@ -36,7 +36,7 @@ class Quarantine:
         self.max_bad_share = max_bad_share
         self.num_examples = num_examples
         self.count_by_reason: Counter[str] = Counter()
-        self.examples_by_reason: dict[str, list[Example]] = {}
+        self.examples_by_reason: dict[str, list[SkippedRecord]] = {}
         self._num_seen: Counter[str] = Counter()
         self._num_bad: Counter[str] = Counter()
         self._bad_reasons: dict[str, set[str]] = {}
@@ -83,7 +83,7 @@ class Quarantine:
         for line, detail in examples:
             if len(kept) >= self.num_examples:
                 break
-            kept.append(Example(file, int(line), str(detail)[:80]))
+            kept.append(SkippedRecord(file, int(line), str(detail)[:80]))
         if is_bad:
             self._num_bad[kind] += num
             self._bad_reasons.setdefault(kind, set()).add(reason)

@@ -121,7 +121,7 @@ class ClozePlanConfig(BaseConfig):
     )
 
 
-class EvaluationConfig(ProbeConfig):
+class ProbeEvaluationConfig(ProbeConfig):
     """How saved steps are probed; the final table has all queries of all query sets."""
 
     query_set: Literal["full", "hard", "both"] = Field(
@@ -165,7 +165,7 @@ class Config(TrainingConfig):
     cloze: ClozeConfig = ClozeConfig()
     objective: ClozeContrastConfig = ClozeContrastConfig()
     plan: ClozePlanConfig = ClozePlanConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: ProbeEvaluationConfig = ProbeEvaluationConfig()
     schedule: ScheduleConfig = ScheduleConfig(
         max_steps=500, checkpoint_every_steps=50, evaluate_every_steps=50, keep_checkpoints=10
     )

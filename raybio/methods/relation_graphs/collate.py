@@ -15,8 +15,8 @@ from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, shuffled_epochs
 from raybio.methods.relation_graphs.config import GraphsConfig, SamplesConfig
 from raybio.methods.relation_graphs.graphs import (
-    Graph,
     Sentence,
+    SentenceGraph,
     pair_graphs,
     read_sentence,
     whole_graphs,
@@ -112,7 +112,7 @@ class RelationGraphCollate:
             "sentence_A": np.array(sentence_of_anchor, dtype=np.int64),
         }
 
-    def _anchors(self, row: int, key: int) -> list[list[Graph]]:
+    def _anchors(self, row: int, key: int) -> list[list[SentenceGraph]]:
         """Return the graphs of each anchor of a sentence, the true one first."""
         sentence, rng = _sentence(self.reader.store, row), np.random.default_rng(key)
         if self.kind == "pairs":

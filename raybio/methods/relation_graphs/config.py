@@ -147,9 +147,9 @@ class KnnConfig(BaseConfig):
     )
 
     @property
-    def first_settings(self) -> "KnnSettings":
+    def first_settings(self) -> "WordKnnSettings":
         """The first candidates: the only ones if there is nothing to choose."""
-        return KnnSettings(
+        return WordKnnSettings(
             self.num_pair_neighbors[0], self.num_tag_neighbors[0], self.probe_positive_weights[0]
         )
 
@@ -253,7 +253,7 @@ DEMO = Config(
 """Settings for the simulated demo sentences: one minute on two CPU cores."""
 
 
-class KnnSettings(NamedTuple):
+class WordKnnSettings(NamedTuple):
     """Neighbors that vote on a pair and on a tag, and the weight of related pairs in the probe."""
 
     num_pair_neighbors: int

@@ -19,7 +19,7 @@ from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.embed_words import embed_words
 from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
 from raybio.methods.relation_graphs.export import export_word_encoder
-from raybio.methods.relation_graphs.folds import Fold
+from raybio.methods.relation_graphs.folds import FoldRows
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
 from raybio.methods.relation_graphs.graph_accuracy import GraphValidation, validate_graphs
 from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
@@ -114,7 +114,7 @@ class EntityRelationEvaluator(Evaluator):
     config: Config
     collate: RelationGraphCollate
     objective: RelationGraphObjective
-    fold: Fold
+    fold: FoldRows
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective

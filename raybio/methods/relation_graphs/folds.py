@@ -13,7 +13,7 @@ VALIDATION_SEED = 42
 
 
 @dataclass(frozen=True)
-class Fold:
+class FoldRows:
     """Rows of a fold, ascending."""
 
     train: np.ndarray
@@ -21,7 +21,7 @@ class Fold:
     test: np.ndarray
 
 
-def read_fold(store: WordStore, config: FoldConfig) -> Fold:
+def read_fold(store: WordStore, config: FoldConfig) -> FoldRows:
     """Return the rows of a fold.
 
     Raises:
@@ -38,4 +38,4 @@ def read_fold(store: WordStore, config: FoldConfig) -> Fold:
         train, dev = train[~is_dev], train[is_dev]
     if config.train_on_validation:
         train = np.union1d(train, dev)
-    return Fold(np.sort(train), np.sort(dev), np.sort(test))
+    return FoldRows(np.sort(train), np.sort(dev), np.sort(test))

@@ -49,7 +49,7 @@ class WordSentence(NamedTuple):
     orig_id: str
 
 
-class Fold(NamedTuple):
+class FoldIds(NamedTuple):
     """The ids of the sentences that a fold of a cross-validation trains on and is tested on."""
 
     train: tuple[str, ...]
@@ -96,7 +96,7 @@ def read_spert(
     return sentences
 
 
-def read_folds(path: Path) -> tuple[Fold, ...]:
+def read_folds(path: Path) -> tuple[FoldIds, ...]:
     """The folds of a file, by their numbers.
 
     Args:
@@ -187,7 +187,7 @@ def _name(fields: Mapping[str, Any]) -> str:
     return f"{fields['orig_id']}: " if isinstance(fields.get("orig_id"), (int, str)) else ""
 
 
-def _fold(path: Path, name: str, value: Any) -> Fold:
+def _fold(path: Path, name: str, value: Any) -> FoldIds:
     """A fold that was checked on its own.
 
     Raises:
@@ -221,4 +221,4 @@ def _fold(path: Path, name: str, value: Any) -> Fold:
                     "in a fold"
                 )
             seen[one] = side
-    return Fold(tuple(value[TRAIN_SET]), tuple(value[TEST_SET]))
+    return FoldIds(tuple(value[TRAIN_SET]), tuple(value[TEST_SET]))

@@ -16,7 +16,7 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import gold_pairs
 
 
-class Graph(NamedTuple):
+class SentenceGraph(NamedTuple):
     """Nodes (words of a sentence) and edges (indices of ``words``), each in one direction."""
 
     words: list[int]
@@ -74,7 +74,7 @@ def read_sentence(store: WordStore, row: int) -> Sentence:
 
 def pair_graphs(
     sentence: Sentence, config: GraphsConfig, rng: np.random.Generator
-) -> list[list[Graph]]:
+) -> list[list[SentenceGraph]]:
     """Return, for each related pair, its graph of two nodes and false ones (CLDR).
 
     A false graph keeps one end of the pair. Half of them keep the first end. Replacements are drawn
@@ -89,7 +89,7 @@ def pair_graphs(
             allowed = _replacements(sentence, pair, side, config.negatives)
             drawn = rng.choice(allowed, min(num, len(allowed)), replace=False).tolist()
             variants += [(pair[0], word) if side == 0 else (word, pair[1]) for word in drawn]
-        graphs.append([Graph(list(words), [(0, 1)]) for words in variants])
+        graphs.append([SentenceGraph(list(words), [(0, 1)]) for words in variants])
     return graphs
 
 
@@ -104,7 +104,9 @@ def _replacements(
     return [word for word in range(sentence.num_words) if word != kept and word not in related]
 
 
-def whole_graphs(sentence: Sentence, num_negatives: int, rng: np.random.Generator) -> list[Graph]:
+def whole_graphs(
+    sentence: Sentence, num_negatives: int, rng: np.random.Generator
+) -> list[SentenceGraph]:
     """Return the graph of all pairs, and false ones with other words at one end (CLGS).
 
     - Half of the false graphs keep the first ends of all pairs, half the second ones. No two are
@@ -146,7 +148,7 @@ def _distinct_words(
     return list(drawn)
 
 
-def _graph(pairs: list[tuple[int, int]]) -> Graph:
+def _graph(pairs: list[tuple[int, int]]) -> SentenceGraph:
     words = list(dict.fromkeys(word for pair in pairs for word in pair))
     node_by_word = {word: number for number, word in enumerate(words)}
     # Every node has a loop anyway; an edge counts once in either direction.
@@ -155,4 +157,4 @@ def _graph(pairs: list[tuple[int, int]]) -> Graph:
         for first, second in pairs
         if first != second
     }
-    return Graph(words, sorted(edges))  # type: ignore[arg-type]
+    return SentenceGraph(words, sorted(edges))  # type: ignore[arg-type]

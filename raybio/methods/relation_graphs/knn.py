@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from raybio.methods.relation_graphs.config import KnnConfig, KnnSettings
+from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related
 from raybio.methods.relation_graphs.majority_vote import majority_vote
 from raybio.methods.relation_graphs.scores import (
@@ -40,12 +40,12 @@ class KnnPredictions:
     names: tuple[tuple[str, ...], tuple[str, ...]]
     at_chunk_ends: bool = False
 
-    def scores(self, settings: KnnSettings) -> EntityRelationScores:
+    def scores(self, settings: WordKnnSettings) -> EntityRelationScores:
         """Return the scores for some numbers of neighbors."""
         pairs = self.pairs_by_k[settings.num_pair_neighbors]
         return self._scores(pairs, self.tag_W_by_k[settings.num_tag_neighbors])
 
-    def best_settings(self, first: KnnSettings) -> KnnSettings:
+    def best_settings(self, first: WordKnnSettings) -> WordKnnSettings:
         """Return ``first`` with the numbers of neighbors of the best F1; ties go to the smallest.
 
         First the number for tags is chosen by entity F1, then, with those tags, the number for

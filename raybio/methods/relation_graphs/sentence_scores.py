@@ -11,7 +11,7 @@ import torch
 
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.evaluator import exact_scores
-from raybio.methods.relation_graphs.config import KnnConfig, KnnSettings
+from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related
 from raybio.methods.relation_graphs.knn import pair_labels, predict_by_knn, score_against_gold
 from raybio.methods.relation_graphs.pair_probe import fit_pair_classifier, pair_logits
@@ -34,7 +34,7 @@ class SentenceScores:
         probe: scores of the linear probe.
     """
 
-    settings: KnnSettings
+    settings: WordKnnSettings
     knn: EntityRelationScores
     probe: EntityRelationScores
 
@@ -60,7 +60,7 @@ def score_sentences(
     queries: EmbeddedSentences,
     store: WordStore,
     config: KnnConfig,
-    settings: KnnSettings,
+    settings: WordKnnSettings,
 ) -> SentenceScores:
     """Score kNN and the linear probe.
 
@@ -88,7 +88,7 @@ def score_probe(
     queries: EmbeddedSentences,
     store: WordStore,
     config: KnnConfig,
-    settings: KnnSettings,
+    settings: WordKnnSettings,
 ) -> EntityRelationScores:
     """Fit the linear probe on the reference pairs, and score the pairs that it predicts."""
     pairs = reference.pairs
@@ -117,7 +117,7 @@ def choose_settings(
     queries: EmbeddedSentences,
     store: WordStore,
     config: KnnConfig,
-) -> KnnSettings:
+) -> WordKnnSettings:
     """Return the settings that are best on ``queries``; ties go to the smallest.
 
     Args:

@@ -16,7 +16,7 @@ from raybio.methods.relation_graphs.evaluate import (
     encoder_before_training,
     head_of,
 )
-from raybio.methods.relation_graphs.folds import Fold, read_fold
+from raybio.methods.relation_graphs.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.untrained_features import untrained_features
@@ -80,7 +80,7 @@ def check(config: Config, store: WordStore) -> None:
         )
 
 
-def _check_relations(config: Config, store: WordStore, fold: Fold) -> None:
+def _check_relations(config: Config, store: WordStore, fold: FoldRows) -> None:
     """Check that some sentence of each split that is used has a relation."""
     rows_by_split = {"training": fold.train}
     if config.schedule.evaluate_every_steps:

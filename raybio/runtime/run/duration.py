@@ -26,7 +26,7 @@ _UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 
 
 
 @dataclass(frozen=True)
-class Projection:
+class RemainingTime:
     """The rest of a run, at a measured rate.
 
     Attributes:
@@ -93,7 +93,7 @@ class DurationEstimate:
 
     def __init__(self, max_steps: int, from_step: int) -> None:
         """Begin with the reports after ``from_step``."""
-        self.projection: Projection | None = None
+        self.projection: RemainingTime | None = None
         self.is_certain = False
         self._max_steps = max_steps
         self.restart(from_step)
@@ -114,7 +114,7 @@ class DurationEstimate:
             # The first rate of a start includes the time until the data flows.
             if self._num_rates == 1 or num_steps < _FIRST_TIMED_STEPS:
                 continue
-            projection = Projection(self._max_steps - report["step"], 1 / rate)
+            projection = RemainingTime(self._max_steps - report["step"], 1 / rate)
             if (
                 self.projection is None
                 or projection.seconds_per_step < self.projection.seconds_per_step

@@ -7,7 +7,7 @@ from raybio.methods.relation_graphs.formats import (
     NOT_OF_THE_FORM,
     OUTSIDE,
     REPEATED_ID,
-    Fold,
+    FoldIds,
     WordSentence,
     read_folds,
     read_spert,
@@ -151,7 +151,7 @@ def test_folds_come_by_their_numbers(tmp_path):
     value = folds(*((f"{number} a", f"b{number}") for number in range(1, 12)))
     path = write(tmp_path / "f.json.gz", dict(sorted(value.items())))  # split_10 before split_2
     assert read_folds(path) == tuple(
-        Fold((f"{number}", "a"), (f"b{number}",)) for number in range(1, 12)
+        FoldIds((f"{number}", "a"), (f"b{number}",)) for number in range(1, 12)
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from raybio.core.randomness import derive_seed
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
-from raybio.methods.relation_graphs.config import KnnConfig, KnnSettings
+from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.demo import WordsConfig, default_words
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
 from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate_graphs
@@ -114,10 +114,10 @@ def test_the_best_numbers_are_chosen_each_by_its_own_score_and_of_equals_the_lea
     pairs_by_k = {7: gold.pairs, 1: none, 3: gold.pairs}
     tag_W_by_k = {1: np.zeros_like(gold.tag_W), 5: gold.tag_W, 9: gold.tag_W}
     found = KnnPredictions(asked, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
-    assert found.best_settings(KnnSettings(7, 1, 2.0)) == KnnSettings(3, 5, 2.0)
-    values = found.scores(KnnSettings(3, 5, 2.0)).values
+    assert found.best_settings(WordKnnSettings(7, 1, 2.0)) == WordKnnSettings(3, 5, 2.0)
+    values = found.scores(WordKnnSettings(3, 5, 2.0)).values
     assert values["re_minus_f1"] == values["ner_f1"] == 1
-    assert found.scores(KnnSettings(1, 1, 2.0)).values["re_minus_f1"] == 0
+    assert found.scores(WordKnnSettings(1, 1, 2.0)).values["re_minus_f1"] == 0
 
 
 @pytest.mark.parametrize("share_of_entities", [0.0, 0.4, 1.0])
@@ -150,7 +150,7 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
         expected = KnnPredictions(
             asked, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names
         )
-        rule = KnnSettings(pairs, tags, 1.0)
+        rule = WordKnnSettings(pairs, tags, 1.0)
         assert pruned.scores(rule).values == expected.scores(rule).values
         if share_of_entities == 0.4:
             assert 0 < kept.sum() < len(kept)
@@ -176,19 +176,19 @@ def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_valid
     bank, dev, test = noisy(np.arange(40)), noisy(np.arange(40, 50)), noisy(np.arange(50, 60))
     config = KnnConfig(probe_positive_weights=(50.0, 0.01, 3.0))
     by_weight = {
-        weight: score_probe(bank, dev, store, config, KnnSettings(5, 7, weight)).values[
+        weight: score_probe(bank, dev, store, config, WordKnnSettings(5, 7, weight)).values[
             "re_minus_f1"
         ]
         for weight in (50.0, 0.01, 3.0)
     }
     assert len(set(by_weight.values())) > 1
     rule = choose_settings(bank, dev, store, config)
-    assert rule == KnnSettings(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
+    assert rule == WordKnnSettings(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
     assert (
         score_sentences(bank, test, store, config, rule).probe.values
         == score_probe(bank, test, store, config, rule).values
     )
-    assert choose_settings(bank, dev, store, KnnConfig()) == KnnSettings(5, 7, 1.0)
+    assert choose_settings(bank, dev, store, KnnConfig()) == WordKnnSettings(5, 7, 1.0)
 
 
 def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_nearest():

@@ -7,7 +7,7 @@ import pytest
 from raybio.runtime.run.duration import (
     FEW_STEPS,
     DurationEstimate,
-    Projection,
+    RemainingTime,
     epochs_in_words,
     in_words,
 )
@@ -35,11 +35,11 @@ def report(step: int, rate: float | None) -> dict:
 def test_a_run_of_more_than_a_day_is_long_unless_it_has_few_steps(
     num_steps: int, seconds_per_step: float, is_long: bool
 ) -> None:
-    assert Projection(num_steps, seconds_per_step).is_long == is_long
+    assert RemainingTime(num_steps, seconds_per_step).is_long == is_long
 
 
 def test_a_projection_says_how_long_and_until_when() -> None:
-    projection = Projection(100_000, 78.0)
+    projection = RemainingTime(100_000, 78.0)
     assert projection.described() == "100,000 steps, 78 s a step: about 90 days"
     assert projection.seconds == 7.8e6
     assert re.fullmatch(r"1970-04-0[12] \d\d:\d\d", projection.ends(0.0))
@@ -77,11 +77,11 @@ def test_the_first_rate_of_a_start_is_left_out_and_the_fastest_of_the_others_cou
     estimate.update([report(0, None), report(first, 0.01)])
     assert estimate.projection is None
     estimate.update([report(timed, 2.0)])
-    assert (estimate.projection, estimate.is_certain) == (Projection(1000, 0.5), False)
+    assert (estimate.projection, estimate.is_certain) == (RemainingTime(1000, 0.5), False)
     estimate.update([report(certain, 4.0)])
-    assert (estimate.projection, estimate.is_certain) == (Projection(1003 - certain, 0.25), True)
+    assert (estimate.projection, estimate.is_certain) == (RemainingTime(1003 - certain, 0.25), True)
     estimate.update([report(20, 1.0)])  # another program began
-    assert estimate.projection == Projection(1003 - certain, 0.25)
+    assert estimate.projection == RemainingTime(1003 - certain, 0.25)
 
 
 def test_a_run_that_is_resumed_has_no_reports_of_its_first_steps() -> None:
@@ -89,7 +89,7 @@ def test_a_run_that_is_resumed_has_no_reports_of_its_first_steps() -> None:
     estimate.update([report(510, 0.01)])
     assert estimate.projection is None
     estimate.update([report(520, 4.0)])
-    assert (estimate.projection, estimate.is_certain) == (Projection(480, 0.25), True)
+    assert (estimate.projection, estimate.is_certain) == (RemainingTime(480, 0.25), True)
 
 
 def test_workers_that_are_started_again_do_not_make_a_run_long() -> None:
@@ -99,7 +99,7 @@ def test_workers_that_are_started_again_do_not_make_a_run_long() -> None:
     estimate.update([report(3, 1 / 60)])  # with the time until the data flows once more
     assert estimate.projection is None
     estimate.update([report(10, 10.0)])
-    assert estimate.projection == Projection(99_990, 0.1)
+    assert estimate.projection == RemainingTime(99_990, 0.1)
 
 
 def test_ten_times_too_long_is_certain_at_once() -> None:

@@ -43,7 +43,7 @@ KNN_SETTINGS = tuple(KnnSettings(k, 0.0) for k in (1, 3, 5, 10, 20))
 _SPLITS = ("train", "dev", "test")
 
 
-class ProbeResult(NamedTuple):
+class FrozenProbeResult(NamedTuple):
     """Scores of a classifier.
 
     Attributes:
@@ -66,7 +66,7 @@ def probe_relations(
     label_fraction: float = 1.0,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
-) -> list[ProbeResult]:
+) -> list[FrozenProbeResult]:
     """Fit three classifiers on the training pairs of a frozen encoder, and score all test pairs.
 
     The first result is chance: the most frequent relation of the training pairs for every pair.
@@ -102,7 +102,7 @@ def probe_relations(
         )
     num_C = train.label_PC.sum(axis=0)
     most_frequent = store.relation_names[1 + int(num_C[1:].argmax())]
-    chance = ProbeResult(
+    chance = FrozenProbeResult(
         f"chance: every pair {most_frequent}",
         "",
         score_most_frequent(dev, num_C),
@@ -154,7 +154,7 @@ def _best(
     knn_candidates: Sequence[KnnSettings],
     dev: GoldPairs,
     test: GoldPairs,
-) -> ProbeResult:
+) -> FrozenProbeResult:
     """Return the scores of the setting with the best validation F1, the first of equals."""
     best_by_setting = {
         setting: choose_knn_settings(classifier, dev, knn_candidates)
@@ -165,4 +165,4 @@ def _best(
     predicted_PC = predict_classes(classifier_by_setting[setting], knn, test.pairs.embedding_PD)
     if len(knn_candidates) > 1:
         setting = f"k = {knn.num_neighbors}"
-    return ProbeResult(name, setting, dev_scores, score_predictions(test, predicted_PC))
+    return FrozenProbeResult(name, setting, dev_scores, score_predictions(test, predicted_PC))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.markdown import markdown_table
-from raybio.methods.mtb_mccl.mccl.frozen_probe import ProbeResult
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED
 
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
@@ -17,7 +17,7 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 """Zhou et al., 2023, Table 1: test F1 of the paper's pre-trained encoder, with all labels."""
 
 
-def probe_data(results: Sequence[ProbeResult], settings: Mapping[str, Any]) -> dict[str, Any]:
+def probe_data(results: Sequence[FrozenProbeResult], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the report as plain JSON.
 
     Args:

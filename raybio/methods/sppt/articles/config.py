@@ -13,7 +13,7 @@ from raybio.methods.sppt.config import (
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
-class EvaluationConfig(LinkEvaluationConfig):
+class ArticleEvaluationConfig(LinkEvaluationConfig):
     """Settings of link retrieval on texts."""
 
     test_graphs: int = Field(
@@ -37,7 +37,7 @@ class Config(TrainingConfig):
     input: MaskConfig = MaskConfig()
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
     plan: PlanConfig = PlanConfig()
-    evaluation: EvaluationConfig = EvaluationConfig(
+    evaluation: ArticleEvaluationConfig = ArticleEvaluationConfig(
         num_nodes_per_group=200, num_nodes_per_group_at_the_end=5000
     )
 

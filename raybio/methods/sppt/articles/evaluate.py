@@ -20,7 +20,7 @@ from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, device_of, exact_scores
 from raybio.evaluation.unit_scores import sample_units
-from raybio.methods.sppt.articles.config import EvaluationConfig
+from raybio.methods.sppt.articles.config import ArticleEvaluationConfig
 from raybio.methods.sppt.articles.link_samples import (
     MEASURES,
     LinkSample,
@@ -59,7 +59,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
     """
 
     linked: LinkedTextStore
-    evaluation: EvaluationConfig
+    evaluation: ArticleEvaluationConfig
 
     def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score all stages. Test graphs are the units of an additional split, ``samples``."""

@@ -13,7 +13,7 @@ Measure = Literal["accuracy", "spearman", "macro_f1"]
 HeadKind = Literal["auto", "linear", "mlp", "conv"]
 
 
-class Task(NamedTuple):
+class DownstreamTask(NamedTuple):
     """A supervised task.
 
     Attributes:
@@ -29,14 +29,16 @@ class Task(NamedTuple):
     dev_share: float = 0.1
 
 
-TASKS: dict[str, Task] = {
-    "remote_homology": Task(False, "class", "accuracy"),
-    "secondary_structure": Task(False, "residues", "accuracy"),
-    "stability": Task(False, "number", "spearman"),
-    "fluorescence": Task(False, "number", "spearman", dev_share=0.2),  # as in TAPE's files
-    "paper_field": Task(True, "class", "macro_f1"),
-    "scicite": Task(True, "class", "macro_f1"),
-    "acl_arc": Task(True, "class", "macro_f1"),
+TASKS: dict[str, DownstreamTask] = {
+    "remote_homology": DownstreamTask(False, "class", "accuracy"),
+    "secondary_structure": DownstreamTask(False, "residues", "accuracy"),
+    "stability": DownstreamTask(False, "number", "spearman"),
+    "fluorescence": DownstreamTask(
+        False, "number", "spearman", dev_share=0.2
+    ),  # as in TAPE's files
+    "paper_field": DownstreamTask(True, "class", "macro_f1"),
+    "scicite": DownstreamTask(True, "class", "macro_f1"),
+    "acl_arc": DownstreamTask(True, "class", "macro_f1"),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.config import TASKS, Task, TaskConfig
+from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskConfig
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
@@ -75,7 +75,7 @@ def prepare_task(
         )
 
 
-def _is_valid(example: Example, task: Task, quarantine: Quarantine) -> bool:
+def _is_valid(example: Example, task: DownstreamTask, quarantine: Quarantine) -> bool:
     quarantine.saw("row", 1)
     reason = _defect(example, task)
     if reason:
@@ -83,7 +83,7 @@ def _is_valid(example: Example, task: Task, quarantine: Quarantine) -> bool:
     return not reason
 
 
-def _defect(example: Example, task: Task) -> str:
+def _defect(example: Example, task: DownstreamTask) -> str:
     """Return the reason to skip an example, "" for a valid one."""
     if not example.content.strip():
         return "row without a text" if task.on_texts else "row without a sequence"
@@ -112,7 +112,7 @@ def _with_dev(rows: list[Example], share: float, seed: int) -> list[Example]:
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 
 
-def _class_names(rows: list[Example], task: Task) -> list[str]:
+def _class_names(rows: list[Example], task: DownstreamTask) -> list[str]:
     """Return the classes of all splits, also those without a training row."""
     if task.labels == "number":
         return []
@@ -124,14 +124,16 @@ def _class_names(rows: list[Example], task: Task) -> list[str]:
     return sorted(names)
 
 
-def _target(row: Example, task: Task, number_by_label: dict[str, int]) -> float:
+def _target(row: Example, task: DownstreamTask, number_by_label: dict[str, int]) -> float:
     """Return the class or number of a row, 0 in a task on residues."""
     if task.labels == "class":
         return number_by_label[str(row.label)]
     return float(row.label) if task.labels == "number" else 0.0  # type: ignore[arg-type]
 
 
-def _residue_classes(row: Example, task: Task, number_by_label: dict[str, int]) -> np.ndarray:
+def _residue_classes(
+    row: Example, task: DownstreamTask, number_by_label: dict[str, int]
+) -> np.ndarray:
     """Return the class of each residue, empty in other tasks."""
     if task.labels != "residues":
         return np.array([], np.int8)
