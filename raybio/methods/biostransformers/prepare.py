@@ -21,9 +21,8 @@ from raybio.methods.biostransformers.formats.medline_parts import (
 from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.writer import Draft
 
 ARTICLES_PER_BLOCK = 10_000
 
@@ -67,10 +66,15 @@ def prepare_medline(
         StoreError: if the store or the parts cannot be written.
     """
     config = config or ArticleConfig()
-    quarantine = Quarantine(config.max_bad_share)
-    check_readable_files(files)
-    with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
-        folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
+    prepared = preparing(
+        out,
+        {"medline": files},
+        config.to_mapping(),
+        max_bad_share=config.max_bad_share,
+        force=force,
+    )
+    with prepared as new, ArticleCollector(new.draft.folder) as collector:
+        folder = parts or new.draft.path.with_name(f".{new.draft.path.name}.parts")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,21 +82,18 @@ def prepare_medline(
                 f"{folder}: cannot be made ({error.strerror}). Choose another --parts."
             ) from None
         reports = parse_all(files, folder)
-        sound, broken = _without_broken(reports, quarantine)
-        add_to_quarantine(sound, quarantine)
-        quarantine.check("citation")
+        sound, broken = _without_broken(reports, new.quarantine)
+        add_to_quarantine(sound, new.quarantine)
+        new.quarantine.check("citation")
         merged = merge_parts(sound)
         for batch in _remaining_articles(sound, merged):
             collector.add(batch)
-        provenance = {
-            "sources": {"medline": describe_files(list(files))},
-            "parameters": config.to_mapping(),
-            "quarantine": quarantine.summary(),
-            "revised_citations": merged.num_revised,
-            "deleted_citations": merged.num_deleted,
-            "broken_files": broken,
-        }
-        store = collector.commit(draft, config, provenance)
+        provenance = new.provenance(
+            revised_citations=merged.num_revised,
+            deleted_citations=merged.num_deleted,
+            broken_files=broken,
+        )
+        store = collector.commit(new.draft, config, provenance)
     if parts is None:
         shutil.rmtree(folder, ignore_errors=True)
     return store
@@ -116,19 +117,19 @@ def prepare_pairs(
         StoreError: if the store cannot be written.
     """
     config = config or ArticleConfig()
-    quarantine = Quarantine(config.max_bad_share)
-    check_readable_files(files)
-    with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
+    prepared = preparing(
+        out,
+        {"tables": files},
+        config.to_mapping(),
+        max_bad_share=config.max_bad_share,
+        force=force,
+    )
+    with prepared as new, ArticleCollector(new.draft.folder) as collector:
         for path in files:
-            for batch in _read_table(path, quarantine):
+            for batch in _read_table(path, new.quarantine):
                 collector.add(batch)
-        quarantine.check("article")
-        provenance = {
-            "sources": {"tables": describe_files(list(files))},
-            "parameters": config.to_mapping(),
-            "quarantine": quarantine.summary(),
-        }
-        return collector.commit(draft, config, provenance)
+        new.quarantine.check("article")
+        return collector.commit(new.draft, config, new.provenance())
 
 
 def _remaining_articles(reports: Sequence[FileReport], merged: Merged) -> Iterator[pa.RecordBatch]:

@@ -12,11 +12,10 @@ from raybio.methods.contrastive_probe.benchmark.prompts import PROMPTS_FILE
 from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.store.demo_corpus import cached_store
-from raybio.store.quarantine import Quarantine
-from raybio.store.sources import check_readable_files, describe_files
+from raybio.store.preparation import preparing
+from raybio.store.sources import check_readable_files
 from raybio.store.store import SCHEMA_VERSION, sha256_of
 from raybio.store.word_counts import count_words
-from raybio.store.writer import Draft
 
 VERSION = 1
 """Increased whenever the same files give other sentences or another store."""
@@ -70,13 +69,13 @@ def prepare_sentences(
                 f"{name}: two sentence files have this name, which names their set; rename one of "
                 "them"
             )
-    quarantine = Quarantine()
-    with Draft(out, force=force) as draft:
-        sets = {path.name: read_sentences(path, quarantine) for path in files}
-        sources = {"sentences": describe_files(list(files))}
+    sources = {"sentences": files}
+    if benchmark is not None:
+        sources["benchmark"] = _benchmark_files(benchmark)
+    with preparing(out, sources, {}, force=force) as new:
+        sets = {path.name: read_sentences(path, new.quarantine) for path in files}
         benchmarks: dict[str, ProbeBenchmark] = {}
         if benchmark is not None:
-            sources["benchmark"] = describe_files(_benchmark_files(benchmark))
             for subset, tables in medlama_files(benchmark).items():
                 if tables:
                     benchmarks[subset] = read_medlama(benchmark, subset)
@@ -84,11 +83,11 @@ def prepare_sentences(
         for query_set in benchmarks.values():
             texts += query_set.names
         return commit_sentences(
-            draft,
+            new.draft,
             sets=sets,
             count_by_word=count_words(texts),
             benchmarks=benchmarks,
-            provenance={"sources": sources, "parameters": {}, "quarantine": quarantine.summary()},
+            provenance=new.provenance(),
         )
 
 

@@ -17,10 +17,9 @@ from raybio.core.markdown import markdown_table
 from raybio.methods.relation_graphs.formats import SENTENCE, WordSentence, read_folds, read_spert
 from raybio.methods.relation_graphs.store import WordStore, commit_words
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SPLITS
-from raybio.store.writer import Draft
 
 Folds = list[dict[str, np.ndarray]]
 
@@ -60,23 +59,18 @@ def prepare_words(
     _check(files, splits, dev, test)
     files_by_split = dict(zip(SPLITS, ([*files], [*dev], [*test]), strict=True))
     given = {"sentences": [*files], "splits": [splits]} if splits is not None else files_by_split
-    for paths in given.values():
-        check_readable_files(paths)
-    quarantine = Quarantine(max_bad_share)
-    with Draft(out, force=force) as draft:
-        sources = {name: describe_files(paths) for name, paths in given.items() if paths}
+    parameters = {"max_bad_share": max_bad_share}
+    with preparing(out, given, parameters, max_bad_share=max_bad_share, force=force) as new:
         taken = set[str]() if splits is not None else None
-        read = {split: _read(paths, quarantine, taken) for split, paths in files_by_split.items()}
-        quarantine.check(SENTENCE)
+        read = {}
+        for split, paths in files_by_split.items():
+            read[split] = _read(paths, new.quarantine, taken)
+        new.quarantine.check(SENTENCE)
         sentences = [sentence for split in SPLITS for sentence in read[split]]
-        folds = _one_fold(read) if splits is None else _folds(splits, sentences, quarantine)
-        parameters = {"max_bad_share": max_bad_share}
-        provenance = {
-            "sources": sources,
-            "parameters": parameters,
-            "quarantine": quarantine.summary(),
-        }
-        return commit_words(draft, sentences=sentences, folds=folds, provenance=provenance)
+        folds = _one_fold(read) if splits is None else _folds(splits, sentences, new.quarantine)
+        return commit_words(
+            new.draft, sentences=sentences, folds=folds, provenance=new.provenance()
+        )
 
 
 def _check(

@@ -5,15 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.corpus import Commit, Corpus, G, assemble
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.writer import Draft
 
 
 class Source(Protocol):
@@ -68,7 +66,7 @@ def prepare_proteins(
     """
     config = config or PrepareConfig()
     read = partial(source.read, strip_stop=config.strip_stop, max_length=config.max_length)
-    return _prepare(Draft(out, force=force), source, read, commit_proteins, config)
+    return _prepare(out, source, read, commit_proteins, config, force=force)
 
 
 def prepare_linked_texts(
@@ -86,54 +84,34 @@ def prepare_linked_texts(
         config: settings; their defaults if None.
         force: replace an existing store.
     """
-    return _prepare(
-        Draft(out, force=force),
-        source,
-        source.read,
-        commit_linked_texts,
-        config or LinkedTextConfig(),
-    )
+    config = config or LinkedTextConfig()
+    return _prepare(out, source, source.read, commit_linked_texts, config, force=force)
 
 
 def _prepare(
-    new: Draft,
+    out: str | Path,
     source: Source,
     read: Callable[[Spool, Quarantine], Corpus],
     commit: Commit[G],
     config: LinkedTextConfig | PrepareConfig,
+    *,
+    force: bool,
 ) -> G:
-    quarantine = Quarantine(config.max_bad_share)
-    for files in source.files.values():
-        check_readable_files(files)
-    with new as draft, Spool(draft.folder / "spool") as spool:
-        before = _states(source)
-        sources = {name: describe_files(files) for name, files in source.files.items()}
-        corpus = read(spool, quarantine)
-        for file, state in _states(source).items():
-            if before.get(file) != state:
-                raise DataError(
-                    f"{file}: changed while it was being read. Prepare again when nothing writes "
-                    "to it."
-                )
-        provenance = {
-            "sources": sources,
-            "parameters": config.to_mapping(),
-            "quarantine": quarantine.summary(),
-        }
+    prepared = preparing(
+        out,
+        source.files,
+        config.to_mapping(),
+        max_bad_share=config.max_bad_share,
+        force=force,
+    )
+    with prepared as new, Spool(new.draft.folder / "spool") as spool:
+        corpus = read(spool, new.quarantine)
         return assemble(
             corpus,
             spool,
-            draft,
+            new.draft,
             commit=commit,
             heldout_share=config.heldout_share,
             seed=config.seed,
-            provenance=provenance,
+            provenance=new.provenance(),
         )
-
-
-def _states(source: Source) -> dict[Path, tuple[int, int]]:
-    return {
-        file: (file.stat().st_size, file.stat().st_mtime_ns)
-        for files in source.files.values()
-        for file in files
-    }

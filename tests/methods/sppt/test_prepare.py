@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError, StoreError
-from raybio.methods.sppt import prepare
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import group_order, number_groups
 from raybio.methods.sppt.ids import is_first_occurrence
@@ -209,21 +208,6 @@ def test_a_stop_symbol_at_the_end_is_stripped_on_request(tmp_path):
         )["a"]
         == "ACD"
     )
-
-
-def test_an_input_that_changes_while_it_is_read_is_named(tmp_path, monkeypatch):
-    tables = write_tables(tmp_path, [("a", "7", "ACD"), ("b", "7", "MK")], [("a", "b")])
-    describe = prepare.describe_files
-
-    def describe_and_touch(files):
-        result = describe(files)
-        with files[0].open("a") as file:
-            file.write("\n")
-        return result
-
-    monkeypatch.setattr(prepare, "describe_files", describe_and_touch)
-    with pytest.raises(DataError, match=r"edges\.tsv: changed while it was being read"):
-        prepare_proteins(tmp_path / "store", tables, PrepareConfig(max_bad_share=1))
 
 
 def test_paths_with_spaces_and_other_letters_and_a_strict_umask_work(tmp_path):

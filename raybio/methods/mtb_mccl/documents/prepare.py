@@ -14,10 +14,9 @@ from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.documents.writer import DocumentCollector
 from raybio.store.json import Record, read_json_object
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
 from raybio.store.relation_labels import NO_RELATION
-from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.writer import Draft
 
 
 def prepare_documents(
@@ -68,36 +67,31 @@ def prepare_documents(
     """
     _check_share(dev_share, dev)
     files = {"train": [*train], "dev": [*dev], "test": [*test]}
-    sources = _describe(
-        {
-            **files,
-            "exclude": [*exclude],
-            "relation_names": [relation_names] if relation_names else [],
-        }
-    )
-    name_by_relation = _relation_names(relation_names) if relation_names else None
-    quarantine = Quarantine(max_bad_share)
-    parameters = {
+    others = {
+        "exclude": [*exclude],
+        "relation_names": [relation_names] if relation_names else [],
+    }
+    parameters: dict[str, Any] = {
         "min_type_pair_relations": min_type_pair_relations,
         "max_bad_share": max_bad_share,
     }
     if dev_share is not None:
         parameters |= {"dev_share": dev_share, "seed": seed}
+    prepared = preparing(out, files | others, parameters, max_bad_share=max_bad_share, force=force)
     with (
-        Draft(out, force=force) as draft,
-        DocumentCollector(draft.folder, dev_share=dev_share, seed=seed) as collector,
+        prepared as new,
+        DocumentCollector(new.draft.folder, dev_share=dev_share, seed=seed) as collector,
     ):
-        _collect(files, collector, quarantine)
+        name_by_relation = _relation_names(relation_names) if relation_names else None
+        _collect(files, collector, new.quarantine)
         held_out = [
             raw.document_id for path in exclude for raw in read_documents(path, Quarantine())
         ]
         return collector.commit(
-            draft,
-            quarantine,
+            new,
             held_out=pa.array(held_out, pa.string()),
             name_by_relation=name_by_relation,
             min_type_pair_relations=min_type_pair_relations,
-            provenance={"sources": sources, "parameters": parameters},
         )
 
 
@@ -114,30 +108,25 @@ def prepare_unlabeled(
             nothing is left.
         StoreError: if the store cannot be written.
     """
-    check_readable_files(files)
-    quarantine = Quarantine(max_bad_share)
+    parameters = {"max_bad_share": max_bad_share}
+    prepared = preparing(out, {"unlabeled": files}, parameters, max_bad_share=max_bad_share)
     with (
-        Draft(out, force=False) as draft,
-        DocumentCollector(draft.folder, dev_share=None, seed=0) as collector,
+        prepared as new,
+        DocumentCollector(new.draft.folder, dev_share=None, seed=0) as collector,
     ):
         for path in files:
-            for raw in read_documents(path, quarantine):
+            for raw in read_documents(path, new.quarantine):
                 unlabeled = replace(raw, relations=())
-                entities = resolve_entities(unlabeled, quarantine, path.name)
+                entities = resolve_entities(unlabeled, new.quarantine, path.name)
                 as_written = replace(entities, keys_E=entities.written_ids_E)
                 collector.add(unlabeled, as_written, "train", path.name)
         for kind in (DOCUMENT, MENTION):
-            quarantine.check(kind)
+            new.quarantine.check(kind)
         return collector.commit(
-            draft,
-            quarantine,
+            new,
             held_out=pa.array([], pa.string()),
             name_by_relation=None,
             min_type_pair_relations=1,
-            provenance={
-                "sources": _describe({"unlabeled": [*files]}),
-                "parameters": {"max_bad_share": max_bad_share},
-            },
         )
 
 
@@ -150,13 +139,6 @@ def _check_share(share: float | None, dev: Sequence[Path]) -> None:
         raise ConfigError(
             f"--dev-share {share:g} and --dev {dev[0]}: got both, want validation documents by one"
         )
-
-
-def _describe(paths_by_role: Mapping[str, list[Path]]) -> dict[str, Any]:
-    """Return the manifest's description of all files, after checking that they are readable."""
-    for paths in paths_by_role.values():
-        check_readable_files(paths)
-    return {role: describe_files(paths) for role, paths in paths_by_role.items() if paths}
 
 
 def _collect(

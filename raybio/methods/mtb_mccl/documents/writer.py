@@ -25,11 +25,11 @@ from raybio.methods.mtb_mccl.documents.entities import (
     type_rank,
 )
 from raybio.methods.mtb_mccl.documents.store import PARTS, DocumentStore, commit_documents
+from raybio.store.preparation import Preparation
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import SPLITS
 from raybio.store.word_counts import count_words
-from raybio.store.writer import Draft
 
 DOCUMENTS_AT_ONCE = 1000
 """Documents that are spooled together."""
@@ -123,28 +123,25 @@ class DocumentCollector:
 
     def commit(
         self,
-        draft: Draft,
-        quarantine: Quarantine,
+        preparation: Preparation,
         *,
         held_out: pa.Array,
         name_by_relation: dict[str, str] | None,
         min_type_pair_relations: int,
-        provenance: dict[str, Any],
     ) -> DocumentStore:
         """Select the documents, sort types, keys and relations, and write the store.
 
         Args:
-            draft: the store's draft.
-            quarantine: receives skipped documents.
+            preparation: the store's draft; its quarantine receives skipped documents.
             held_out: ids of documents that are excluded from training.
             name_by_relation: id -> name of all relations, in order; None: those that occur, sorted.
             min_type_pair_relations: as ``commit_documents``.
-            provenance: more entries of the manifest; a summary of the quarantine is added.
 
         Raises:
             DataError: if no training document is left, no dev document was drawn, or a relation
                 has no name.
         """
+        quarantine = preparation.quarantine
         self._write_pending()
         ids = pa.chunked_array(self._ids, pa.string()).combine_chunks()
         fact_D5 = np.concatenate([np.empty((0, 5), np.int64), *self._facts])
@@ -168,7 +165,7 @@ class DocumentCollector:
         indptr_by_part = {part: ragged[names[0]].indptr_N1 // 4 for part, names in PARTS.items()}
         num_train = int((split_N == 0).sum())
         return commit_documents(
-            draft,
+            preparation.draft,
             document_ids=ids.take(pa.array(document_N)),
             texts=ragged["text"],
             split_N=split_N,
@@ -180,7 +177,7 @@ class DocumentCollector:
             is_docred=bool(self._is_docred),
             min_type_pair_relations=min_type_pair_relations,
             count_by_word=count_words(_sample_texts(ragged["text"], num_train)),
-            provenance=provenance | {"quarantine": quarantine.summary()},
+            provenance=preparation.provenance(),
         )
 
     def _write_pending(self) -> None:

@@ -10,9 +10,8 @@ from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskCon
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.writer import Draft
 
 
 def prepare_task(
@@ -40,11 +39,16 @@ def prepare_task(
     """
     config = config or TaskConfig()
     task = TASKS[name]
-    quarantine = Quarantine(config.max_bad_share)
-    check_readable_files(files)
-    with Draft(out, force=force) as draft:
-        rows = [example for example in examples if _is_valid(example, task, quarantine)]
-        quarantine.check("row")
+    prepared = preparing(
+        out,
+        {"files": files},
+        config.to_mapping() | {"task": name},
+        max_bad_share=config.max_bad_share,
+        force=force,
+    )
+    with prepared as new:
+        rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
+        new.quarantine.check("row")
         rows = _with_dev(rows, config.dev_share or task.dev_share, config.seed)
         for split in SPLITS:
             if not any(row.split == split for row in rows):
@@ -58,20 +62,15 @@ def prepare_task(
                 f"{files[0]}: has {len(names)} classes ({', '.join(names)}), want two at least"
             )
         number_by_label = {label: number for number, label in enumerate(names)} | {"": IGNORED}
-        provenance = {
-            "sources": {"files": describe_files(list(files))},
-            "parameters": config.to_mapping() | {"task": name},
-            "quarantine": quarantine.summary(),
-        }
         return commit_task(
-            draft,
+            new.draft,
             contents=[row.content.encode() for row in rows],
             splits=[row.split for row in rows],
             targets=[_target(row, task, number_by_label) for row in rows],
             classes=[_residue_classes(row, task, number_by_label) for row in rows],
             class_names=names,
             with_words=task.on_texts,
-            provenance=provenance,
+            provenance=new.provenance(),
         )
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from raybio.core.errors import DataError
 from raybio.methods.sppt.synthetic.config import NUM_KEPT, TopicConfig
 from raybio.methods.sppt.synthetic.store import TopicStore, commit_topics
+from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import check_readable_files, describe_files, read_lines
-from raybio.store.writer import Draft
+from raybio.store.sources import read_lines
 
 NUM_SHOWN_WORDS = 8
 """Strongest words that the store keeps of each topic."""
@@ -55,10 +55,8 @@ def prepare_topics(
     from sklearn.feature_extraction.text import CountVectorizer
 
     config = config or TopicConfig()
-    check_readable_files(files)
-    with Draft(out, force=force) as draft:
-        quarantine = Quarantine()
-        texts = list(_sentences(files, config.min_words, quarantine))
+    with preparing(out, {"sentences": files}, config.to_mapping(), force=force) as new:
+        texts = list(_sentences(files, config.min_words, new.quarantine))
         if not texts:
             raise DataError(
                 f"{files[0]}: has no sentence of {config.min_words} words or more, want one a line"
@@ -77,7 +75,7 @@ def prepare_topics(
         is_kept_N = np.asarray(counts.sum(axis=1)).ravel() >= config.min_words
         skipped = np.flatnonzero(~is_kept_N)
         shown = [(int(row) + 1, texts[row]) for row in skipped[:5]]
-        quarantine.add_many(
+        new.quarantine.add_many(
             "sentence", FEW_COUNTED_WORDS, "sentences", len(skipped), shown, is_bad=False
         )
         counts = counts[is_kept_N]
@@ -103,18 +101,13 @@ def prepare_topics(
         topic_words = [
             " ".join(words[np.argsort(-weight)[:NUM_SHOWN_WORDS]]) for weight in model.components_
         ]
-        provenance = {
-            "sources": {"sentences": describe_files(list(files))},
-            "parameters": config.to_mapping(),
-            "quarantine": quarantine.summary(),
-        }
         return commit_topics(
-            draft,
+            new.draft,
             texts=texts,
             topic_NK=topic_NK,
             share_NK=share_NK,
             topic_words=topic_words,
-            provenance=provenance,
+            provenance=new.provenance(),
         )
 
 
