@@ -17,7 +17,7 @@ from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.config import Config
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -77,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(local_cpus())  # as many as the one worker gets
     with tempfile.TemporaryDirectory(prefix="rb") as folder:
         os.environ |= {"HOME": folder, "RAY_TMPDIR": folder}
-        runs, store = Path(folder) / "runs", default_corpus(folder, CORPUS).path
+        runs, store = Path(folder) / "runs", SIMULATED_PROTEINS.prepare(folder, CORPUS).path
         runs.mkdir()
         plain_run(config, store, runs / "warm-up")
         ratios, step_seconds = [], []

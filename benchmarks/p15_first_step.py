@@ -18,7 +18,7 @@ from _measure import NUM_PAIRS, SMALL, report
 
 from raybio.core.config import override_all
 from raybio.methods import METHODS
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
 SETTINGS = {
@@ -85,7 +85,7 @@ def main() -> None:
         for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
             os.environ.pop(variable, None)
         os.environ |= {"HOME": name, "RAY_TMPDIR": name}
-        store = default_corpus(folder, CORPUS).path
+        store = SIMULATED_PROTEINS.prepare(folder, CORPUS).path
         settings, hello = folder / "settings.yaml", folder / "hello_world.py"
         settings.write_text(
             yaml.safe_dump(override_all(METHODS["sppt_protein"].demo, SETTINGS).to_mapping())

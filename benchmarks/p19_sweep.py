@@ -18,7 +18,7 @@ from raybio.core.config import override_all
 from raybio.core.search_space import quoted
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 from raybio.runtime.cluster.connection import started
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
@@ -69,7 +69,7 @@ def main() -> None:
         for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
             os.environ.pop(variable, None)
         os.environ |= {"HOME": name, "RAY_TMPDIR": name}
-        store = str(default_corpus(folder, CORPUS).path)
+        store = str(SIMULATED_PROTEINS.prepare(folder, CORPUS).path)
         base = override_all(METHODS["sppt_protein"].demo, SETTINGS)
         space = {
             "method": "sppt_protein",

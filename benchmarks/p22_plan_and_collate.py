@@ -14,7 +14,7 @@ from pathlib import Path
 
 from raybio.core.config import override_all
 from raybio.methods.sppt.proteins.config import Config
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.system import build
 from raybio.store.store import open_store
@@ -31,7 +31,11 @@ def private_mebibytes() -> float:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(sys.argv[1]) if len(sys.argv) > 1 else default_corpus(folder, SIXTEENTH).path
+        path = (
+            Path(sys.argv[1])
+            if len(sys.argv) > 1
+            else SIMULATED_PROTEINS.prepare(folder, SIXTEENTH).path
+        )
         tiny_encoder = {
             "encoder.num_layers": 1,
             "encoder.width": 8,

@@ -17,7 +17,7 @@ from raybio.core.config import override_all
 from raybio.core.interfaces import System
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
-from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
+from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS, DocumentsConfig
 
 FEW, MANY = (4, 32) if SMALL else (32, 256)
 MAX_TOKENS = 2048
@@ -66,7 +66,7 @@ def measured(store: Path, num_documents: int) -> tuple[int, int]:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = default_documents(folder, CORPUS).path
+        store = SIMULATED_DOCUMENTS.prepare(folder, CORPUS).path
         (few_pairs, few_bytes), (many_pairs, many_bytes) = (
             measured(store, number) for number in (FEW, MANY)
         )

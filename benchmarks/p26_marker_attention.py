@@ -16,7 +16,7 @@ from training_setup import MINILM_L6_SETTINGS
 from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
-from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
+from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS, DocumentsConfig
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
 
 SETTINGS = MINILM_L6_SETTINGS | {
@@ -37,7 +37,7 @@ CORPUS = DocumentsConfig(
 def main() -> None:
     entry = METHODS["relation_finetune"]
     with tempfile.TemporaryDirectory() as folder:
-        store = default_documents(folder, CORPUS).path
+        store = SIMULATED_DOCUMENTS.prepare(folder, CORPUS).path
         systems = [entry.build(override_all(entry.config(), SETTINGS), store) for _ in range(2)]
         arrays = systems[0].collate(0, 0, 1)
     assert arrays is not None

@@ -20,7 +20,7 @@ from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.collate import LinkCollate
 from raybio.methods.sppt.proteins.collate import TokenTable, tokens_of_rows
 from raybio.methods.sppt.proteins.config import Config, EncoderConfig
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.system import build
 from raybio.runtime.run.stream import stream_batches
@@ -39,7 +39,7 @@ TINY_ENCODER = EncoderConfig(
 
 
 def corpus(folder: str | Path, config: SimulationConfig = CORPUS) -> ProteinStore:
-    return default_corpus(folder, config)
+    return SIMULATED_PROTEINS.prepare(folder, config)
 
 
 def link_collate(store: ProteinStore, *, global_batch_rows: int = BATCH_ROWS) -> LinkCollate:

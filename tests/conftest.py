@@ -14,7 +14,7 @@ from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
+from raybio.methods.contrastive_probe.demo import SIMULATED_KNOWLEDGE, KnowledgeConfig
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
@@ -22,14 +22,14 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.sppt.articles.demo import CitationsConfig, default_citations
+from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS, CitationsConfig
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
+from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS, FoldsConfig
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
-from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
+from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store
 from raybio.store.writer import Draft
@@ -126,21 +126,25 @@ def tiny_citations(tmp_path_factory: pytest.TempPathFactory) -> LinkedTextStore:
         "words_per_field": 8,
         "words_per_article": 4,
     }
-    return default_citations(tmp_path_factory.mktemp("tiny citations"), CitationsConfig(**sizes))
+    return SIMULATED_CITATIONS.prepare(
+        tmp_path_factory.mktemp("tiny citations"), CitationsConfig(**sizes)
+    )
 
 
 @pytest.fixture(scope="session")
 def tiny_topics(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
     """2,400 sentences of 14 topics."""
     config = SentencesConfig(num_sentences=2400, num_topics=14, words_per_topic=12)
-    return default_topics(tmp_path_factory.mktemp("tiny topics"), config)
+    return SIMULATED_TOPICS.prepare(tmp_path_factory.mktemp("tiny topics"), config)
 
 
 @pytest.fixture(scope="session")
 def tiny_task(tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
     """Three folds, whose families do not differ: dev and test are more of what training has."""
     folder = tmp_path_factory.mktemp("tiny task")
-    return default_task(folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0))
+    return SIMULATED_FOLDS.prepare(
+        folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +167,7 @@ def tiny_articles(tmp_path_factory: pytest.TempPathFactory) -> ArticleStore:
 def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
     """Facts of 4 relations, 8 heads and 6 tails each, told by some hundred sentences, with the benchmark that asks."""
     config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=6)
-    return default_knowledge(tmp_path_factory.mktemp("tiny sentences"), config)
+    return SIMULATED_KNOWLEDGE.prepare(tmp_path_factory.mktemp("tiny sentences"), config)
 
 
 @pytest.fixture(scope="session")

@@ -23,16 +23,16 @@ from raybio.methods import METHODS
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
+from raybio.methods.contrastive_probe.demo import SIMULATED_KNOWLEDGE, KnowledgeConfig
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.relation_graphs.prepare import prepare_words
-from raybio.methods.sppt.articles.demo import CitationsConfig, default_citations
+from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS, CitationsConfig
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
+from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS, FoldsConfig
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
+from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import finished_result, summarize
@@ -66,7 +66,7 @@ def make_proteins(folder: Path) -> Path:
 
 def make_citations(folder: Path) -> Path:
     """Return a store of articles that cite each other."""
-    return default_citations(
+    return SIMULATED_CITATIONS.prepare(
         folder,
         CitationsConfig(
             num_articles=64, num_schools=8, num_fields=6, words_per_field=8, words_per_article=4
@@ -77,12 +77,14 @@ def make_citations(folder: Path) -> Path:
 def make_topics(folder: Path) -> Path:
     """Return a store of sentences with topics."""
     config = SentencesConfig(num_sentences=700, num_topics=14, words_per_topic=12)
-    return default_topics(folder, config).path
+    return SIMULATED_TOPICS.prepare(folder, config).path
 
 
 def make_task(folder: Path) -> Path:
     """Return a store of a downstream task."""
-    return default_task(folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0)).path
+    return SIMULATED_FOLDS.prepare(
+        folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0)
+    ).path
 
 
 def make_articles(folder: Path) -> Path:
@@ -100,7 +102,7 @@ def make_articles(folder: Path) -> Path:
 def make_sentences(folder: Path) -> Path:
     """Return a store of sentences with a probing benchmark."""
     config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=2)
-    return default_knowledge(folder, config).path
+    return SIMULATED_KNOWLEDGE.prepare(folder, config).path
 
 
 def make_documents(folder: Path) -> Path:

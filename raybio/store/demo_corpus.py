@@ -1,13 +1,18 @@
-"""Demo corpora: a store that is prepared on first use, and invented words for simulated texts."""
+"""Demo corpora: stores that are prepared on first use, and invented words for simulated texts."""
 
 import fcntl
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.errors import StoreError
-from raybio.store.store import S, open_store
+from raybio.store.store import SCHEMA_VERSION, S, open_store
+
+C = TypeVar("C", bound=BaseConfig)
 
 
 def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> S:
@@ -35,6 +40,45 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
         if (home / "store").exists():
             return open_store(home / "store", kind)
         return make(home / "raw", home / "store")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCorpus(Generic[C, S]):
+    """A simulated corpus, which is written and prepared like a real one.
+
+    Attributes:
+        name: first part of the name of its folder.
+        version: increases whenever the same settings give another corpus or another store.
+        config: class of the settings of the simulation; the defaults are the demo's.
+        kind: class of the store.
+        prepare_files: (folder of source files, folder of the store, settings) -> the prepared
+            store.
+    """
+
+    name: str
+    version: int
+    config: type[C]
+    kind: type[S]
+    prepare_files: Callable[[Path, Path, C], S]
+
+    def prepare(self, directory: str | Path, config: C | None = None) -> S:
+        """Return the store; the first call simulates and prepares it.
+
+        Args:
+            directory: parent of the corpus's folder, whose name depends on every setting.
+            config: settings; None for the demo's.
+
+        Raises:
+            StoreError: if the directory cannot be written.
+        """
+        settings = config or self.config()
+        version = f"{self.version}.{SCHEMA_VERSION}"
+        home = Path(directory) / f"{self.name}-{version}-{fingerprint(settings)}"
+
+        def make(raw: Path, store: Path) -> S:
+            return self.prepare_files(raw, store, settings)
+
+        return cached_store(home, self.kind, make)
 
 
 _CONSONANTS = "bcdfglmnprstv"

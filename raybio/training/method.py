@@ -44,8 +44,8 @@ class Method:
             experiment.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
-        system: dotted path of the module that defines ``STORE``, ``check``, ``input_lengths``,
-            ``build`` and ``prepare_demo``, and optionally ``write_step_selection``.
+        system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
+            ``input_lengths`` and ``build``, and optionally ``write_step_selection``.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
@@ -89,7 +89,7 @@ class Method:
 
     def prepare_demo(self, folder: str | Path) -> Path:
         """Return the path of the embedded default corpus, prepared on the first call."""
-        return self._module.prepare_demo(folder)
+        return self._module.DEMO_CORPUS.prepare(folder).path
 
     def write_step_selection(
         self, runs_by_label: Mapping[str, Mapping[str, MetricsByStep]], metric: str, out: Path

@@ -20,7 +20,7 @@ from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs import word_map
 from raybio.methods.relation_graphs.config import GraphsConfig
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
 from raybio.methods.relation_graphs.word_map import PAIRS, TAGS, WORDS, select_pairs, select_words
@@ -44,7 +44,7 @@ RUNS = {
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
     config = WordsConfig(num_sentences=60, num_folds=3, num_drugs=10, num_effects=10)
-    return default_words(tmp_path_factory.mktemp("words"), config)
+    return SIMULATED_WORDS.prepare(tmp_path_factory.mktemp("words"), config)
 
 
 @pytest.fixture(scope="module")

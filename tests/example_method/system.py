@@ -9,7 +9,7 @@ from tests.example_method.loss import InfoNceObjective
 from tests.example_method.method import Config
 
 STORE = sppt.STORE
-prepare_demo = sppt.prepare_demo
+DEMO_CORPUS = sppt.DEMO_CORPUS
 check = sppt.check
 input_lengths = sppt.input_lengths
 

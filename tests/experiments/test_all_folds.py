@@ -20,7 +20,7 @@ from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.evaluate_export import (
     WordModel,
     evaluate_exports,
@@ -172,7 +172,9 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
 
 def last_training(tmp_path, name="cldr-1", **settings):
     """Of a model on fold 1, for 5 steps; its folder is made."""
-    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    store = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    )
     rule = {"num_pair_neighbors": 3, "num_tag_neighbors": 9, "probe_positive_weight": 4.0}
     config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
     run = RunSpec(
@@ -279,7 +281,9 @@ def test_a_last_training_alone_is_refused(tmp_path):
 def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before_is_kept(
     ray_cluster, tmp_path
 ):
-    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    store = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    )
     config = config_of(**{"model": "joint"})
     good = relation_graphs.build(config, store.path)
     export = good.export(tmp_path / "export", {"name": "x"})

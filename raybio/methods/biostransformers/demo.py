@@ -13,15 +13,11 @@ from xml.sax.saxutils import escape
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.prepare import prepare_medline
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 2
-"""Increases whenever the same settings give another corpus or another store."""
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
 CHECK_TAGS = {"Humans": 0.6, "Animals": 0.35, "Female": 0.4, "Male": 0.4, "Mice": 0.15}
 """Probability of each check tag."""
@@ -50,27 +46,20 @@ class _Topic:
     words: list[str]
 
 
-def default_literature(
-    directory: str | Path, config: LiteratureConfig | None = None
-) -> ArticleStore:
-    """Return the demo corpus; the first call simulates and prepares it.
+def _prepare(raw: Path, store: Path, config: LiteratureConfig) -> ArticleStore:
+    return prepare_medline(
+        store, write_literature(raw, config), ArticleConfig(validation_share=0.1)
+    )
 
-    Args:
-        directory: parent of the store's folder, whose name depends on every setting.
-        config: settings; None for the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or LiteratureConfig()
-    home = Path(directory) / f"literature-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> ArticleStore:
-        return prepare_medline(
-            store, write_literature(raw, config), ArticleConfig(validation_share=0.1)
-        )
-
-    return cached_store(home, ArticleStore, make)
+SIMULATED_LITERATURE = DemoCorpus(
+    name="literature",
+    version=2,
+    config=LiteratureConfig,
+    kind=ArticleStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_literature(directory: str | Path, config: LiteratureConfig) -> list[Path]:

@@ -23,7 +23,7 @@ from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.biostransformers.batches import PairBatch
 from raybio.methods.biostransformers.collate import PairCollate
 from raybio.methods.biostransformers.config import FIELDS, Config
-from raybio.methods.biostransformers.demo import default_literature
+from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE
 from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator, initial_encoder
 from raybio.methods.biostransformers.loss import MultipleNegativesRanking
 from raybio.methods.biostransformers.store import ArticleStore
@@ -33,9 +33,8 @@ STORE = ArticleStore
 """Class of the stores that this method trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the demo's store in ``directory``; the first call prepares it."""
-    return default_literature(directory).path
+DEMO_CORPUS = SIMULATED_LITERATURE
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: ArticleStore) -> None:

@@ -14,17 +14,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.contrastive_probe.benchmark.build import COLUMNS
 from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 1
-"""Increased whenever the same settings give another corpus or another store."""
-
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
 _RELATIONS = {
     "may_treat": ("might treat", ("is given against", "is a remedy for", "is used to treat")),
@@ -63,24 +58,19 @@ class KnowledgeConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="random seed")
 
 
-def default_knowledge(directory: str | Path, config: KnowledgeConfig | None = None) -> ClozeStore:
-    """Return the store of the embedded corpus, simulated and prepared if missing.
+def _prepare(raw: Path, store: Path, config: KnowledgeConfig) -> ClozeStore:
+    sentences, benchmark = write_knowledge(raw, config)
+    return prepare_sentences(store, [sentences], benchmark)
 
-    Args:
-        directory: folder that keeps it, under a name that depends on every setting.
-        config: settings; None: the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or KnowledgeConfig()
-    home = Path(directory) / f"knowledge-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> ClozeStore:
-        sentences, benchmark = write_knowledge(raw, config)
-        return prepare_sentences(store, [sentences], benchmark)
-
-    return cached_store(home, ClozeStore, make)
+SIMULATED_KNOWLEDGE = DemoCorpus(
+    name="knowledge",
+    version=1,
+    config=KnowledgeConfig,
+    kind=ClozeStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_knowledge(directory: str | Path, config: KnowledgeConfig) -> tuple[Path, Path]:

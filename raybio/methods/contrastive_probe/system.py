@@ -16,7 +16,7 @@ from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.contrastive_probe.batches import ClozeBatch
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan
 from raybio.methods.contrastive_probe.config import Config
-from raybio.methods.contrastive_probe.demo import default_knowledge
+from raybio.methods.contrastive_probe.demo import SIMULATED_KNOWLEDGE
 from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator, build_encoder
 from raybio.methods.contrastive_probe.loss import ClozeContrast
 from raybio.methods.contrastive_probe.step_selection import write_step_selection
@@ -28,7 +28,6 @@ __all__ = [
     "build",
     "check",
     "input_lengths",
-    "prepare_demo",
     "write_step_selection",
 ]
 
@@ -36,9 +35,8 @@ STORE = ClozeStore
 """The class of the stores that it trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the embedded default corpus, prepared inside ``directory`` if missing."""
-    return default_knowledge(directory).path
+DEMO_CORPUS = SIMULATED_KNOWLEDGE
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: ClozeStore) -> None:

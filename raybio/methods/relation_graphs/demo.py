@@ -16,16 +16,11 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.relation_graphs.formats import TEST_SET, TRAIN_SET
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 1
-"""Increase it when the same settings produce another corpus or another store of it."""
-
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
 DRUG, EFFECT = "Drug", "Adverse-Effect"
 
@@ -79,24 +74,19 @@ class WordsConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="of everything")
 
 
-def default_words(directory: str | Path, config: WordsConfig | None = None) -> WordStore:
-    """The embedded corpus, simulated and prepared the first time, opened afterwards.
+def _prepare(raw: Path, store: Path, config: WordsConfig) -> WordStore:
+    sentences, splits = write_words(raw, config)
+    return prepare_words(store, [sentences], splits=splits)
 
-    Args:
-        directory: where it is kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or WordsConfig()
-    home = Path(directory) / f"words-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> WordStore:
-        sentences, splits = write_words(raw, config)
-        return prepare_words(store, [sentences], splits=splits)
-
-    return cached_store(home, WordStore, make)
+SIMULATED_WORDS = DemoCorpus(
+    name="words",
+    version=1,
+    config=WordsConfig,
+    kind=WordStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_words(directory: str | Path, config: WordsConfig) -> tuple[Path, Path]:

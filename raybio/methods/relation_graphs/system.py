@@ -9,7 +9,7 @@ from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import GraphKind, RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config, Model
-from raybio.methods.relation_graphs.demo import default_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS
 from raybio.methods.relation_graphs.encoder import check_word_encoder
 from raybio.methods.relation_graphs.evaluate import (
     EntityRelationEvaluator,
@@ -36,9 +36,8 @@ STORE = WordStore
 """The class of the stores that it trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the store of the demo sentences in ``directory``; the first call creates it."""
-    return default_words(directory).path
+DEMO_CORPUS = SIMULATED_WORDS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: WordStore) -> None:

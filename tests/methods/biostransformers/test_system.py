@@ -12,7 +12,7 @@ from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreErr
 from raybio.core.interfaces import Collective
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, Config
-from raybio.methods.biostransformers.demo import LiteratureConfig, default_literature
+from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE, LiteratureConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build, check
@@ -142,14 +142,14 @@ def test_the_simulated_literature_is_read_by_the_real_reader_and_is_the_same_eac
 ) -> None:
     config = LiteratureConfig(num_articles=80, num_branches=3, topics_per_branch=4)
     one, two = (
-        default_literature(tmp_path / "one", config),
-        default_literature(tmp_path / "two", config),
+        SIMULATED_LITERATURE.prepare(tmp_path / "one", config),
+        SIMULATED_LITERATURE.prepare(tmp_path / "two", config),
     )
     assert one.digest == two.digest
     assert one.num_rows == 80
     assert one.manifest["counts"]["articles_with_abstract"] == 80
     assert {"Humans", "Female"} <= set(one.term_names.to_pylist())
-    assert default_literature(tmp_path / "one", config).digest == one.digest
+    assert SIMULATED_LITERATURE.prepare(tmp_path / "one", config).digest == one.digest
 
 
 def test_without_validation_articles_training_is_refused_or_goes_without_judgement(

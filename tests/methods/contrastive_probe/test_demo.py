@@ -4,8 +4,8 @@ import numpy as np
 
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.demo import (
+    SIMULATED_KNOWLEDGE,
     KnowledgeConfig,
-    default_knowledge,
     write_knowledge,
 )
 from raybio.methods.contrastive_probe.store import ClozeStore
@@ -15,7 +15,7 @@ SMALL = KnowledgeConfig(num_heads=6, num_tails=5, sentences_per_fact=3)
 
 
 def test_the_benchmark_in_the_store_is_that_of_the_files(tmp_path: Path) -> None:
-    store = default_knowledge(tmp_path / "stores", SMALL)
+    store = SIMULATED_KNOWLEDGE.prepare(tmp_path / "stores", SMALL)
     _, folder = write_knowledge(tmp_path / "raw", SMALL)
     expected, found = read_medlama(folder), store.benchmarks["full"]
     assert set(store.benchmarks) == {"full"}
@@ -37,7 +37,7 @@ def test_the_benchmark_in_the_store_is_that_of_the_files(tmp_path: Path) -> None
 def test_every_fact_has_the_configured_number_of_sentences_and_no_other_fact_has_any(
     tmp_path: Path,
 ) -> None:
-    store = default_knowledge(tmp_path, SMALL)
+    store = SIMULATED_KNOWLEDGE.prepare(tmp_path, SMALL)
     benchmark = store.benchmarks["full"]
     sentences = store.sentences(np.arange(store.num_rows))
     num_stated = 0

@@ -16,7 +16,7 @@ from raybio.methods.relation_graphs.character_bert.model import (
     save_character_bert,
 )
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoder import check_layers
 from raybio.methods.relation_graphs.evaluate_export import (
     WordModel,
@@ -36,7 +36,7 @@ from tests.methods.relation_graphs.word_stores import write_sentences
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
     config = WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
-    return default_words(tmp_path_factory.mktemp("words"), config)
+    return SIMULATED_WORDS.prepare(tmp_path_factory.mktemp("words"), config)
 
 
 def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
@@ -93,7 +93,9 @@ def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
 
 
 def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joint, tmp_path):
-    other = default_words(tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6))
+    other = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6)
+    )
     with pytest.raises(ConfigError, match="was trained on another store than"):
         evaluate_exports(joint[0], joint[0], other.path)
 

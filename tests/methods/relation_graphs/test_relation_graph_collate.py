@@ -13,7 +13,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import FoldConfig, GraphsConfig, SamplesConfig
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words, write_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig, write_words
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.node_features import NodeFeatures
 from raybio.methods.relation_graphs.prepare import prepare_words
@@ -28,7 +28,7 @@ ADE = SHARED_DATA / "ade"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
-    return default_words(tmp_path_factory.mktemp("words"), WordsConfig(num_sentences=60))
+    return SIMULATED_WORDS.prepare(tmp_path_factory.mktemp("words"), WordsConfig(num_sentences=60))
 
 
 def reader_of(store: WordStore, max_tokens: int = 64, first_only: bool = False) -> WordReader:

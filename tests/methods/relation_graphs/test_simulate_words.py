@@ -1,6 +1,6 @@
 import numpy as np
 
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words, write_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig, write_words
 from raybio.methods.relation_graphs.formats import read_folds, read_spert
 from raybio.methods.relation_graphs.tags import gold_pairs, tags_of
 from raybio.store.quarantine import Quarantine
@@ -29,7 +29,7 @@ def facts_of(store, rows):
 def test_the_embedded_corpus_has_the_types_and_directions_of_ade_and_folds_that_partition_it(
     tmp_path,
 ):
-    store = default_words(tmp_path)
+    store = SIMULATED_WORDS.prepare(tmp_path)
     assert (store.num_rows, store.num_folds, store.manifest["quarantine"]) == (600, 5, {})
     assert store.entity_types == ("Adverse-Effect", "Drug")
     assert store.relation_names == ("NA", "Adverse-Effect")
@@ -49,11 +49,11 @@ def test_the_embedded_corpus_has_the_types_and_directions_of_ade_and_folds_that_
         3,
         4,
     }
-    assert default_words(tmp_path) is store
+    assert SIMULATED_WORDS.prepare(tmp_path) is store
 
 
 def test_naming_a_drug_and_an_effect_together_does_not_make_them_related(tmp_path):
-    store = default_words(tmp_path)
+    store = SIMULATED_WORDS.prepare(tmp_path)
     num_pairs = num_gold = 0
     for row in range(store.num_rows):
         kinds = [kind for kind, _ in named(store, row)]
@@ -63,7 +63,7 @@ def test_naming_a_drug_and_an_effect_together_does_not_make_them_related(tmp_pat
 
 
 def test_names_come_again_in_the_test_set_and_pairs_mostly_do_not(tmp_path):
-    store = default_words(tmp_path)
+    store = SIMULATED_WORDS.prepare(tmp_path)
     for fold in range(1, 6):
         train, test = store.fold_rows(fold, "train"), store.fold_rows(fold, "test")
         known = {entity for row in train for entity in named(store, row)}

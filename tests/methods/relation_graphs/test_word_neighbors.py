@@ -13,7 +13,7 @@ from raybio.core.randomness import derive_seed
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
 from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
-from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
 from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate_graphs
 from raybio.methods.relation_graphs.knn import KnnPredictions, _predict_pairs, predict_by_knn
@@ -124,7 +124,9 @@ def test_the_best_numbers_are_chosen_each_by_its_own_score_and_of_equals_the_lea
 def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_the_same_tags(
     tmp_path, share_of_entities
 ):
-    store = default_words(tmp_path, WordsConfig(num_sentences=40, num_drugs=6, num_effects=6))
+    store = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=40, num_drugs=6, num_effects=6)
+    )
     rng = np.random.default_rng(0)
 
     def randomly(rows: np.ndarray) -> EmbeddedSentences:
@@ -162,7 +164,9 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
 def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_validation_sentences(
     tmp_path,
 ):
-    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    store = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    )
     rng = np.random.default_rng(0)
     directions_TD = rng.normal(size=(5, 8))
 

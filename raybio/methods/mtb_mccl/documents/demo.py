@@ -12,15 +12,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION, SPLITS
-
-VERSION = 1
-"""Increase it when the same settings produce another corpus or another store of it."""
-
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
+from raybio.store.store import SPLITS
 
 _ID_BY_TYPE = {"Gene": "{}", "Disease": "D{:06d}", "Chemical": "C{:06d}"}
 
@@ -84,26 +80,19 @@ Fact = tuple[str, Entity, Entity]
 """(relation, first entity, second entity)."""
 
 
-def default_documents(
-    directory: str | Path, config: DocumentsConfig | None = None
-) -> DocumentStore:
-    """Return the store of the demo documents; the first call simulates and prepares them.
+def _prepare(raw: Path, store: Path, config: DocumentsConfig) -> DocumentStore:
+    train, dev, test = write_documents(raw, config)
+    return prepare_documents(store, [train], [dev], [test], min_type_pair_relations=1)
 
-    Args:
-        directory: where the store is cached, under a name that depends on every setting.
-        config: settings; None: the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or DocumentsConfig()
-    home = Path(directory) / f"documents-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> DocumentStore:
-        train, dev, test = write_documents(raw, config)
-        return prepare_documents(store, [train], [dev], [test], min_type_pair_relations=1)
-
-    return cached_store(home, DocumentStore, make)
+SIMULATED_DOCUMENTS = DemoCorpus(
+    name="documents",
+    version=1,
+    config=DocumentsConfig,
+    kind=DocumentStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_documents(directory: str | Path, config: DocumentsConfig) -> tuple[Path, Path, Path]:

@@ -13,7 +13,7 @@ from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
-from raybio.methods.mtb_mccl.documents.demo import default_documents
+from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
 from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -30,9 +30,8 @@ STORE = DocumentStore
 """The class of the stores that it trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the store of the demo documents in ``directory``; the first call creates it."""
-    return default_documents(directory).path
+DEMO_CORPUS = SIMULATED_DOCUMENTS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: DocumentStore) -> None:

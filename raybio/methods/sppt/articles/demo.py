@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.sppt.articles.formats.tables import (
     ARTICLE_COLUMNS,
     CITATION_COLUMNS,
@@ -21,11 +21,7 @@ from raybio.methods.sppt.articles.formats.tables import (
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import LinkedTextConfig
 from raybio.methods.sppt.prepare import prepare_linked_texts
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 1
-"""Increases whenever the same settings give another corpus or another store."""
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
 
 class CitationsConfig(BaseConfig):
@@ -44,27 +40,20 @@ class CitationsConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
-def default_citations(
-    directory: str | Path, config: CitationsConfig | None = None
-) -> LinkedTextStore:
-    """Return the demo corpus; the first call simulates and prepares it.
+def _prepare(raw: Path, store: Path, config: CitationsConfig) -> LinkedTextStore:
+    return prepare_linked_texts(
+        store, write_citations(raw, config), LinkedTextConfig(heldout_share=0.15)
+    )
 
-    Args:
-        directory: parent of the corpus folder, whose name depends on every setting.
-        config: settings; None for the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or CitationsConfig()
-    home = Path(directory) / f"citations-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> LinkedTextStore:
-        return prepare_linked_texts(
-            store, write_citations(raw, config), LinkedTextConfig(heldout_share=0.15)
-        )
-
-    return cached_store(home, LinkedTextStore, make)
+SIMULATED_CITATIONS = DemoCorpus(
+    name="citations",
+    version=1,
+    config=CitationsConfig,
+    kind=LinkedTextStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_citations(directory: str | Path, config: CitationsConfig) -> LinkedTables:

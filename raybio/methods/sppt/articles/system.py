@@ -22,7 +22,7 @@ from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.config import Config
-from raybio.methods.sppt.articles.demo import default_citations
+from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
 from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
@@ -34,9 +34,8 @@ STORE = LinkedTextStore
 """Class of the stores that this method trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the demo's store in ``directory``; the first call prepares it."""
-    return default_citations(directory).path
+DEMO_CORPUS = SIMULATED_CITATIONS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: LinkedTextStore) -> None:

@@ -11,15 +11,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.store.demo_corpus import cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 1
-"""Increases whenever the same settings give another task or another store."""
+from raybio.store.demo_corpus import DemoCorpus
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 TAPE_FILES = {"train": "train", "dev": "valid", "test": "test_fold_holdout"}
@@ -40,24 +36,19 @@ class FoldsConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
-def default_task(directory: str | Path, config: FoldsConfig | None = None) -> TaskStore:
-    """Return the demo task; the first call simulates and prepares it.
+def _prepare(raw: Path, store: Path, config: FoldsConfig) -> TaskStore:
+    files, examples = read_task_files("remote_homology", write_folds(raw, config))
+    return prepare_task(store, "remote_homology", files, examples)
 
-    Args:
-        directory: parent of the store's folder, whose name depends on every setting.
-        config: settings; None for the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or FoldsConfig()
-    home = Path(directory) / f"folds-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> TaskStore:
-        files, examples = read_task_files("remote_homology", write_folds(raw, config))
-        return prepare_task(store, "remote_homology", files, examples)
-
-    return cached_store(home, TaskStore, make)
+SIMULATED_FOLDS = DemoCorpus(
+    name="folds",
+    version=1,
+    config=FoldsConfig,
+    kind=TaskStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_folds(directory: str | Path, config: FoldsConfig) -> Path:

@@ -29,7 +29,7 @@ from raybio.encoders.text import TextEncoder, text_reader
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream.collate import TaskCollate
 from raybio.methods.sppt.downstream.config import TASKS, Config
-from raybio.methods.sppt.downstream.demo import default_task
+from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS
 from raybio.methods.sppt.downstream.encoder import (
     TaskModel,
     head_kind,
@@ -51,9 +51,8 @@ STORE = TaskStore
 """Class of the stores that this method trains on."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the demo's store in ``directory``; the first call prepares it."""
-    return default_task(directory).path
+DEMO_CORPUS = SIMULATED_FOLDS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: TaskStore) -> None:

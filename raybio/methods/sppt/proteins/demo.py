@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
@@ -26,11 +26,7 @@ from raybio.methods.sppt.proteins.formats.tree_of_life import SPECIES_COLUMNS, T
 from raybio.methods.sppt.proteins.interactions import draw_links, draw_rules
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.substitution import LETTERS
-from raybio.store.demo_corpus import cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 2
-"""Increase with each change of a configuration's result, so that older corpora are made again."""
+from raybio.store.demo_corpus import DemoCorpus
 
 FIRST_TAXID = 90_000_001
 """Far above real taxids, so that no simulated species is mistaken for a real one."""
@@ -74,23 +70,18 @@ class SimulationConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="seed of all draws")
 
 
-def default_corpus(directory: str | Path, config: SimulationConfig | None = None) -> ProteinStore:
-    """Return the embedded corpus, simulated and prepared on the first call.
+def _prepare(raw: Path, store: Path, config: SimulationConfig) -> ProteinStore:
+    return prepare_proteins(store, write_tree_of_life(raw, config), PrepareConfig())
 
-    Args:
-        directory: folder of the corpus, whose name there depends on every setting.
-        config: settings; the demo's if None.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or SimulationConfig()
-    home = Path(directory) / f"simulated-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> ProteinStore:
-        return prepare_proteins(store, write_tree_of_life(raw, config), PrepareConfig())
-
-    return cached_store(home, ProteinStore, make)
+SIMULATED_PROTEINS = DemoCorpus(
+    name="simulated",
+    version=2,
+    config=SimulationConfig,
+    kind=ProteinStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_tree_of_life(

@@ -15,7 +15,7 @@ from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.sppt.proteins.checkpoint import check_protein_source
 from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import Config
-from raybio.methods.sppt.proteins.demo import default_corpus
+from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
     build_protein_encoder,
@@ -31,9 +31,8 @@ STORE = ProteinStore
 """Class of the stores."""
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the embedded default corpus, prepared on the first call."""
-    return default_corpus(directory).path
+DEMO_CORPUS = SIMULATED_PROTEINS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: ProteinStore) -> None:

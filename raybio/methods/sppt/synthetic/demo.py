@@ -6,15 +6,11 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.core.config import BaseConfig, fingerprint
+from raybio.core.config import BaseConfig
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.methods.sppt.synthetic.prepare import prepare_topics
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.store.demo_corpus import InventedWords, cached_store
-from raybio.store.store import SCHEMA_VERSION
-
-VERSION = 1
-"""Increases whenever the same settings give other sentences or another store."""
+from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
 
 class SentencesConfig(BaseConfig):
@@ -29,24 +25,19 @@ class SentencesConfig(BaseConfig):
     seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
-def default_topics(directory: str | Path, config: SentencesConfig | None = None) -> TopicStore:
-    """Return the demo sentences with topics; the first call simulates and prepares them.
+def _prepare(raw: Path, store: Path, config: SentencesConfig) -> TopicStore:
+    topics = TopicConfig(num_topics=config.num_topics, min_count=5)
+    return prepare_topics(store, [write_sentences(raw, config)], topics)
 
-    Args:
-        directory: parent of the store's folder, whose name depends on every setting.
-        config: settings; None for the demo's.
 
-    Raises:
-        StoreError: if the directory cannot be written.
-    """
-    config = config or SentencesConfig()
-    home = Path(directory) / f"topics-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-
-    def make(raw: Path, store: Path) -> TopicStore:
-        topics = TopicConfig(num_topics=config.num_topics, min_count=5)
-        return prepare_topics(store, [write_sentences(raw, config)], topics)
-
-    return cached_store(home, TopicStore, make)
+SIMULATED_TOPICS = DemoCorpus(
+    name="topics",
+    version=1,
+    config=SentencesConfig,
+    kind=TopicStore,
+    prepare_files=_prepare,
+)
+"""The demo corpus."""
 
 
 def write_sentences(directory: str | Path, config: SentencesConfig) -> Path:

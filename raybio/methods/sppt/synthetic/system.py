@@ -25,7 +25,7 @@ from raybio.encoders.text import build_text_encoder, check_text_encoder, text_re
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.synthetic.config import Config, GraphKind
-from raybio.methods.sppt.synthetic.demo import default_topics
+from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS
 from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator, embed_nodes
 from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synthetic_graph
 from raybio.methods.sppt.synthetic.simplicial import SURFACES
@@ -78,9 +78,8 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
     return settings
 
 
-def prepare_demo(directory: str | Path) -> Path:
-    """Return the path of the demo's store in ``directory``; the first call prepares it."""
-    return default_topics(directory).path
+DEMO_CORPUS = SIMULATED_TOPICS
+"""What the method trains on if no store is given."""
 
 
 def check(config: Config, store: TopicStore) -> None:

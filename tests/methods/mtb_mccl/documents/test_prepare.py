@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from jobs import prepare
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.mtb_mccl.documents.demo import (
+    SIMULATED_DOCUMENTS,
     DocumentsConfig,
-    default_documents,
     write_documents,
 )
 from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, type_rank
@@ -264,7 +264,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
 
 
 def test_the_embedded_corpus_tells_its_relations_in_words_and_its_pairs_recur(tmp_path):
-    store = default_documents(tmp_path)
+    store = SIMULATED_DOCUMENTS.prepare(tmp_path)
     counts, facts = store.manifest["counts"], {}
     assert [counts[f"{split}_documents"] for split in ("train", "dev", "test")] == [1000, 100, 150]
     assert (counts["relation_names"], len(store.entity_types), store.manifest["quarantine"]) == (
@@ -283,7 +283,7 @@ def test_the_embedded_corpus_tells_its_relations_in_words_and_its_pairs_recur(tm
         assert {(head, tail) for head, tail, _ in relations} <= set(pairs(store.candidates(row)))
     assert all(len(labels) == 1 for labels in facts.values())
     assert np.median([len(rows) for rows in in_documents.values()]) >= 3
-    assert default_documents(tmp_path) is store
+    assert SIMULATED_DOCUMENTS.prepare(tmp_path) is store
 
 
 def test_equal_settings_give_equal_bytes_and_another_seed_another_world(tmp_path):

@@ -6,7 +6,11 @@ import pytest
 
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus, write_tree_of_life
+from raybio.methods.sppt.proteins.demo import (
+    SIMULATED_PROTEINS,
+    SimulationConfig,
+    write_tree_of_life,
+)
 from tests.paths import ROOT
 
 SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)
@@ -14,7 +18,7 @@ SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    return default_corpus(tmp_path_factory.mktemp("corpus"), SMALL)
+    return SIMULATED_PROTEINS.prepare(tmp_path_factory.mktemp("corpus"), SMALL)
 
 
 def test_the_corpus_has_the_sizes_that_were_asked_for(small):
@@ -46,17 +50,17 @@ def test_one_fasta_file_gives_the_same_store(small, tmp_path):
 def test_the_corpus_is_prepared_once_and_found_again(small):
     home = small.path.parents[1]
     before = (small.path / "manifest.json").stat().st_mtime_ns
-    assert default_corpus(home, SMALL) is small
+    assert SIMULATED_PROTEINS.prepare(home, SMALL) is small
     assert (small.path / "manifest.json").stat().st_mtime_ns == before
     assert len(list(home.iterdir())) == 1
 
 
 def test_another_seed_is_another_corpus_and_another_hash_seed_is_not(small, tmp_path):
     other = SMALL.model_copy(update={"seed": 4})
-    assert default_corpus(tmp_path, other).digest != small.digest
+    assert SIMULATED_PROTEINS.prepare(tmp_path, other).digest != small.digest
     code = (
         "from raybio.methods.sppt.proteins.demo import *; "
-        f"print(default_corpus({str(tmp_path / 'again')!r}, "
+        f"print(SIMULATED_PROTEINS.prepare({str(tmp_path / 'again')!r}, "
         "SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)).digest)"
     )
     done = subprocess.run(

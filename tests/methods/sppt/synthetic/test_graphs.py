@@ -22,9 +22,9 @@ from raybio.methods.sppt.synthetic.structures import within_steps
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
     """The embedded corpus."""
-    from raybio.methods.sppt.synthetic.demo import default_topics
+    from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS
 
-    return default_topics(tmp_path_factory.mktemp("topics"))
+    return SIMULATED_TOPICS.prepare(tmp_path_factory.mktemp("topics"))
 
 
 def rows_of(store: TopicStore, nodes: SyntheticGraph) -> np.ndarray:
