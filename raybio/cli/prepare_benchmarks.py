@@ -1,6 +1,5 @@
 """Commands of ``jobs/prepare.py`` for benchmarks of factual knowledge."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ import typer
 
 from raybio.cli.app import meanings, settings_of
 from raybio.core.files import check_writable_file, check_writable_folder
+from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 
 benchmarks = typer.Typer()
@@ -111,7 +111,7 @@ def statistics(
         count_tokens = partial(token_counts, tokenizer)
     data = benchmark_statistics(full, hard, count_tokens)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "statistics.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    write_record(out / "statistics.json", "report", data)
     text = statistics_markdown(data, str(benchmark))
     (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
     print(text)

@@ -1,11 +1,12 @@
 """The ``--out`` option of the commands of ``jobs/evaluate.py`` that write scores."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from raybio.core.records import write_record
 
 ScoresFile = Annotated[Path | None, typer.Option(help="write the scores to this JSON file")]
 
@@ -15,4 +16,4 @@ def write_scores(out: Path | None, data: Mapping[str, Any]) -> None:
     if out is None:
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    write_record(out, "report", data)

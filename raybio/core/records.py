@@ -64,6 +64,8 @@ FORMATS = {
     "embedding manifest": Format(1, _ANY),
     "embedding part": Format(1, _ANY),
     "vector index": Format(1, _ANY),
+    "export settings": Format(1, "Export the run again: give its own command."),
+    "report": Format(1, "Give the command again: it is written again."),
 }
 """Kind of record -> its format."""
 

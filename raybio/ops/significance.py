@@ -59,6 +59,11 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    def text(self, *, digits: int = 2, scale: float = 100.0) -> str:
+        """Return "61.52 [59.01, 63.97]"; ``scale`` 100 shows percent."""
+        value, low, high = (f"{scale * number:.{digits}f}" for number in self)
+        return f"{value} [{low}, {high}]"
+
 
 def ratio_interval(
     numerator_Q: Numbers,

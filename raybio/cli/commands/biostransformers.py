@@ -14,6 +14,7 @@ from raybio.cli.options import fraction
 from raybio.cli.stores import Force, Out, matching, show_store
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
+from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 
@@ -82,7 +83,7 @@ def zero_shot(
     if hoc_pmids is not None:
         settings["hoc_pmids"] = str(hoc_pmids)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(report_data(results, settings), indent=2) + "\n")
+    write_record(out / "report.json", "report", report_data(results, settings))
     report = report_markdown(results, settings)
     (out / "report.md").write_text(report + "\n")
     print(report)

@@ -78,8 +78,7 @@ def sentence_graphs(
     for name, folder in zip(model, folders, strict=True):
         accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
         interval = mean_interval(accuracy_S, np.random.default_rng(seed))
-        value, low, high = (100 * number for number in interval)
-        rows.append([name, f"{value:.2f} [{low:.2f}, {high:.2f}]", f"{len(accuracy_S):,}"])
+        rows.append([name, interval.text(), f"{len(accuracy_S):,}"])
     print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))
     against = "as many false graphs each as in training"
     if negatives is not None:

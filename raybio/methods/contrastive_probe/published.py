@@ -1,10 +1,11 @@
 """Figures of the paper, read from ``published.yaml``."""
 
 from functools import cache
-from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import yaml
+from raybio.core.published import published
+
+PACKAGE = "raybio.methods.contrastive_probe"
 
 BIOLAMA_SOURCES = ("CTD", "wikidata", "UMLS")
 """Sources of BioLAMA as the paper spells them."""
@@ -33,26 +34,26 @@ class PublishedBiolamaRow(NamedTuple):
 @cache
 def table_3() -> tuple[PublishedRow, ...]:
     """Return the approaches on the full set of MedLAMA."""
-    return tuple(PublishedRow(**row) for row in _published()["table_3"])
+    return tuple(PublishedRow(**row) for row in published(PACKAGE)["table_3"])
 
 
 @cache
 def paper_prompts() -> dict[str, str]:
     """Return relation -> manual prompt (Table 5), relations in ascending order."""
-    return dict(_published()["prompts"])
+    return dict(published(PACKAGE)["prompts"])
 
 
 @cache
 def table_6() -> dict[str, dict[str, float]]:
     """Return benchmark -> its statistics."""
-    return dict(_published()["table_6"])
+    return dict(published(PACKAGE)["table_6"])
 
 
 @cache
 def table_7() -> tuple[PublishedBiolamaRow, ...]:
     """Return the approaches on the sources of BioLAMA."""
     rows = []
-    for row in _published()["table_7"]:
+    for row in published(PACKAGE)["table_7"]:
         pair_by_source = {source: (row[source][0], row[source][1]) for source in BIOLAMA_SOURCES}
         rows.append(PublishedBiolamaRow(row["approach"], row["model"], pair_by_source))
     return tuple(rows)
@@ -62,7 +63,7 @@ def table_7() -> tuple[PublishedBiolamaRow, ...]:
 def table_10() -> dict[str, dict[tuple[str, str], Pair]]:
     """Return model -> (query set, mean) -> (acc@1, acc@10) in percent."""
     pairs_by_model = {}
-    for model, row in _published()["table_10"].items():
+    for model, row in published(PACKAGE)["table_10"].items():
         full = (row["full"][0], row["full"][1])
         pairs_by_model[model] = {
             ("full", "macro"): full,
@@ -76,11 +77,4 @@ def table_10() -> dict[str, dict[tuple[str, str], Pair]]:
 @cache
 def expert_study() -> dict[str, float]:
     """Return the figures of the expert study (Section 5.3)."""
-    return dict(_published()["expert_study"])
-
-
-@cache
-def _published() -> dict[str, Any]:
-    path = resources.files("raybio.methods.contrastive_probe") / "published.yaml"
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return content
+    return dict(published(PACKAGE)["expert_study"])

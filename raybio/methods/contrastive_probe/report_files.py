@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.plots import plot_probe
 from raybio.methods.contrastive_probe.report import QuerySetResults, report_data, report_markdown
 from raybio.methods.contrastive_probe.report_tables import report_tables
@@ -39,8 +40,7 @@ def write_report(
         files.append(path)
     files += plot_probe(data, out / "plots")
     data["files"] = [path.relative_to(out).as_posix() for path in files]
-    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-    (out / "report.json").write_text(text, encoding="utf-8")
+    write_record(out / "report.json", "report", data)
 
 
 def _remove_earlier(out: Path) -> None:

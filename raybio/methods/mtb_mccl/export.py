@@ -5,7 +5,6 @@ The folder is an ordinary text encoder (transformer and tokenizer) plus the proj
 reference set of classwise kNN (``reference_set.safetensors``).
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from raybio.core.files import atomic_folder
+from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
 from raybio.methods.mtb_mccl.encoder import PARTS, RelationEncoder
 
@@ -73,9 +73,7 @@ def export_relation_encoder(
             encoder.text, folder, card={**card, "Pairs of entities": " ".join(notes)}
         )
         _save(weights, folder / PARTS)
-        (folder / SETTINGS).write_text(
-            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
-        )
+        write_record(folder / SETTINGS, "export settings", settings)
         if reference is not None:
             _save(reference, folder / REFERENCE_SET)
     return Path(directory)

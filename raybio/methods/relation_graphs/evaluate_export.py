@@ -1,15 +1,15 @@
 """Evaluate exported models: relations by one model, entities by the same or another one."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, RecordError
+from raybio.core.records import read_record
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config
@@ -214,12 +214,12 @@ def graph_accuracy_of_sentences(
 
 def _config_of(folder: str | Path, store: WordStore) -> Config:
     try:
-        settings: Mapping[str, Any] = json.loads(
-            (Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8")
-        )
+        settings = read_record(Path(folder).expanduser() / SETTINGS, "export settings")
+        if settings is None:
+            raise ConfigError(f"there is no {SETTINGS}")
         config = Config.from_mapping(settings["config"])
         trained_on = settings["store"]
-    except (OSError, KeyError, ValueError, ConfigError) as error:
+    except (RecordError, OSError, KeyError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
             "relation_graphs"

@@ -1,6 +1,5 @@
 """Export a word encoder: a transformer that others can load, and its heads and settings."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from raybio.core.files import atomic_folder
+from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.model_card import model_card
 from raybio.encoders.text import TextEncoder
@@ -63,7 +63,5 @@ def export_word_encoder(
             {name: weight.detach().cpu().contiguous() for name, weight in heads.items()},
             folder / HEADS,
         )
-        (folder / SETTINGS).write_text(
-            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
-        )
+        write_record(folder / SETTINGS, "export settings", settings)
     return Path(directory)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from raybio.core.markdown import markdown_table
+from raybio.core.published import published
 
 MEASURES = {
     "ner_f1": "NER",
@@ -20,23 +21,10 @@ MEASURES = {
 
 
 PUBLISHED: dict[str, dict[str, float]] = {
-    "the paper: CLDR + CLNER": {
-        "ner_f1": 0.883,
-        "re_legacy_f1": 0.7997,
-        "re_minus_f1": 0.865,
-        "probe_precision": 0.7951,
-        "probe_recall": 0.8439,
-        "probe_f1": 0.8173,
-    },
-    "the paper: CLGS": {
-        "probe_precision": 0.5682,
-        "probe_recall": 0.5942,
-        "probe_f1": 0.5809,
-        "graph_accuracy": 0.9123,
-    },
-    "the paper: untuned": {"probe_precision": 0.6996, "probe_recall": 0.6439, "probe_f1": 0.6679},
+    f"the paper: {model}": scores
+    for model, scores in published("raybio.methods.relation_graphs")["folds"].items()
 }
-"""Theodoropoulos et al. (2021), ADE: medical CharacterBERT, ten folds."""
+"""Row of the table -> the paper's scores on ADE."""
 
 
 LEGEND = (
@@ -64,24 +52,27 @@ def over_folds(scores_by_fold: Mapping[int, Scores]) -> dict[str, tuple[float, f
     return found
 
 
-def fold_table(scores: Mapping[str, Mapping[int, Scores]], published: Sequence[str] = ()) -> str:
+def fold_table(
+    scores: Mapping[str, Mapping[int, Scores]], rows_of_paper: Sequence[str] = ()
+) -> str:
     """Return a table with one row per model: percent, mean ± deviation over its folds.
 
     Args:
         scores: model -> fold -> scores.
-        published: rows of the paper to append.
+        rows_of_paper: keys of ``PUBLISHED`` to append.
     """
     rows = []
     for model, by_fold in scores.items():
         summary = over_folds(by_fold)
-        shown = [
-            f"{100 * summary[name][0]:.2f} ± {100 * summary[name][1]:.2f}"
-            if name in summary
-            else ""
-            for name in MEASURES
-        ]
-        rows.append([model, str(len(by_fold)), *shown])
-    for name in published:
+        cells = [model, str(len(by_fold))]
+        for name in MEASURES:
+            if name not in summary:
+                cells.append("")
+                continue
+            mean, deviation = summary[name]
+            cells.append(f"{100 * mean:.2f} ± {100 * deviation:.2f}")
+        rows.append(cells)
+    for name in rows_of_paper:
         row = PUBLISHED[name]
         rows.append(
             [

@@ -14,7 +14,7 @@ from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
-from raybio.ops.significance import SeedMean, mean_over_seeds
+from raybio.ops.significance import Interval, SeedMean, mean_over_seeds
 from raybio.runtime.run.folder import RunFolder
 
 UNDEFINED = "undefined"
@@ -100,8 +100,8 @@ class ResultTable:
             return spread.text(digits=digits, scale=scale)
         if "low" not in score:
             return f"{scale * score['value']:.{digits}f}"
-        value, low, high = (scale * score[part] for part in ("value", "low", "high"))
-        return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        interval = Interval(score["value"], score["low"], score["high"])
+        return interval.text(digits=digits, scale=scale)
 
 
 def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:

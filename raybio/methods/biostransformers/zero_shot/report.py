@@ -9,40 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raybio.core.markdown import markdown_table
+from raybio.core.published import published
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS
 from raybio.methods.biostransformers.zero_shot.scores import TaskResult
 from raybio.ops.significance import Interval
 
-PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {
-    "HoC": {
-        "BioS-MiniLM": 0.492,
-        "S-BioELECTRA": 0.499,
-        "S-PubMedBERT": 0.489,
-        "S-BlueBERT": 0.468,
-    },
-    "PubMedQA": {
-        "BioS-MiniLM": 0.649,
-        "S-BioELECTRA": 0.675,
-        "S-PubMedBERT": 0.729,
-        "S-BlueBERT": 0.652,
-    },
-    "BioASQ": {
-        "BioS-MiniLM": 0.747,
-        "S-BioELECTRA": 0.694,
-        "S-PubMedBERT": 0.751,
-        "S-BlueBERT": 0.713,
-    },
-}
-"""The paper's Table 1: zero-shot F1."""
+_PUBLISHED = published("raybio.methods.biostransformers")
 
-_MODELS = ("BERT", "RoBERTa", "BioBERT", "SciBERT", "ClinicalBERT", "BlueBERT", "PubMedBERT")
-
-PUBLISHED_FINE_TUNED: Mapping[str, Mapping[str, float]] = {
-    "HoC": dict(zip(_MODELS, (0.802, 0.797, 0.815, 0.812, 0.807, 0.805, 0.823), strict=True)),
-    "PubMedQA": dict(zip(_MODELS, (0.516, 0.528, 0.602, 0.574, 0.491, 0.484, 0.558), strict=True)),
-    "BioASQ": dict(zip(_MODELS, (0.744, 0.752, 0.841, 0.789, 0.685, 0.687, 0.876), strict=True)),
-}
-"""The paper's Table 2: models fine-tuned by Gu et al."""
+PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = _PUBLISHED["table_1"]
+PUBLISHED_FINE_TUNED: Mapping[str, Mapping[str, float]] = _PUBLISHED["table_2"]
 
 REMARK_FINE_TUNED = (
     "Fine-tuned by Gu et al. on labeled training splits. HoC: micro F1 of the 10 hallmarks over "
@@ -104,11 +79,12 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
         )
     sections.append("## Published, fine-tuned (the paper's Table 2)")
     sections.append(REMARK_FINE_TUNED)
+    models = list(next(iter(PUBLISHED_FINE_TUNED.values())))
     rows = [
-        [name, *(f"{row[model]:.3f}" for model in _MODELS)]
+        [name, *(f"{row[model]:.3f}" for model in models)]
         for name, row in PUBLISHED_FINE_TUNED.items()
     ]
-    sections.append(markdown_table(["data set", *_MODELS], rows))
+    sections.append(markdown_table(["data set", *models], rows))
     return "\n\n".join(sections) + "\n"
 
 
@@ -166,13 +142,12 @@ def _rows(result: TaskResult) -> list[list[str]]:
         rows.append([scorer.scorer, _interval(scorer.micro), _interval(scorer.macro), *ps])
     micro, macro = result.chance
     rows.append(["chance", f"{micro:.3f}", "" if macro is None else f"{macro:.3f}", "", ""])
-    published = PUBLISHED_ZERO_SHOT.get(result.task.dataset, {})
-    return rows + [
-        [f"{model} (published)", f"{value:.3f}", "", "", ""] for model, value in published.items()
-    ]
+    for model, value in PUBLISHED_ZERO_SHOT.get(result.task.dataset, {}).items():
+        rows.append([f"{model} (published)", f"{value:.3f}", "", "", ""])
+    return rows
 
 
 def _interval(interval: Interval | None) -> str:
     if interval is None:
         return ""
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    return interval.text(digits=3, scale=1)

@@ -3,7 +3,6 @@
 Published rows are those of the paper's Table 3 (MedLAMA, full set) and Table 7 (BioLAMA).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from raybio.core.markdown import markdown_table
 from raybio.core.randomness import derive_seed
+from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.accuracy import answer_lengths
 from raybio.methods.contrastive_probe.baselines.evaluate import BaselineResult
 from raybio.methods.contrastive_probe.baselines.first_hits import fold
@@ -82,7 +82,7 @@ def write_report(out: Path, data: Mapping[str, Any], markdown: str) -> None:
         markdown: of ``report_markdown``.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
+    write_record(out / "baselines.json", "report", data)
     (out / "baselines.md").write_text(markdown)
     for k, bins_by_label in _lengths_by_label(data).items():
         plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")

@@ -1,6 +1,5 @@
 """Encoders that are no longer trained: our exports, or any text encoder."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, RecordError
+from raybio.core.records import read_record
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -96,14 +96,13 @@ def truncation_remarks(
 
 def _frozen_config(source: str) -> RelationEncoderConfig:
     config = RelationEncoderConfig(source=source)
-    path = Path(source).expanduser() / SETTINGS
-    if path.is_file():
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported"
-            ) from None
+    try:
+        settings = read_record(Path(source).expanduser() / SETTINGS, "export settings")
+    except (OSError, RecordError) as error:
+        raise ConfigError(
+            f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported"
+        ) from None
+    if settings is not None:
         # Read documents as in training: the window length is that of the folder.
         limit = settings.get("max_document_tokens", config.max_document_tokens)
         config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})

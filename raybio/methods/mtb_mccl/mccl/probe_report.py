@@ -6,15 +6,9 @@ from typing import Any
 import numpy as np
 
 from raybio.core.markdown import markdown_table
+from raybio.core.published import published
 from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED
-
-PUBLISHED: Mapping[str, Mapping[str, float]] = {
-    "softmax": {"BioRED": 0.286, "Re-DocRED": 0.393},
-    "nearest centroid": {"BioRED": 0.125, "Re-DocRED": 0.041},
-    "classwise kNN": {"BioRED": 0.367, "Re-DocRED": 0.541},
-}
-"""Zhou et al., 2023, Table 1: test F1 of the paper's pre-trained encoder, with all labels."""
 
 
 def probe_data(results: Sequence[FrozenProbeResult], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +33,7 @@ def probe_data(results: Sequence[FrozenProbeResult], settings: Mapping[str, Any]
     return {
         "settings": dict(settings),
         "classifiers": classifiers,
-        "published": {name: dict(scores) for name, scores in PUBLISHED.items()},
+        "published": published("raybio.methods.mtb_mccl")["table_1"],
     }
 
 
@@ -49,7 +43,7 @@ def probe_markdown(data: Mapping[str, Any]) -> str:
     for classifier in data["classifiers"]:
         test = classifier["test"]
         f1 = test["f1"]
-        published = data["published"].get(classifier["name"])
+        in_paper = data["published"].get(classifier["name"])
         rows.append(
             [
                 classifier["name"],
@@ -58,8 +52,8 @@ def probe_markdown(data: Mapping[str, Any]) -> str:
                 f"{f1['value']:.2%} [{f1['low']:.2%}, {f1['high']:.2%}]",
                 f"{test['precision']['value']:.2%}",
                 f"{test['recall']['value']:.2%}",
-                f"{published['BioRED']:.1%}" if published else "",
-                f"{published['Re-DocRED']:.1%}" if published else "",
+                f"{in_paper['BioRED']:.1%}" if in_paper else "",
+                f"{in_paper['Re-DocRED']:.1%}" if in_paper else "",
             ]
         )
     header = [

@@ -1,6 +1,5 @@
 """Load an exported relation model: encoder, classifier and the settings chosen in its run."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, RecordError
+from raybio.core.records import read_record
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
 from raybio.methods.mtb_mccl.encoder import read_parts
 from raybio.methods.mtb_mccl.export import REFERENCE_SET, SETTINGS
@@ -58,7 +58,9 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     """
     path = Path(folder).expanduser()
     try:
-        settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+        settings = read_record(path / SETTINGS, "export settings")
+        if settings is None:
+            raise ConfigError(f"there is no {SETTINGS}")
         if settings["trained_by"] != "relation_finetune":
             raise ConfigError(
                 f"it was trained by {settings['trained_by']} and knows no relation yet; for such a "
@@ -78,7 +80,7 @@ def load_relation_model(folder: str | Path) -> RelationModel:
             f"--model {folder}: {SETTINGS} lacks {error}; want an export of this version of "
             "relation_finetune"
         ) from None
-    except (OSError, ValueError, TypeError, ConfigError) as error:
+    except (RecordError, OSError, ValueError, TypeError, ConfigError) as error:
         raise ConfigError(
             f"--model {folder}: is no exported relation model ({error}); want the export/ of a run "
             "of relation_finetune"

@@ -1,11 +1,11 @@
 """A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from raybio.core.files import atomic_folder
+from raybio.core.records import write_record
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
@@ -70,7 +70,7 @@ def export_encoder(
         encoder.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        write_record(folder / SETTINGS, "export settings", settings)
         if encoder.pooling == "cls":
             write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
     return Path(directory)

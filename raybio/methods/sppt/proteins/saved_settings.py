@@ -1,10 +1,10 @@
 """Pooling and length of a protein encoder, as its folder states them."""
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, RecordError
+from raybio.core.records import read_record
 from raybio.encoders.config import Pooling
 from raybio.encoders.sentence_folder import read_sentence_folder
 
@@ -56,14 +56,14 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
 
 def _read_own(path: Path) -> ProteinSettings:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_record(path, "export settings") or {}
         settings = ProteinSettings(content["pooling"], content["max_tokens"])
         is_valid = (
             settings.pooling in ("cls", "mean")
             and type(settings.max_tokens) is int
             and settings.max_tokens > 2
         )
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
     if not is_valid or content.get("is_normalized", False) is not False:
         raise ConfigError(

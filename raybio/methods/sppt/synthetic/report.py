@@ -1,24 +1,16 @@
 """Table of the synthetic experiments (McDermott et al., Table 1) with the published figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from raybio.core.markdown import markdown_table
+from raybio.core.published import published
+from raybio.ops.significance import Interval, mean_over_seeds
 
-PUBLISHED = {
-    "cliques": (0.62, 0.94),
-    "plane": (0.51, 0.94),
-    "moebius": (0.55, 0.89),
-    "sphere": (0.51, 0.86),
-    "torus": (0.54, 0.77),
-    "homophily": (0.94, 0.99),
-    "motif": (0.73, 0.88),
-    "structural": (0.90, 0.79),
-}
-"""AUROC of the language model alone and of SPPT."""
+PUBLISHED: Mapping[str, Mapping[str, float]] = published("raybio.methods.sppt")["table_1"]
 
 
 class GraphScores(NamedTuple):
@@ -66,10 +58,14 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
         cells = [row.kind]
         if has_noise:
             cells.append(f"{row.noise:g}")
-        cells += [_over_draws(values) for values in (row.homophily, row.alone, row.with_graph)]
+        means = [mean_over_seeds(values) for values in (row.homophily, row.alone, row.with_graph)]
+        cells += [mean.text(digits=3, scale=1) for mean in means]
         cells.append(_mean_with_interval(gain))
-        published = PUBLISHED.get(row.kind) if not row.noise else None
-        cells.append("{:.2f} / {:.2f}".format(*published) if published else "-")
+        in_paper = None if row.noise else PUBLISHED.get(row.kind)
+        if in_paper is None:
+            cells.append("-")
+        else:
+            cells.append(f"{in_paper['language_model']:.2f} / {in_paper['sppt']:.2f}")
         rows.append(cells)
     return f"{markdown_table(head, rows)}\n\n{_note(len(scores[0].alone))}"
 
@@ -88,10 +84,4 @@ def _mean_with_interval(values: Sequence[float]) -> str:
     if len(values) == 1:
         return f"{mean:.3f}"
     half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
-    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
-
-
-def _over_draws(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}"
+    return Interval(mean, mean - half, mean + half).text(digits=3, scale=1)

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, StoreError
+from raybio.core.published import published
+from raybio.core.records import read_record
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
@@ -23,7 +25,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import (
     softmax_classifier,
 )
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.mtb_mccl.mccl.probe_report import PUBLISHED, probe_data, probe_markdown
+from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -127,7 +129,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     }
     names = list(found)
     assert names[0].startswith("chance: every pair ")
-    assert names[1:] == list(PUBLISHED)
+    assert names[1:] == list(published("raybio.methods.mtb_mccl")["table_1"])
     assert 0 < found[names[0]].test.values["f1"] < found["classwise kNN"].test.values["f1"]
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
     assert found["classwise kNN"].setting in {f"k = {rule.num_neighbors}" for rule in KNN_SETTINGS}
@@ -153,8 +155,10 @@ def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_pa
         "relation-probe", "--model", trained, "--store", tiny_documents.path, "--out", out
     )
     assert done.exit_code == 0
-    written = json.loads(out.read_text())
-    assert [one["name"] for one in written["classifiers"]][1:] == list(PUBLISHED)
+    written = read_record(out, "report")
+    assert written is not None
+    in_paper = published("raybio.methods.mtb_mccl")["table_1"]
+    assert [one["name"] for one in written["classifiers"]][1:] == list(in_paper)
     assert probe_markdown(written) in done.output
     for one in written["classifiers"]:
         assert (

@@ -193,7 +193,8 @@ def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling,
 )
 def test_settings_that_cannot_be_honoured_are_refused(text, message, tmp_path):
     folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
-    (folder / SETTINGS).write_text(text)
+    mark = '{"format": "export settings", "version": 1, '
+    (folder / SETTINGS).write_text(text.replace('{"', mark + '"', 1))
     with pytest.raises(ConfigError, match=message):
         read_protein_settings(folder)
 
