@@ -51,12 +51,12 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.relation_graphs.config import Config as RelationGraphsConfig
 from raybio.methods.relation_graphs.embed_words import embed_words
-from raybio.methods.relation_graphs.evaluate import untrained_encoder
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
 from raybio.methods.relation_graphs.sentence_scores import score_probe
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
+from raybio.methods.relation_graphs.word_model import untrained_encoder
+from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
@@ -324,18 +324,17 @@ def run_words(arguments: argparse.Namespace) -> str:
     config = load(RelationGraphsConfig, arguments.config)
     config = override_all(config, {"encoder.source": arguments.model})
     encoder = untrained_encoder(config, store).eval()
-    reader = WordReader(
-        store, WordTokens(**encoder.word_tokens(store.words, config.encoder)), encoder.max_tokens
-    )
+    tokens = encoder.word_tokens(store.words, config.encoder)
+    reader = WordReader(store, tokens, encoder.max_tokens)
     every_row = np.arange(store.num_rows)
     max_tokens = config.memory.max_tokens_per_micro_batch
-    words = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
+    every_word_WD = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
 
     def spaces(rows: np.ndarray) -> EmbeddedSentences:
         ranges = [
-            np.arange(words.indptr_S1[row], words.indptr_S1[row + 1]) for row in rows.tolist()
+            np.arange(store.indptr_N1[row], store.indptr_N1[row + 1]) for row in rows.tolist()
         ]
-        word_WD = words.word_WD[np.concatenate(ranges)]
+        word_WD = every_word_WD[np.concatenate(ranges)]
         return EmbeddedSentences(word_WD, word_WD, read_gold(store, rows))
 
     rows = []

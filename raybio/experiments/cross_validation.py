@@ -20,7 +20,9 @@ from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
+from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
+from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
@@ -216,25 +218,24 @@ def _evaluate_together(
         )
         run_tasks(again, run.compute, verbose=run.verbose)
         evaluations += again
-    export_by_fold = {fold: export for (_, fold), export in exports.items()}
-    _write_tables(folder, evaluations, export_by_fold, sentences, rows)
+    _write_tables(folder, evaluations, sentences, rows)
     return swept
 
 
 def _write_tables(
     folder: RunFolder,
     evaluations: Sequence[FoldEvaluation],
-    export_by_fold: Mapping[int, Path],
     sentences: WordStore,
     folder_rows: Sequence[list[str]],
 ) -> None:
     """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
-    from raybio.methods.relation_graphs.evaluate_export import chance_of_fold
+    from raybio.methods.relation_graphs.sentence_scores import chance_scores
     from raybio.runtime.tracking.tracker import add_artifacts
 
     chance = {}
-    for fold in sorted(export_by_fold):
-        chance[fold] = chance_of_fold(export_by_fold[fold], sentences)
+    for fold in range(1, sentences.num_folds + 1):
+        rows = read_fold(sentences, FoldConfig(fold=fold))
+        chance[fold] = chance_scores(sentences, rows, "test")
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
     for evaluation in evaluations:
         known = evaluation.known()
@@ -242,9 +243,9 @@ def _write_tables(
             scores.setdefault(evaluation.row, {})[evaluation.fold] = known.scores
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
     table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
-    data = {
-        row: {str(fold): own for fold, own in by_fold.items()} for row, by_fold in scores.items()
-    }
+    data = {}
+    for row, by_fold in scores.items():
+        data[row] = {str(fold): own for fold, own in by_fold.items()}
     write_record(folder.path / "folds.json", "cross-validation", {"scores": data})
     folders = markdown_table(["model", "fold", "folder"], folder_rows)
     (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")

@@ -22,12 +22,12 @@ from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.evaluate_export import (
-    WordModel,
     evaluate_exports,
     graph_accuracy_of_sentences,
 )
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import RunOptions

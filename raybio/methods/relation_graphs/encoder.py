@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file
@@ -33,6 +32,7 @@ from raybio.methods.relation_graphs.character_bert.model import (
     check_kept_layers,
 )
 from raybio.methods.relation_graphs.config import WordEncoderConfig
+from raybio.methods.relation_graphs.word_reader import WordTokens
 from raybio.ops.grouped import grouped_mean
 from raybio.ops.similarity import at_least_fp32
 
@@ -93,8 +93,8 @@ class WordEncoder(Encoder):
             "a WordEncoder scores no tokens; want an objective whose uses_rows is False"
         )
 
-    def word_tokens(self, words: Sequence[str], config: WordEncoderConfig) -> dict[str, Any]:
-        """Return the fields of ``WordTokens``; CharacterBERT keeps the characters of the words.
+    def word_tokens(self, words: Sequence[str], config: WordEncoderConfig) -> WordTokens:
+        """Return the tokens of words; CharacterBERT keeps the characters of the words.
 
         Raises:
             ConfigError: if the tokenizer can make nothing of a word.
@@ -106,23 +106,23 @@ class WordEncoder(Encoder):
         if isinstance(self.body, TextEncoder):
             token_E, indptr_V1 = word_pieces(self.body.tokenizer, words)
             prefix_ids, suffix_ids = special_ids_around(self.body.tokenizer)
-            return {
-                "token_E": token_E,
-                "indptr_V1": indptr_V1,
-                "prefix_ids": prefix_ids,
-                "suffix_ids": suffix_ids,
-                "first_only": config.word_pooling == "first",
-                "spelling": spelling,
-            }
+            return WordTokens(
+                token_E,
+                indptr_V1,
+                prefix_ids,
+                suffix_ids,
+                first_only=config.word_pooling == "first",
+                spelling=spelling,
+            )
         self.body.read_words(words)
-        return {
-            "token_E": np.arange(len(words)) + FIRST_WORD_ID,
-            "indptr_V1": np.arange(len(words) + 1),
-            "prefix_ids": (CLS_ID,),
-            "suffix_ids": (SEP_ID,),
-            "first_only": False,
-            "spelling": spelling,
-        }
+        return WordTokens(
+            token_E=np.arange(len(words)) + FIRST_WORD_ID,
+            indptr_V1=np.arange(len(words) + 1),
+            prefix_ids=(CLS_ID,),
+            suffix_ids=(SEP_ID,),
+            first_only=False,
+            spelling=spelling,
+        )
 
 
 def build_word_encoder(

@@ -1,95 +1,28 @@
-"""Evaluate exported models: relations by one model, entities by the same or another one."""
+"""Evaluate exported models: relations by one model, entities by the same or another one.
+
+The models are loaded from disk and go through the evaluation of a run.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 import numpy as np
-import torch
 
-from raybio.core.errors import ConfigError, RecordError
-from raybio.core.records import read_record
-from raybio.methods.relation_graphs import system as relation_graphs
-from raybio.methods.relation_graphs.collate import RelationGraphCollate
-from raybio.methods.relation_graphs.config import Config
-from raybio.methods.relation_graphs.embed_words import embed_words
-from raybio.methods.relation_graphs.encoder import WordEncoder
-from raybio.methods.relation_graphs.evaluate import head_of, trained_encoder, untrained_encoder
-from raybio.methods.relation_graphs.export import SETTINGS
+from raybio.core.config import override
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.evaluate import evaluate_fold
 from raybio.methods.relation_graphs.folds import read_fold
-from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
-from raybio.methods.relation_graphs.graph_accuracy import validate_graphs
-from raybio.methods.relation_graphs.objective import RelationGraphObjective
-from raybio.methods.relation_graphs.sentence_scores import (
-    SentenceScores,
-    choose_settings,
-    most_frequent_scores,
-    score_sentences,
-)
+from raybio.methods.relation_graphs.sentence_scores import SentenceScores, chance_scores
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
+from raybio.methods.relation_graphs.system import build_evaluator
+from raybio.methods.relation_graphs.word_model import (
+    WordModel,
+    encoder_before_training,
+    head_of,
+    read_export_config,
+)
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
-
-
-@dataclass(frozen=True)
-class WordModel:
-    """An exported model.
-
-    Attributes:
-        config: settings of its run.
-        encoder: the encoder with its heads, in evaluation mode.
-    """
-
-    config: Config
-    encoder: WordEncoder
-
-    @classmethod
-    def load(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
-        """Load an export of ``relation_graphs``.
-
-        Args:
-            folder: the export.
-            store: the store of its run.
-            device: where the model runs; None: on a GPU if there is one.
-
-        Raises:
-            ConfigError: if the folder is no such export, or its run had another store.
-        """
-        config = _config_of(folder, store)
-        encoder = trained_encoder(config, Path(folder).expanduser(), store)
-        return cls(config, _ready(encoder, device))
-
-    def untrained(self, store: WordStore) -> "WordModel":
-        """Return the model before its run.
-
-        Raises:
-            ConfigError: if the source of its encoder no longer exists.
-        """
-        device = next(self.encoder.parameters()).device.type
-        return WordModel(self.config, _ready(untrained_encoder(self.config, store), device))
-
-    def words(self, store: WordStore, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the words of sentences: as they are, and after the tag head."""
-        tokens = WordTokens(**self.encoder.word_tokens(store.words, self.config.encoder))
-        reader = WordReader(store, tokens, self.encoder.max_tokens)
-        max_tokens = self.config.memory.max_tokens_per_micro_batch
-        words = embed_words(self.encoder, reader, rows, SingleProcess(), max_tokens=max_tokens)
-        with torch.no_grad():
-            return words.word_WD, head_of(self.encoder).tag_space(words.word_WD)
-
-
-def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
-    """Return the scores of the most frequent labels on the test sentences of a model's fold.
-
-    Raises:
-        ConfigError: if the folder is no such export, or its run had another store.
-    """
-    fold = read_fold(store, _config_of(folder, store).data)
-    reference = read_gold(store, np.union1d(fold.train, fold.dev))
-    scores = most_frequent_scores(reference, read_gold(store, fold.test), store)
-    return {name: score["value"] for name, score in scores.items()}
 
 
 def evaluate_exports(
@@ -103,9 +36,7 @@ def evaluate_exports(
 ) -> SentenceScores:
     """Score the test sentences of the models' fold: pairs by one model, tags by the other.
 
-    The fold's training and validation sentences are the reference set. Numbers of neighbors are
-    those of the models' runs or, if they had several candidates, the best on the validation
-    sentences.
+    Candidates of the settings are those of the models' runs.
 
     Args:
         relations: export of a run; may be the same as ``entities``.
@@ -125,7 +56,10 @@ def evaluate_exports(
     tag_model = pair_model
     if entities != relations:
         tag_model = WordModel.load(entities, store, device)
-    _check_tag_head(entities, tag_model)
+    if head_of(tag_model.encoder).entity is None:
+        raise ConfigError(
+            f"{entities}: model={tag_model.config.model} has no tag head; want clner or joint"
+        )
     if pair_model.config.data.fold != tag_model.config.data.fold:
         raise ConfigError(
             f"{relations} was trained on fold {pair_model.config.data.fold} and {entities} on fold "
@@ -133,27 +67,26 @@ def evaluate_exports(
             "two of one fold"
         )
     if is_untrained:
-        pair_model = tag_model = pair_model.untrained(store)
+        pair_model = pair_model.untrained()
+        tag_model = pair_model
     fold = read_fold(store, pair_model.config.data)
     evaluation = pair_model.config.evaluation.model_copy(
         update={"num_tag_neighbors": tag_model.config.evaluation.num_tag_neighbors}
     )
-
-    def embed(rows: np.ndarray) -> EmbeddedSentences:
-        say(f"embedding {len(rows):,} sentences")
-        pair_WD, tag_WD = pair_model.words(store, rows)
-        if tag_model is not pair_model:
-            _, tag_WD = tag_model.words(store, rows)
-        return EmbeddedSentences(pair_WD, tag_WD, read_gold(store, rows))
-
-    settings = evaluation.first_settings
     if evaluation.has_choice:
         for name, model in ((relations, pair_model), (entities, tag_model)):
             _check_unseen(name, read_fold(store, model.config.data).train, fold.dev)
-        train = embed(np.setdiff1d(fold.train, fold.dev))
-        settings = choose_settings(train, embed(fold.dev), store, evaluation)
-    reference = embed(np.union1d(fold.train, fold.dev))
-    return score_sentences(reference, embed(fold.test), store, evaluation, settings)
+    results = evaluate_fold(pair_model, tag_model, fold, evaluation, has_dev_scores=False, say=say)
+    return results["test"]
+
+
+def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
+    """Return the scores of the most frequent labels on the test sentences of a model's fold.
+
+    Raises:
+        ConfigError: if the folder is no such export, or its run had another store.
+    """
+    return chance_scores(store, read_fold(store, read_export_config(folder, store).data), "test")
 
 
 def graph_accuracy_of_sentences(
@@ -183,60 +116,21 @@ def graph_accuracy_of_sentences(
     """
     store = open_store(store_path, WordStore)
     model = WordModel.load(folder, store, device)
+    config = model.config
     if head_of(model.encoder).graph is None:
         raise ConfigError(
-            f"{folder}: is a {model.config.model}, which has no graphs; want cldr, clgs or joint"
+            f"{folder}: is a {config.model}, which has no graphs; want cldr, clgs or joint"
         )
-    system = relation_graphs.build(model.config, store_path)
-    collate = system.collate
-    assert isinstance(collate, RelationGraphCollate)
-    assert isinstance(system.objective, RelationGraphObjective)
-    # CharacterBERT must be given the characters of all words.
-    model.words(store, np.zeros(0, dtype=np.int64))
     if num_negatives is not None:
-        graphs = collate.graphs.model_copy(update={"num_negatives": num_negatives})
-        collate = replace(collate, graphs=graphs)
-    validation = validate_graphs(
-        model.encoder,
-        replace(system.objective, head=head_of(model.encoder)),
-        collate,
-        read_fold(store, model.config.data).test,
-        SingleProcess(),
-        max_tokens=model.config.memory.max_tokens_per_micro_batch,
-    )
+        config = override(config, "graphs.num_negatives", num_negatives)
+    # The features of graph nodes come from the encoder before training.
+    evaluator = build_evaluator(config, store, encoder_before_training(config, store))
+    validation = evaluator.validate_graphs(model.encoder, evaluator.fold.test, SingleProcess())
     if not len(validation.accuracy_S):
         raise ConfigError(
-            f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false "
-            "graphs"
+            f"{store_path}: no test sentence of fold {config.data.fold} has true and false graphs"
         )
     return validation.accuracy_S
-
-
-def _config_of(folder: str | Path, store: WordStore) -> Config:
-    try:
-        settings = read_record(Path(folder).expanduser() / SETTINGS, "export settings")
-        if settings is None:
-            raise ConfigError(f"there is no {SETTINGS}")
-        config = Config.from_mapping(settings["config"])
-        trained_on = settings["store"]
-    except (RecordError, OSError, KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
-            "relation_graphs"
-        ) from None
-    if trained_on != store.digest:
-        raise ConfigError(
-            f"{folder}: was trained on another store than {store.path}, whose test sentences it "
-            "may know; want the store of its run"
-        )
-    return config
-
-
-def _check_tag_head(name: str | Path, model: WordModel) -> None:
-    if head_of(model.encoder).entity is None:
-        raise ConfigError(
-            f"{name}: model={model.config.model} has no tag head; want clner or joint"
-        )
 
 
 def _check_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
@@ -248,7 +142,3 @@ def _check_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
             "choose the numbers of neighbors; want two runs of one data.validation_share, or one "
             "number each"
         )
-
-
-def _ready(encoder: WordEncoder, device: str | None) -> WordEncoder:
-    return encoder.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -20,6 +20,11 @@ class FoldRows:
     dev: np.ndarray
     test: np.ndarray
 
+    @property
+    def train_and_dev(self) -> np.ndarray:
+        """The sentences whose words and pairs predict those of test sentences."""
+        return np.union1d(self.train, self.dev)
+
 
 def read_fold(store: WordStore, config: FoldConfig) -> FoldRows:
     """Return the rows of a fold.
@@ -35,7 +40,8 @@ def read_fold(store: WordStore, config: FoldConfig) -> FoldRows:
         size = int(config.validation_share * len(train))
         is_dev = np.zeros(len(train), dtype=bool)
         is_dev[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
-        train, dev = train[~is_dev], train[is_dev]
+        dev = train[is_dev]
+        train = train[~is_dev]
     if config.train_on_validation:
         train = np.union1d(train, dev)
     return FoldRows(np.sort(train), np.sort(dev), np.sort(test))

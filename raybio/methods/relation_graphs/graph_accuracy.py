@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed
-from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
+from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
@@ -41,10 +41,12 @@ class GraphValidation(NamedTuple):
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics to log."""
-        found = {} if math.isnan(self.log_likelihood) else {"log_likelihood": self.log_likelihood}
-        return found | (
-            {"graph_accuracy": float(self.accuracy_S.mean())} if len(self.accuracy_S) else {}
-        )
+        metrics = {}
+        if not math.isnan(self.log_likelihood):
+            metrics["log_likelihood"] = self.log_likelihood
+        if len(self.accuracy_S):
+            metrics["graph_accuracy"] = float(self.accuracy_S.mean())
+        return metrics
 
 
 def validate_graphs(
@@ -66,62 +68,69 @@ def validate_graphs(
         collective: the other workers, who embed a share of the words.
         max_tokens: padded tokens that are encoded at once.
     """
-    device = next(model.parameters()).device
-    # Whatever training averages, sentences here count alike, and those beside them in a batch are
-    # no matter.
+    # Every sentence counts the same, whatever training averages over, and is compared with its own
+    # graphs only, so that the size of the batches does not matter.
     mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
     objective = replace(objective, config=mean)
-    # Whatever the loss compares, the nearest graph is one text's: that of the true pair, or of the
-    # sentence.
+    # The nearest graph is always that of one text, the true pair's or the sentence's, also where
+    # the loss pairs each graph with a text of its own.
     same_text = replace(objective, config=mean.model_copy(update={"pairing": "paper"}))
-
-    def read(some: np.ndarray) -> WordBatch:
-        return WordBatch.from_arrays(collate.reader.arrays(some.tolist()))
-
-    word_WD = embed_rows(model, read, rows, collective, max_tokens=max_tokens)
-    start = 0
-    counts, totals = Counter[str](), dict[str, float]()
+    word_WD = embed_rows(model, collate.reader.batch, rows, collective, max_tokens=max_tokens)
+    totals: dict[str, float] = {}
+    counts = Counter[str]()
     accuracies = [np.zeros(0)]
-    for first in range(0, len(rows), collate.batch_rows):
-        some = rows[first : first + collate.batch_rows]
-        arrays = collate.arrays(some, derive_seed(collate.seed, "validation", first))
-        batch = RelationGraphBatch.from_arrays(arrays).to(device)
-        own_WD = word_WD[start : start + batch.num_embeddings]
-        start += batch.num_embeddings
+    start_word = 0
+    for start in range(0, len(rows), collate.batch_rows):
+        batch_rows = rows[start : start + collate.batch_rows]
+        arrays = collate.arrays(batch_rows, derive_seed(collate.seed, "validation", start))
+        batch = RelationGraphBatch.from_arrays(arrays).to(word_WD.device)
+        own_WD = word_WD[start_word : start_word + batch.num_embeddings]
+        start_word += batch.num_embeddings
         with torch.no_grad():
             terms = objective.embedding_loss(own_WD, batch, SingleProcess()).terms
             for term, num in objective.num_averaged(batch).items():
                 totals[term] = totals.get(term, 0.0) + num * float(terms[term])
                 counts[term] += num
             if objective.model != "clner":
-                accuracies.append(
-                    _accuracy(same_text.similarities(own_WD, batch).similarity_G, batch)
-                )
-    has_all = all(counts.values())
-    means = {
-        term: objective.weight_of(term) * totals[term] / counts[term] for term in counts if has_all
-    }
-    is_word_W = torch.ones(len(word_WD), dtype=torch.bool, device=device)
-    is_word_W[torch.from_numpy(collate.reader.word_pointers(rows.tolist())[:-1]).to(device)] = False
-    log_likelihood = -sum(means.values()) if has_all else math.nan
+                similarity_G = same_text.similarities(own_WD, batch).similarity_G
+                accuracies.append(_accuracy(similarity_G, batch))
+    is_word_W = torch.from_numpy(collate.reader.is_word(rows.tolist())).to(word_WD.device)
     return GraphValidation(
-        log_likelihood, np.concatenate(accuracies), spread_metrics(word_WD[is_word_W])
+        _log_likelihood(objective, totals, counts),
+        np.concatenate(accuracies),
+        spread_metrics(word_WD[is_word_W]),
     )
 
 
+def _log_likelihood(
+    objective: RelationGraphObjective, totals: Mapping[str, float], counts: Mapping[str, int]
+) -> float:
+    """Return minus the weighted sum of the terms' means; NaN if a term has nothing to average."""
+    if not all(counts.values()):
+        return math.nan
+    loss = 0.0
+    for term, num in counts.items():
+        loss += objective.weight_of(term) * totals[term] / num
+    return -loss
+
+
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
-    """Return, for each sentence, the fraction of anchors whose true graph is the most similar."""
-    similarity, anchor = similarity_G.cpu().numpy(), batch.anchor_G.cpu().numpy()
+    """Return, for each sentence, the fraction of anchors whose true graph is the most similar.
+
+    Anchors without a false graph are ignored: their true graph would always be the nearest.
+    """
+    similarity = similarity_G.cpu().numpy()
+    anchor = batch.anchor_G.cpu().numpy()
     if not len(anchor):
         return np.zeros(0)
     first_A = np.flatnonzero(np.r_[True, np.diff(anchor) != 0])
-    best_other_A = np.full(len(first_A), -np.inf)
-    others = np.setdiff1d(np.arange(len(anchor)), first_A)
-    np.maximum.at(best_other_A, anchor[others], similarity[others])
-    has_false_graph_A = (
-        best_other_A > -np.inf
-    )  # an anchor without a false graph would always be right
-    sentence_A = batch.sentence_A.cpu().numpy()[has_false_graph_A]
-    is_found_A = (similarity[first_A] > best_other_A)[has_false_graph_A]
+    best_false_A = np.full(len(first_A), -np.inf)
+    is_false_G = np.ones(len(anchor), dtype=bool)
+    is_false_G[first_A] = False
+    np.maximum.at(best_false_A, anchor[is_false_G], similarity[is_false_G])
+    has_false_A = best_false_A > -np.inf
+    sentence_A = batch.sentence_A.cpu().numpy()[has_false_A]
+    is_nearest_A = (similarity[first_A] > best_false_A)[has_false_A]
     num_S = np.bincount(sentence_A)
-    return np.bincount(sentence_A, is_found_A)[num_S > 0] / num_S[num_S > 0]
+    num_nearest_S = np.bincount(sentence_A, is_nearest_A)
+    return num_nearest_S[num_S > 0] / num_S[num_S > 0]

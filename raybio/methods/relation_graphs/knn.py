@@ -11,6 +11,7 @@ import torch
 from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related
 from raybio.methods.relation_graphs.majority_vote import majority_vote
+from raybio.methods.relation_graphs.nearest_pairs import nearest_pairs
 from raybio.methods.relation_graphs.scores import (
     EntityRelationScores,
     TaggedPairs,
@@ -18,7 +19,6 @@ from raybio.methods.relation_graphs.scores import (
 )
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import chunks, tag_names
-from raybio.methods.relation_graphs.word_pairs import nearest_pairs
 from raybio.ops.nearest import nearest
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from raybio.core.final_report import UnitScores
-from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
-from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related
+from raybio.methods.relation_graphs.folds import FoldRows
+from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
 from raybio.methods.relation_graphs.knn import pair_labels, predict_by_knn, score_against_gold
 from raybio.methods.relation_graphs.pair_probe import fit_pair_classifier, pair_logits
 from raybio.methods.relation_graphs.scores import EntityRelationScores
@@ -145,14 +145,15 @@ def choose_settings(
     )
 
 
-def most_frequent_scores(
-    reference: Gold, queries: Gold, store: WordStore
-) -> dict[str, dict[str, float]]:
-    """Return the exact scores of predicting the most frequent labels of ``reference``.
+def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, float]:
+    """Return the scores of predicting the most frequent labels for "dev" or "test" sentences.
 
-    Every word is an entity of the most frequent type, and every two words of a sentence have the
-    most frequent relation. For the probe, all pairs are related.
+    Labels are counted in the sentences that predict those of the split. Every word is an entity of
+    the most frequent type, and every two words of a sentence have the most frequent relation. For
+    the probe, all pairs are related.
     """
+    reference = read_gold(store, fold.train if split == "dev" else fold.train_and_dev)
+    queries = read_gold(store, fold.dev if split == "dev" else fold.test)
     begins_W = reference.tag_W % 2 == 1  # tag 1 + 2t begins an entity of type t
     types_T = np.bincount(reference.tag_W[begins_W] // 2, minlength=1)
     relations_R = np.bincount(reference.pairs.label_P, minlength=2)
@@ -181,7 +182,7 @@ def most_frequent_scores(
         num_types=num_types,
         num_relations=1,
     )
-    return exact_scores(values | {_as_probe(name): probe.values[name] for name in PAIR_MEASURES})
+    return values | {_as_probe(name): probe.values[name] for name in PAIR_MEASURES}
 
 
 def _with_one_relation(gold: Gold) -> Gold:

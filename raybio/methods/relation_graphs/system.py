@@ -10,17 +10,14 @@ from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import GraphKind, RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config, Model
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS
-from raybio.methods.relation_graphs.encoder import check_word_encoder
-from raybio.methods.relation_graphs.evaluate import (
-    EntityRelationEvaluator,
-    encoder_before_training,
-    head_of,
-)
+from raybio.methods.relation_graphs.encoder import WordEncoder, check_word_encoder
+from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator
 from raybio.methods.relation_graphs.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.untrained_features import untrained_features
-from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
+from raybio.methods.relation_graphs.word_model import encoder_before_training, head_of
+from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.store.store import open_store
 
 _BATCH_ROWS: dict[Model, int] = {"cldr": 8, "clgs": 8, "clner": 16, "joint": 8}
@@ -107,9 +104,43 @@ def build(config: Config, store_path: str | Path) -> System:
         ConfigError: if the encoder cannot be loaded, or the fold does not exist.
     """
     store = open_store(store_path, WordStore)
-    fold = read_fold(store, config.data)
     encoder = encoder_before_training(config, store)
-    tokens = WordTokens(**encoder.word_tokens(store.words, config.encoder))
+    evaluator = build_evaluator(config, store, encoder)
+    collate = evaluator.collate
+    data_digest = f"{store.digest} read as {collate.reader.digest}"
+    if collate.features is not None:
+        data_digest += f" over {collate.features.path.stem}"
+    return System(
+        name="relation_graphs",
+        model=encoder,
+        objective=evaluator.objective,
+        batch_type=RelationGraphBatch,
+        collate=collate,
+        steps_per_epoch=collate.steps_per_epoch,
+        evaluate=evaluator.evaluate_during_training if evaluator.has_dev else None,
+        final_evaluate=evaluator.final_report if len(evaluator.fold.test) else None,
+        export=lambda folder, card: evaluator.export(encoder, folder, card),
+        data_digest=data_digest,
+        is_pretrained=config.encoder.source != SCRATCH,
+    )
+
+
+def build_evaluator(
+    config: Config, store: WordStore, encoder: WordEncoder
+) -> EntityRelationEvaluator:
+    """Wire batches, loss and evaluation of a fold.
+
+    Args:
+        config: settings of the run.
+        store: prepared sentences.
+        encoder: the encoder before training; its words are the features of graph nodes.
+
+    Raises:
+        StoreError: if the store's folder is not writable.
+        ConfigError: if the fold does not exist.
+    """
+    fold = read_fold(store, config.data)
+    tokens = encoder.word_tokens(store.words, config.encoder)
     reader = WordReader(store, tokens, encoder.max_tokens)
     kind = _GRAPHS[config.model]
     features = None
@@ -127,21 +158,4 @@ def build(config: Config, store_path: str | Path) -> System:
         samples=config.samples if config.model in ("clner", "joint") else None,
     )
     objective = RelationGraphObjective(config.objective, config.model, head_of(encoder))
-    evaluator = EntityRelationEvaluator(config, collate, objective, fold)
-    has_dev = len(fold.dev) > 0 and not config.data.train_on_validation
-    data_digest = f"{store.digest} read as {reader.digest}"
-    if features:
-        data_digest += f" over {features.path.stem}"
-    return System(
-        name="relation_graphs",
-        model=encoder,
-        objective=objective,
-        batch_type=RelationGraphBatch,
-        collate=collate,
-        steps_per_epoch=collate.steps_per_epoch,
-        evaluate=evaluator.evaluate_during_training if has_dev else None,
-        final_evaluate=evaluator.final_report if len(fold.test) else None,
-        export=lambda folder, card: evaluator.export(encoder, folder, card),
-        data_digest=data_digest,
-        is_pretrained=config.encoder.source != SCRATCH,
-    )
+    return EntityRelationEvaluator(config, collate, objective, fold)

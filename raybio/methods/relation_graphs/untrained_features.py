@@ -36,10 +36,10 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not features.path.is_file():
                 rows = np.arange(len(store.indptr_N1) - 1)
-                words = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)
+                word_WD = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)
                 temporary = features.path.with_name(f".{features.path.name}")
                 with temporary.open("wb") as file:
-                    np.save(file, words.word_WD.cpu().numpy())
+                    np.save(file, word_WD.cpu().numpy())
                 temporary.replace(features.path)
     except OSError as error:
         raise StoreError(

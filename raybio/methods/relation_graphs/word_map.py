@@ -15,12 +15,11 @@ from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.relation_graphs.config import Config, GraphsConfig
-from raybio.methods.relation_graphs.evaluate import head_of
-from raybio.methods.relation_graphs.evaluate_export import WordModel
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.graphs import pair_graphs, read_sentence
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
+from raybio.methods.relation_graphs.word_model import WordModel, head_of
 
 PAIRS = "pairs of words"
 WORDS = "words, pair head"
@@ -155,14 +154,12 @@ def word_maps(
             f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} "
             "and their words"
         )
-        word_WD, _ = of_pairs.words(store, rows)
-        panels += [
-            _panel(name, one, word_WD, store, rows, seed)
-            for name, one in ((PAIRS, pairs), (WORDS, words))
-        ]
+        word_WD, _ = of_pairs.embed(rows)
+        panels.append(_panel(PAIRS, pairs, word_WD, store, rows, seed))
+        panels.append(_panel(WORDS, words, word_WD, store, rows, seed))
     if of_tags is not None:
         say(f"{entities}: embedding {len(rows):,} sentences, mapping {len(words.row_S):,} words")
-        _, tag_WD = of_tags.words(store, rows)
+        _, tag_WD = of_tags.embed(rows)
         panels.append(_panel(TAGS, words, tag_WD, store, rows, seed))
     return panels
 

@@ -1,7 +1,7 @@
 """Read sentences of a store as the arrays of a ``WordBatch``.
 
-Shape letters: V distinct words of the store, E their tokens, concatenated, W words of a sentence,
-K tokens of a sentence, T tokens of the batch.
+Shape letters: N sentences of the store, V its distinct words, E their tokens, concatenated; W words
+of a sentence, K tokens of a sentence; R sentences of a batch, T tokens of the batch, M its words.
 """
 
 import hashlib
@@ -12,9 +12,14 @@ import numpy as np
 
 from raybio.core.batch import IGNORED_LABEL
 from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.batches import WordBatch
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.ops.segments import indptr_from_lengths
 
 Arrays = dict[str, np.ndarray]
+
+NO_WORD = -1
+"""Word of a token that stands for none: of special tokens, and of pieces that are not pooled."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,12 @@ class WordReader:
         Raises:
             ConfigError: if a sentence has more tokens than ``max_tokens``.
         """
-        tokens, pointers_N1 = self.tokens, np.asarray(self.store.indptr_N1)
-        sum_W1 = np.cumsum(np.concatenate([[0], np.diff(tokens.indptr_V1)[self.store.word_T]]))
-        size_N = np.diff(sum_W1[pointers_N1]) + len(tokens.prefix_ids) + len(tokens.suffix_ids)
-        if len(size_N) and size_N.max() > self.max_tokens:
+        tokens = self.tokens
+        num_tokens_V = np.diff(tokens.indptr_V1)
+        tokens_before_word = indptr_from_lengths(num_tokens_V[self.store.word_T])
+        size_N = np.diff(tokens_before_word[np.asarray(self.store.indptr_N1)])
+        size_N += len(tokens.prefix_ids) + len(tokens.suffix_ids)
+        if size_N.max(initial=0) > self.max_tokens:
             longest = int(size_N.argmax())
             raise ConfigError(
                 f"{self.store.path}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} "
@@ -71,21 +78,33 @@ class WordReader:
                 "sentences divided"
             )
 
+    def batch(self, rows: np.ndarray) -> WordBatch:
+        """Return sentences as a batch."""
+        return WordBatch.from_arrays(self.arrays(rows.tolist()))
+
     def arrays(self, rows: Sequence[int]) -> Arrays:
         """Return the arrays of a ``WordBatch``."""
-        read = [self._read(self.store.sentence(row)) for row in rows]
-        token_T = np.concatenate([np.zeros(0, np.int64), *(token_K for token_K, _ in read)])
+        nothing = np.zeros(0, dtype=np.int64)
+        tokens = [nothing]
+        words = [nothing]
+        lengths = []
+        for row in rows:
+            token_K, word_K = self._read(self.store.sentence(row))
+            tokens.append(token_K)
+            words.append(word_K)
+            lengths.append(len(token_K))
+        token_T = np.concatenate(tokens)
         return {
             "token_T": token_T.astype(np.int32),
-            "indptr_R1": np.cumsum([0, *(len(token_K) for token_K, _ in read)], dtype=np.int64),
+            "indptr_R1": indptr_from_lengths(lengths),
             "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int32),
-            "word_T": np.concatenate([np.zeros(0, np.int64), *(word_K for _, word_K in read)]),
+            "word_T": np.concatenate(words),
             "word_indptr_R1": self.word_pointers(rows),
         }
 
     @property
     def digest(self) -> str:
-        """16 hex digits that change with anything that changes the tokens of a sentence."""
+        """Return 16 hex digits that change with anything that changes the tokens of a sentence."""
         tokens = self.tokens
         numbers = [
             *tokens.prefix_ids,
@@ -95,19 +114,25 @@ class WordReader:
             int(tokens.first_only),
             self.max_tokens,
         ]
-        found = hashlib.sha256(
-            np.array(numbers, dtype=np.int64).tobytes() + tokens.spelling.encode()
-        )
-        for part in (tokens.token_E, tokens.indptr_V1):
-            found.update(part.astype(np.int64).tobytes())
-        return found.hexdigest()[:16]
+        digest = hashlib.sha256(np.array(numbers, dtype=np.int64).tobytes())
+        digest.update(tokens.spelling.encode())
+        digest.update(tokens.token_E.astype(np.int64).tobytes())
+        digest.update(tokens.indptr_V1.astype(np.int64).tobytes())
+        return digest.hexdigest()[:16]
 
     def word_pointers(self, rows: Sequence[int]) -> np.ndarray:
-        """Where the words of each sentence begin, (R + 1,), the word 0 of each included."""
-        return np.cumsum([0, *(len(self.store.sentence(row)) + 1 for row in rows)], dtype=np.int64)
+        """Return where the words of each sentence begin (R + 1,), the word 0 of each included."""
+        return indptr_from_lengths([len(self.store.sentence(row)) + 1 for row in rows])
+
+    def is_word(self, rows: Sequence[int]) -> np.ndarray:
+        """Return which embeddings of a batch are words (M,): not the word 0 of each sentence."""
+        pointers_R1 = self.word_pointers(rows)
+        is_word_M = np.ones(pointers_R1[-1], dtype=bool)
+        is_word_M[pointers_R1[:-1]] = False
+        return is_word_M
 
     def _read(self, word_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of a sentence, and the word that each is of."""
+        """Return the tokens of a sentence (K,), and the word of each."""
         tokens = self.tokens
         size_W = np.diff(tokens.indptr_V1)[word_W]
         owner_K = np.repeat(np.arange(len(word_W)), size_W)
@@ -116,13 +141,8 @@ class WordReader:
         word_K = owner_K + 1
         if tokens.first_only:
             word_K = np.where(offset_K == 0, word_K, NO_WORD)
-        before_K = np.full(len(tokens.prefix_ids), NO_WORD)
-        before_K[:1] = 0
-        after_K = np.full(len(tokens.suffix_ids), NO_WORD)
-        return (
-            np.concatenate([tokens.prefix_ids, token_K, tokens.suffix_ids]).astype(np.int64),
-            np.concatenate([before_K, word_K, after_K]),
-        )
-
-
-NO_WORD = -1
+        prefix_word = np.full(len(tokens.prefix_ids), NO_WORD)
+        prefix_word[:1] = 0
+        suffix_word = np.full(len(tokens.suffix_ids), NO_WORD)
+        sentence_K = np.concatenate([tokens.prefix_ids, token_K, tokens.suffix_ids])
+        return sentence_K.astype(np.int64), np.concatenate([prefix_word, word_K, suffix_word])

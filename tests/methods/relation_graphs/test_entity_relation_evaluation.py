@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs import evaluate, evaluate_export
+from raybio.methods.relation_graphs import evaluate
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
@@ -19,13 +19,13 @@ from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoder import check_layers
 from raybio.methods.relation_graphs.evaluate_export import (
-    WordModel,
     evaluate_exports,
     graph_accuracy_of_sentences,
 )
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -155,9 +155,9 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
         ("score_sentences", train | dev, test),
     )
     assert [call for call in in_run if call[0] != "predict_by_knn"] == [chosen, on_dev, on_test] * 2
-    afterwards = rows_that_are_looked_at(monkeypatch, evaluate_export)
+    in_run.clear()
     evaluate_exports(folder, folder, store.path)
-    assert afterwards == [chosen, on_test]
+    assert in_run == [chosen, on_test]
 
 
 def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
@@ -173,9 +173,7 @@ def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, 
 
 
 def test_an_untuned_encoder_tells_tags_by_its_words_as_they_are(store, joint):
-    pair_WD, tag_WD = (
-        WordModel.load(joint[0], store, "cpu").untrained(store).words(store, np.arange(5))
-    )
+    pair_WD, tag_WD = WordModel.load(joint[0], store, "cpu").untrained().embed(np.arange(5))
     assert torch.equal(pair_WD, tag_WD)
 
 
@@ -219,7 +217,7 @@ def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store
     path = system.collate.features.path
     assert times[path] == path.stat().st_mtime_ns
     rows = read_fold(store, config.data).test[:3]
-    word_WD, _ = WordModel.load(folder, store).untrained(store).words(store, rows)
+    word_WD, _ = WordModel.load(folder, store).untrained().embed(rows)
     stored = np.concatenate(
         [system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()]
     )

@@ -59,16 +59,14 @@ def batch_of(encoder: WordEncoder, config: WordEncoderConfig, sentences) -> Word
     known = encoder.word_tokens(WORDS, config)
     tokens, words, indptr, word_indptr = [], [], [0], [0]
     for sentence in sentences:
-        tokens += known["prefix_ids"]
-        words += [0] + [-1] * (len(known["prefix_ids"]) - 1)
+        tokens += known.prefix_ids
+        words += [0] + [-1] * (len(known.prefix_ids) - 1)
         for place, word in enumerate(sentence, start=1):
-            pieces = known["token_E"][
-                known["indptr_V1"][word] : known["indptr_V1"][word + 1]
-            ].tolist()
+            pieces = known.token_E[known.indptr_V1[word] : known.indptr_V1[word + 1]].tolist()
             tokens += pieces
-            words += [place] + [-1 if known["first_only"] else place] * (len(pieces) - 1)
-        tokens += known["suffix_ids"]
-        words += [-1] * len(known["suffix_ids"])
+            words += [place] + [-1 if known.first_only else place] * (len(pieces) - 1)
+        tokens += known.suffix_ids
+        words += [-1] * len(known.suffix_ids)
         indptr.append(len(tokens))
         word_indptr.append(word_indptr[-1] + len(sentence) + 1)
     arrays = {
@@ -187,7 +185,7 @@ def test_the_spelling_of_words_is_told_apart_where_their_numbers_are_the_same(tm
     encoder, config = characters(tmp_path)
     raw = config.model_copy(update={"lower_case": False})
     one, other, again = (
-        encoder.word_tokens(WORDS, settings)["spelling"] for settings in (config, raw, config)
+        encoder.word_tokens(WORDS, settings).spelling for settings in (config, raw, config)
     )
     assert one == again != other
 

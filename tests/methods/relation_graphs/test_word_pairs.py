@@ -3,8 +3,10 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.methods.relation_graphs import word_pairs
-from raybio.methods.relation_graphs.word_pairs import WordPairs, nearest_pairs
+from raybio.methods.relation_graphs import nearest_pairs as search
+from raybio.methods.relation_graphs import pair_distances
+from raybio.methods.relation_graphs.nearest_pairs import nearest_pairs
+from raybio.methods.relation_graphs.word_pairs import WordPairs
 from tests import word_oracles
 
 
@@ -122,9 +124,9 @@ def test_neither_the_size_of_blocks_nor_what_is_looked_at_together_matters(
 ):
     query, bank = problem(kind)
     expected = nearest_pairs(query, bank, k=4, both_orders=True)
-    monkeypatch.setattr(word_pairs, "_MOST_WORDS", most_words)
-    monkeypatch.setattr(word_pairs, "_ENTRIES_AT_ONCE", entries)
-    monkeypatch.setattr(word_pairs, "_COLUMNS_AT_ONCE", columns)
+    monkeypatch.setattr(search, "_MOST_WORDS", most_words)
+    monkeypatch.setattr(search, "_ENTRIES_AT_ONCE", entries)
+    monkeypatch.setattr(pair_distances, "_COLUMNS_AT_ONCE", columns)
     found = nearest_pairs(query, bank, k=4, both_orders=True)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -173,12 +175,17 @@ def test_the_gradient_half_precision_and_vectors_that_were_not_moved_are_no_matt
 def test_nearly_all_sentences_are_left_out(monkeypatch):
     rng = np.random.default_rng(2)
     query, bank = problem("clusters", 32, 2, ([20, 20], rng.integers(10, 30, 400).tolist()))
-    looked_at, exact = [], word_pairs._exact
-    monkeypatch.setattr(
-        word_pairs, "_exact", lambda *given: looked_at.append(len(given[2])) or exact(*given)
-    )
+    num_compared = []
+    exact_distances = search._exact_distances
+
+    def counted(query_WD, reference_WD, query_X2, word_X2, both_orders):
+        """Count the pairs that are compared exactly."""
+        num_compared.append(len(query_X2))
+        return exact_distances(query_WD, reference_WD, query_X2, word_X2, both_orders)
+
+    monkeypatch.setattr(search, "_exact_distances", counted)
     nearest_pairs(query, bank, k=5)
-    assert sum(looked_at) < 40 * query.num_pairs
+    assert sum(num_compared) < 40 * query.num_pairs
     assert bank.num_pairs > 50_000
 
 

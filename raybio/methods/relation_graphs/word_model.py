@@ -1,0 +1,175 @@
+"""Word encoders with their heads: before training, untrained, or loaded from an export."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.errors import ConfigError, RecordError
+from raybio.core.interfaces import Collective
+from raybio.core.randomness import derive_seed
+from raybio.core.records import read_record
+from raybio.encoders.transformer import seeded_weights
+from raybio.methods.relation_graphs.config import Config
+from raybio.methods.relation_graphs.embed_words import embed_words
+from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
+from raybio.methods.relation_graphs.export import SETTINGS
+from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
+from raybio.methods.relation_graphs.objective import RelationGraphHead
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.word_reader import WordReader
+from raybio.training.collective import SingleProcess
+
+
+def encoder_before_training(config: Config, store: WordStore) -> WordEncoder:
+    """Build encoder and head with their initial weights.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded.
+    """
+    encoder = build_word_encoder(
+        config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=store.count_by_word
+    )
+    is_whole = config.model == "clgs"
+    with seeded_weights(derive_seed(config.seed, "head")):
+        graph = None
+        if config.model != "clner":
+            graph = GraphEncoder(
+                encoder.width,
+                self_loop=None if is_whole else config.objective.self_loop,
+                activation="tanh" if is_whole else "relu",
+            )
+        encoder.head = RelationGraphHead(
+            graph,
+            encoder.width,
+            has_tags=config.model in ("clner", "joint"),
+            projection_width=config.objective.projection_width if is_whole else None,
+        )
+    return encoder
+
+
+def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
+    """Build the encoder before training, without the untrained tag head.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded.
+    """
+    encoder = encoder_before_training(config, store)
+    head_of(encoder).entity = None
+    return encoder
+
+
+def trained_encoder(config: Config, folder: Path, store: WordStore) -> WordEncoder:
+    """Load encoder and head that a run with this configuration exported to ``folder``.
+
+    Raises:
+        ConfigError: if they cannot be loaded.
+    """
+    changes = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
+    encoder_config = config.encoder.model_copy(update=changes)
+    encoder = encoder_before_training(config.model_copy(update={"encoder": encoder_config}), store)
+    saved = {name.removeprefix("head."): part for name, part in read_heads(str(folder)).items()}
+    try:
+        head_of(encoder).load_state_dict(saved)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{folder}: its heads do not fit its settings ({error}); export it again"
+        ) from None
+    return encoder
+
+
+def head_of(encoder: WordEncoder) -> RelationGraphHead:
+    """Return the encoder's head."""
+    assert isinstance(encoder.head, RelationGraphHead)
+    return encoder.head
+
+
+@dataclass(frozen=True)
+class WordModel:
+    """A model that embeds the words of a store's sentences.
+
+    Attributes:
+        config: settings of its run.
+        encoder: the encoder with its heads.
+        reader: reads the sentences for this encoder.
+        collective: the other workers, who embed a share.
+    """
+
+    config: Config
+    encoder: WordEncoder
+    reader: WordReader
+    collective: Collective = field(default_factory=SingleProcess)
+
+    @classmethod
+    def load(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
+        """Load an export of ``relation_graphs``.
+
+        Args:
+            folder: the export.
+            store: the store of its run.
+            device: where the model runs; None: on a GPU if there is one.
+
+        Raises:
+            ConfigError: if the folder is no such export, or its run had another store.
+        """
+        config = read_export_config(folder, store)
+        encoder = trained_encoder(config, Path(folder).expanduser(), store)
+        return cls._on_device(config, encoder, store, device)
+
+    @classmethod
+    def _on_device(
+        cls, config: Config, encoder: WordEncoder, store: WordStore, device: str | None
+    ) -> Self:
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        # CharacterBERT is given the characters of the store's words here.
+        tokens = encoder.word_tokens(store.words, config.encoder)
+        reader = WordReader(store, tokens, encoder.max_tokens)
+        return cls(config, encoder.eval().to(device), reader)
+
+    def untrained(self) -> Self:
+        """Return the model before its run.
+
+        Raises:
+            ConfigError: if the source of its encoder no longer exists.
+        """
+        store = self.reader.store
+        device = next(self.encoder.parameters()).device.type
+        return self._on_device(self.config, untrained_encoder(self.config, store), store, device)
+
+    def embed(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the words (W, D) of sentences: as they are, and after the tag head."""
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        word_WD = embed_words(
+            self.encoder, self.reader, rows, self.collective, max_tokens=max_tokens
+        )
+        with torch.no_grad():
+            return word_WD, head_of(self.encoder).tag_space(word_WD)
+
+
+def read_export_config(folder: str | Path, store: WordStore) -> Config:
+    """Return the settings of the run that exported ``folder``.
+
+    Raises:
+        ConfigError: if the folder is no such export, or its run had another store.
+    """
+    try:
+        settings = read_record(Path(folder).expanduser() / SETTINGS, "export settings")
+        if settings is None:
+            raise ConfigError(f"there is no {SETTINGS}")
+        config = Config.from_mapping(settings["config"])
+        trained_on = settings["store"]
+    except (RecordError, OSError, KeyError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
+            "relation_graphs"
+        ) from None
+    if trained_on != store.digest:
+        raise ConfigError(
+            f"{folder}: was trained on another store than {store.path}, whose test sentences it "
+            "may know; want the store of its run"
+        )
+    return config
