@@ -111,7 +111,7 @@ class Distribution:
 
 
 class Budget(BaseConfig):
-    """How much a sweep may spend."""
+    """Limits of a sweep."""
 
     num_trials: int = Field(
         12, ge=1, description="number of trials; a grid ignores it and runs every combination"
@@ -138,7 +138,7 @@ class Budget(BaseConfig):
 
 
 class Scheduler(BaseConfig):
-    """Which trials are stopped early, or continue from another trial's weights."""
+    """Scheduler of a sweep: stops trials early, or continues them from other trials' weights."""
 
     kind: Literal["asha", "hyperband", "median", "pbt", "none"] = Field(
         "asha",
@@ -153,7 +153,7 @@ class Scheduler(BaseConfig):
 
 
 class Search(BaseConfig):
-    """How the settings of the next trial are chosen."""
+    """Search algorithm of a sweep: chooses the settings of the next trial."""
 
     kind: Literal["optuna", "random", "grid"] = Field(
         "optuna",

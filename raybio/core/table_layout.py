@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How the tables of a final evaluation present its scores.
+    """Layout of the tables of a final evaluation.
 
     Attributes:
         title: name of the evaluation.

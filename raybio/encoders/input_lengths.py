@@ -1,4 +1,4 @@
-"""How much of its input a method reads: rows longer than the limit, counted before training.
+"""Share of the input that a method reads: rows longer than the limit, counted before training.
 
 Shape letters: N rows, C rows that are counted, T tokens of some rows end to end.
 """
@@ -29,7 +29,7 @@ ReadTexts = Callable[[np.ndarray], Sequence[str]]
 
 @dataclass(frozen=True)
 class InputLengths:
-    """How many rows of one kind of input are longer than the part that is read.
+    """Number of rows of one kind of input that are longer than the part that is read.
 
     Attributes:
         name: of the rows, such as "sequences" or "abstracts".

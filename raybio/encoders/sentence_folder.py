@@ -42,7 +42,7 @@ _READ_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """How a sentence-transformers folder turns texts into embeddings.
+    """Settings by which a sentence-transformers folder turns texts into embeddings.
 
     Attributes:
         subfolder: the folder in it with transformer and tokenizer, "" for the folder itself.

@@ -256,7 +256,7 @@ def _stated_pooling(config: TextEncoderConfig, checkpoint: TextCheckpoint | None
 
 
 class TextReader(NamedTuple):
-    """How an encoder reads texts.
+    """Settings by which an encoder reads texts.
 
     Attributes:
         tokenizer: turns texts into token ids.

@@ -56,7 +56,8 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
         texts.append(text)
         if len(keys) == LINES_AT_ONCE:
             yield _batch(keys, texts)
-            keys, texts = [], []
+            keys = []
+            texts = []
     if keys:
         yield _batch(keys, texts)
 

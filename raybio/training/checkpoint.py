@@ -226,7 +226,8 @@ class CheckpointStore:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        failure, self._failure = self._failure, None
+        failure = self._failure
+        self._failure = None
         if failure is not None:
             raise failure
 

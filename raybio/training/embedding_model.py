@@ -46,7 +46,7 @@ class EmbeddingModel(ABC):
     """Kind of input that the encoder was trained on."""
 
     unit: ClassVar[str]
-    """What an input is made of, in the plural."""
+    """Name of the parts of an input, in the plural."""
 
     folder: str
     pooling: Pooling

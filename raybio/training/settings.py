@@ -36,7 +36,7 @@ class ScheduleConfig(BaseConfig):
 
 
 class MemoryConfig(BaseConfig):
-    """How much is computed at once. It changes memory and time, not the result."""
+    """Sizes of what is computed at once. They change memory and time, not the result."""
 
     max_tokens_per_micro_batch: int = Field(
         16_384, ge=8, description="padded tokens encoded at once on a worker"

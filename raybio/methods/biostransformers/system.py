@@ -34,7 +34,7 @@ STORE = ArticleStore
 
 
 DEMO_CORPUS = SIMULATED_LITERATURE
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: ArticleStore) -> None:

@@ -42,7 +42,7 @@ class ProbeConfig(BaseConfig):
 
 
 class DecodeConfig(BaseConfig):
-    """How X-FACTR fills masks."""
+    """Settings by which X-FACTR fills masks."""
 
     decode: Literal["independent", "order", "confidence"] = Field(
         default="confidence",
@@ -78,7 +78,7 @@ class ClozeContrastConfig(BaseConfig):
 
 
 class ClozeConfig(BaseConfig):
-    """How a sentence is divided into a query and its answer."""
+    """Settings by which a sentence is divided into a query and its answer."""
 
     mask_ratio: float = Field(
         0.5,
@@ -122,7 +122,7 @@ class ClozePlanConfig(BaseConfig):
 
 
 class ProbeEvaluationConfig(ProbeConfig):
-    """How saved steps are probed; the final table has all queries of all query sets."""
+    """Settings by which saved steps are probed; the final table has all queries."""
 
     query_set: Literal["full", "hard", "both"] = Field(
         "full",

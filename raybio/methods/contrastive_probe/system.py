@@ -36,7 +36,7 @@ STORE = ClozeStore
 
 
 DEMO_CORPUS = SIMULATED_KNOWLEDGE
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: ClozeStore) -> None:

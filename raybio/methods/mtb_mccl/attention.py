@@ -38,7 +38,7 @@ class StatesAndAttention(NamedTuple):
 
 
 class _LayerInputs(NamedTuple):
-    """What the last attention layer was called with."""
+    """Arguments of the last call of an attention layer."""
 
     query_RHLD: Tensor
     key_RHLD: Tensor

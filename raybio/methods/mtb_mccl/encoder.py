@@ -41,7 +41,9 @@ from raybio.ops.similarity import at_least_fp32
 PARTS = "relation.safetensors"
 """File of an exported folder: the weights next to the transformer's."""
 
-OPENING, CLOSING, BLANK = "[E]", "[/E]", "[BLANK]"
+OPENING = "[E]"
+CLOSING = "[/E]"
+BLANK = "[BLANK]"
 
 _EPSILON = 1e-5
 

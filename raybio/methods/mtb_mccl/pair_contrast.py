@@ -284,7 +284,8 @@ class _BlockedContrast(torch.autograd.Function):
         wants_query, wants_key = ctx.needs_input_grad[:2]
         query_gradient_AD = torch.empty_like(query_AD) if wants_query else None
         key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
-        total, num_terms = query_AD.new_zeros(()), own_A.new_zeros(())
+        total = query_AD.new_zeros(())
+        num_terms = own_A.new_zeros(())
         for start in range(0, len(query_AD), block_rows):
             rows = slice(start, start + block_rows)
             positive_BM, negative_BM = relate(own_A[rows])

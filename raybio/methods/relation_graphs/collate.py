@@ -89,8 +89,12 @@ class RelationGraphCollate:
         )
 
     def _graph_arrays(self, rows: list[int], pointers: np.ndarray, keys: list[int]) -> Arrays:
-        word, size, anchor, sentence_of_anchor = list[int](), [0], list[int](), list[int]()
-        feature, edges = list[np.ndarray](), [np.zeros((0, 2), int)]
+        word = list[int]()
+        size = [0]
+        anchor = list[int]()
+        sentence_of_anchor = list[int]()
+        feature = list[np.ndarray]()
+        edges = [np.zeros((0, 2), int)]
         for number, (row, key) in enumerate(zip(rows, keys, strict=True) if self.kind else ()):
             for graphs in self._anchors(row, key):
                 for graph in graphs:
@@ -114,7 +118,8 @@ class RelationGraphCollate:
 
     def _anchors(self, row: int, key: int) -> list[list[SentenceGraph]]:
         """Return the graphs of each anchor of a sentence, the true one first."""
-        sentence, rng = _sentence(self.reader.store, row), np.random.default_rng(key)
+        sentence = _sentence(self.reader.store, row)
+        rng = np.random.default_rng(key)
         if self.kind == "pairs":
             return list(pair_graphs(sentence, self.graphs, rng))
         whole = whole_graphs(sentence, self.graphs.num_negatives, rng)

@@ -22,7 +22,8 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.store.demo_corpus import DemoCorpus, InventedWords
 
-DRUG, EFFECT = "Drug", "Adverse-Effect"
+DRUG = "Drug"
+EFFECT = "Adverse-Effect"
 
 
 _KIND_BY_SLOT = {"D": DRUG, "E": EFFECT, "F": EFFECT, "d": DRUG, "e": EFFECT}
@@ -91,7 +92,8 @@ SIMULATED_WORDS = DemoCorpus(
 
 def write_words(directory: str | Path, config: WordsConfig) -> tuple[Path, Path]:
     """Simulate sentences; write SpERT's JSON and a file of folds. Same settings, same bytes."""
-    rng, folder = np.random.default_rng(config.seed), Path(directory)
+    rng = np.random.default_rng(config.seed)
+    folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     words = InventedWords(rng)
     names = {
@@ -132,7 +134,9 @@ def _sentence(
 ) -> dict[str, Any]:
     """A sentence of SpERT's layout; each of its entities has a name of its own."""
     pools = {kind: iter(rng.permutation(len(of_kind)).tolist()) for kind, of_kind in names.items()}
-    tokens, entities, relations = list[str](), list[dict[str, Any]](), list[dict[str, Any]]()
+    tokens = list[str]()
+    entities = list[dict[str, Any]]()
+    relations = list[dict[str, Any]]()
     places: dict[str, list[int]] = {}
     for part in _parts(config, rng):
         kind = _KIND_BY_SLOT.get(part)

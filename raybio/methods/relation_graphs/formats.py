@@ -30,7 +30,8 @@ NO_ENTITY = "relation of an entity that is not there"
 REPEATED_ID = "sentence with an orig_id that an earlier one has"
 
 
-TRAIN_SET, TEST_SET = "train set", "test set"
+TRAIN_SET = "train set"
+TEST_SET = "test set"
 
 
 class WordSentence(NamedTuple):
@@ -78,7 +79,8 @@ def read_spert(
             anything.
     """
     taken = set() if taken is None else taken
-    sentences, number = list[WordSentence](), 0
+    sentences = list[WordSentence]()
+    number = 0
     for number, (_, value) in enumerate(stream_records(path), start=1):
         try:
             sentence = _sentence(value)
@@ -183,7 +185,7 @@ def _orig_id(fields: Mapping[str, Any]) -> str:
 
 
 def _name(fields: Mapping[str, Any]) -> str:
-    """How messages begin."""
+    """Beginning of messages."""
     return f"{fields['orig_id']}: " if isinstance(fields.get("orig_id"), (int, str)) else ""
 
 

@@ -47,7 +47,9 @@ def read_gold(store: WordStore, rows: np.ndarray) -> Gold:
     nothing = np.zeros(0, dtype=np.int64)
     lengths = [len(store.sentence(row)) for row in rows.tolist()]
     indptr_S1 = np.cumsum([0, *lengths], dtype=np.int64)
-    firsts, seconds, labels = [nothing], [nothing], [nothing]
+    firsts = [nothing]
+    seconds = [nothing]
+    labels = [nothing]
     for row, start in zip(rows.tolist(), indptr_S1[:-1].tolist(), strict=True):
         first_R, second_R, label_R = gold_pairs(store, row)
         firsts.append(first_R + start)

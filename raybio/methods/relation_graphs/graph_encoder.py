@@ -30,7 +30,8 @@ class GraphEncoder(nn.Module):
             width, width, normalize=is_normalized, add_self_loops=is_normalized
         )
         nn.init.kaiming_normal_(self.convolution.lin.weight)
-        self.self_loop, self.activation = self_loop, activation
+        self.self_loop = self_loop
+        self.activation = activation
 
     def forward(self, feature_ND: Tensor, head_E: Tensor, tail_E: Tensor) -> Tensor:
         """States (N, D) of nodes.
@@ -40,7 +41,8 @@ class GraphEncoder(nn.Module):
             head_E: one node of each edge.
             tail_E: the other; each edge stands in both directions, and loops are added here.
         """
-        edge_2E, weight_E = torch.stack([head_E, tail_E]), None
+        edge_2E = torch.stack([head_E, tail_E])
+        weight_E = None
         if self.self_loop is not None:
             loop_N = torch.arange(len(feature_ND), device=head_E.device)
             weight_E = torch.cat(

@@ -24,7 +24,7 @@ class SentenceGraph(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """What true and false graphs are built from.
+    """Parts of true and false graphs.
 
     Attributes:
         num_words: number of words.

@@ -12,7 +12,7 @@ TASKS = {
     "re_minus": "relations of word pairs (RE-)",
     "probe": "the same, by a linear probe",
 }
-"""What is scored, each by F1, precision and recall; macro over types of entities, or relations."""
+"""Title of each task. Scores are F1, precision and recall, macro over entity types or relations."""
 
 
 def report_markdown(

@@ -32,7 +32,7 @@ MEASURES = tuple(f"{task}_{what}" for task in TASKS for what in ("f1", "precisio
 
 @dataclass(frozen=True)
 class TaggedPairs:
-    """What is said of all words of a split, by gold or by a model.
+    """Tags and relations of all words of a split, of gold or of a model.
 
     Attributes:
         tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
@@ -73,7 +73,8 @@ def score_entities_relations(
         ValueError: without sentences, or for tags, labels or pairs out of range, pairs across
             sentences, or predicted pairs of a word with itself.
     """
-    num_words, num_sentences = len(gold.tag_W), len(indptr_S1) - 1
+    num_words = len(gold.tag_W)
+    num_sentences = len(indptr_S1) - 1
     check_sentences(indptr_S1, num_words)
     if num_sentences < 1:
         raise ValueError("there are no sentences, want at least 1")
@@ -82,7 +83,8 @@ def score_entities_relations(
         _check(one, whose, sentence_W, num_types, num_relations)
     if (predicted.first_P == predicted.second_P).any():
         raise ValueError("a predicted pair joins a word with itself, want two words of a sentence")
-    found, there = chunks(predicted.tag_W, indptr_S1), chunks(gold.tag_W, indptr_S1)
+    found = chunks(predicted.tag_W, indptr_S1)
+    there = chunks(gold.tag_W, indptr_S1)
     gold_by_start_W2 = np.full((num_words, 2), -1)
     gold_by_start_W2[there.start_C] = np.stack([there.end_C, there.type_C], axis=1)
     is_right_C = (
@@ -91,7 +93,8 @@ def score_entities_relations(
     is_right_end_W = np.zeros(num_words, dtype=bool)
     is_right_end_W[found.end_C[is_right_C] - 1] = True
 
-    found_F3, gold_G3 = _unordered(predicted), _unordered(gold)
+    found_F3 = _unordered(predicted)
+    gold_G3 = _unordered(gold)
     gold_keys = {tuple(row) for row in gold_G3.tolist()}
     is_right_F = np.array([tuple(row) in gold_keys for row in found_F3.tolist()], dtype=bool)
     is_strict_F = is_right_F & is_right_end_W[found_F3[:, :2]].all(axis=1)
@@ -175,7 +178,7 @@ class EntityRelationScores:
         }
 
     def unit_scores(self) -> UnitScores:
-        """What each sentence adds to each value, by which finished runs are tested in pairs.
+        """Return what each sentence contributes to each value, for paired tests of finished runs.
 
         Linearized at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
         sentences is the value.
@@ -227,7 +230,8 @@ def _statistics(entity_XA3: Floats, relation_XA4: Floats) -> dict[str, Floats]:
 
 def _unordered(one: TaggedPairs) -> NDArray[np.int64]:
     """(lower word, higher word, label) of each pair, none twice."""
-    low_P, high_P = np.minimum(one.first_P, one.second_P), np.maximum(one.first_P, one.second_P)
+    low_P = np.minimum(one.first_P, one.second_P)
+    high_P = np.maximum(one.first_P, one.second_P)
     return np.unique(np.stack([low_P, high_P, one.label_P], axis=1).astype(np.int64), axis=0)
 
 

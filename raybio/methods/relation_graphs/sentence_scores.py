@@ -159,7 +159,8 @@ def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, flo
     relations_R = np.bincount(reference.pairs.label_P, minlength=2)
     relations_R[0] = 0
     tag_W = np.full(len(queries.tag_W), 1 + 2 * int(types_T.argmax()))
-    firsts, seconds = [], []
+    firsts = []
+    seconds = []
     for start, size in zip(queries.indptr_S1.tolist(), np.diff(queries.indptr_S1), strict=False):
         first_K, second_K = np.triu_indices(int(size), k=1)
         firsts.append(first_K + start)

@@ -21,13 +21,17 @@ from raybio.store.store import SPLITS
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
-ROWS, WORDS, WORD_COUNTS = "rows.arrow", "words.arrow", "word_counts.arrow"
+ROWS = "rows.arrow"
+WORDS = "words.arrow"
+WORD_COUNTS = "word_counts.arrow"
 
 
-TYPES, RELATION_NAMES = "types.arrow", "relation_names.arrow"
+TYPES = "types.arrow"
+RELATION_NAMES = "relation_names.arrow"
 
 
-FOLD_POINTERS, FOLD_ROWS = "fold_pointers.arrow", "fold_rows.arrow"
+FOLD_POINTERS = "fold_pointers.arrow"
+FOLD_ROWS = "fold_rows.arrow"
 
 
 PARTS: dict[str, tuple[str, ...]] = {

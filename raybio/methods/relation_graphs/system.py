@@ -34,7 +34,7 @@ STORE = WordStore
 
 
 DEMO_CORPUS = SIMULATED_WORDS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: WordStore) -> None:

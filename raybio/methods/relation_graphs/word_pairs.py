@@ -48,7 +48,7 @@ class WordPairs:
 
     @cached_property
     def pair_indptr_S1(self) -> Tensor:
-        """Where the pairs of each sentence begin, and where the last ones end."""
+        """Index of the first pair of each sentence, and one past the last pair."""
         length_S = self.indptr_S1.diff()
         return torch.cat([length_S.new_zeros(1), (length_S * (length_S - 1) // 2).cumsum(0)])
 

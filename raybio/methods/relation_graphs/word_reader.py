@@ -24,7 +24,7 @@ NO_WORD = -1
 
 @dataclass(frozen=True)
 class WordTokens:
-    """How an encoder reads the words of a store.
+    """Tokens of a store's words, as an encoder reads them.
 
     Attributes:
         token_E: token ids of all distinct words, end to end.

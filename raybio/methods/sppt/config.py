@@ -179,7 +179,7 @@ DEFAULT_MAX_LENGTH = 100_000
 
 
 class LinkedTextConfig(BaseConfig):
-    """How raw files become a store of linked texts; all of it stands in the store's manifest."""
+    """Settings that turn raw files into a store of linked texts; the store's manifest has them."""
 
     heldout_share: float = Field(
         0.05, ge=0, lt=1, description="fraction of each group's links that is kept out of training"
@@ -194,7 +194,7 @@ class LinkedTextConfig(BaseConfig):
 
 
 class PrepareConfig(LinkedTextConfig):
-    """How raw files become a store of proteins; all of it stands in the store's manifest."""
+    """Settings that turn raw files into a store of proteins; the store's manifest has them."""
 
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(

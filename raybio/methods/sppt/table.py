@@ -1,4 +1,4 @@
-"""How the scores of link retrieval are shown."""
+"""Table of the scores of link retrieval."""
 
 from raybio.core.table_layout import TableLayout
 

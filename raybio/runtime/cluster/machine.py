@@ -38,7 +38,8 @@ class MachineLoad:
 
     def __init__(self, samplers: list[Any]) -> None:
         """Sample from ``samplers``, for the first time after ten seconds."""
-        self._samplers, self._due = samplers, time.monotonic() + SAMPLE_SECONDS
+        self._samplers = samplers
+        self._due = time.monotonic() + SAMPLE_SECONDS
         psutil.cpu_percent()  # the share of the time since the last call
 
     @classmethod

@@ -20,7 +20,9 @@ class StopSignals:
 
     def __init__(self, stop_file: Path) -> None:
         """Name the file; nothing is caught before the block."""
-        self.stop_file, self.caught, self.is_starting = stop_file, list[int](), True
+        self.stop_file = stop_file
+        self.caught = list[int]()
+        self.is_starting = True
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":

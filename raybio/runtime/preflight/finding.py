@@ -11,7 +11,9 @@ from rich.text import Text
 
 from raybio.core.errors import RaybioError
 
-OK, WARNING, ERROR = "ok", "warning", "ERROR"
+OK = "ok"
+WARNING = "warning"
+ERROR = "ERROR"
 
 
 STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
@@ -96,7 +98,8 @@ def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def show(findings: Iterable[Finding]) -> None:
     """Print the findings as a table, and the number in each state."""
-    findings, console = list(findings), Console()
+    findings = list(findings)
+    console = Console()
     table = Table(
         "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"
     )

@@ -23,7 +23,8 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding
 
-GIB, MIB = 2**30, 2**20
+GIB = 2**30
+MIB = 2**20
 
 
 CONNECT_SECONDS = 5.0
@@ -47,7 +48,8 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def look_at_token() -> Iterator[Finding]:
     """Check that Ray's token exists and that only its owner can read it."""
-    mode, joins = os.environ.get("RAY_AUTH_MODE", "").lower(), cluster_to_join()
+    mode = os.environ.get("RAY_AUTH_MODE", "").lower()
+    joins = cluster_to_join()
     if mode not in ("", "token"):
         yield Finding(
             "token",
@@ -90,7 +92,8 @@ def look_at_token() -> Iterator[Finding]:
 
 def look_at_addresses() -> Iterator[Finding]:
     """Check that the addresses which Ray opens or uses are closed to other machines."""
-    host, joins = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1"), cluster_to_join()
+    host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
+    joins = cluster_to_join()
     if host in LOCAL_ONLY:
         yield Finding("addresses", OK, f"a dashboard started here listens on {host}")
     else:
@@ -126,7 +129,8 @@ def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
         yield Finding("upload", OK, "this is a job's working directory already")
         return
     sizes, is_whole = uploaded(folder, UPLOAD_SECONDS)
-    total, largest = sum(sizes.values()), heapq.nlargest(3, sizes.items(), key=lambda item: item[1])
+    total = sum(sizes.values())
+    largest = heapq.nlargest(3, sizes.items(), key=lambda item: item[1])
     found = (
         f"{'' if is_whole else 'more than '}{total / MIB:.1f} of at most {limit / MIB:.0f} "
         f"MiB: {len(sizes):,} files"

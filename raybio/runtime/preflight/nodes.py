@@ -42,7 +42,7 @@ PACKAGES = (
 
 
 SHARED_SECONDS = 10.0
-"""How long a file of another node may stay unseen: network file systems remember folders for a
+"""Time that a file of another node may stay unseen: network file systems remember folders for a
 while.
 """
 
@@ -127,13 +127,10 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
             size = int(node["Resources"].get("object_store_memory", 0))
             named[task.options(scheduling_strategy=there).remote(question, name, size)] = name
     done, late = ray.wait(list(named), num_returns=len(named), timeout=seconds)
-    facts, problems = (
-        [],
-        {
-            named[one]: f"no answer within {seconds:g} s; is it overloaded or cut off?"
-            for one in late
-        },
-    )
+    facts = []
+    problems = {
+        named[one]: f"no answer within {seconds:g} s; is it overloaded or cut off?" for one in late
+    }
     for one in done:
         try:
             facts.append(ray.get(one))
@@ -148,7 +145,8 @@ def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFa
     """Return the answer of this machine; runs as a task."""
     import ray
 
-    probe, temporary = Path(question.probe), ray.get_runtime_context().get_temp_dir()
+    probe = Path(question.probe)
+    temporary = ray.get_runtime_context().get_temp_dir()
     file = probe / node.replace(":", "_")
     return NodeFacts(
         node=node,
@@ -262,7 +260,8 @@ def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding
     """Check that Ray's object store is large enough and in memory."""
     problems = {}
     for facts in nodes:
-        size, memory = facts.object_store_bytes / MIB, facts.shared_memory_bytes / MIB
+        size = facts.object_store_bytes / MIB
+        memory = facts.shared_memory_bytes / MIB
         if size < min_mib:
             problems[facts.node] = (
                 f"{size:.0f} MiB, want {min_mib:g}; ray start --object-store-memory"

@@ -228,7 +228,8 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
         yield Finding("resources", OK, of_trial.arithmetic)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
-    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    cpus = sum(node.cpus for node in nodes)
+    gpus = sum(node.gpus for node in nodes)
     amount = (
         f"{compute.num_workers} x {reserved.cpus_per_worker:g} CPU and "
         f"{reserved.gpus_per_worker:g} GPU"

@@ -1,4 +1,4 @@
-"""How long a run takes: its epochs at the start, and a projection after its first steps."""
+"""Length of a run: its epochs at the start, and a projection after its first steps."""
 
 import time
 from collections.abc import Sequence

@@ -67,7 +67,8 @@ class RunFolder:
                 f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', "
                 "beginning with a letter or digit and without '..'"
             )
-        self.name, self.path = name, Path(runs).expanduser().absolute() / name
+        self.name = name
+        self.path = Path(runs).expanduser().absolute() / name
         self.config = self.path / "config.yaml"
         self.identity = self.path / RUN
         self.launch = self.path / LAUNCH

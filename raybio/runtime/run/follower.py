@@ -1,4 +1,4 @@
-"""What the driver does with the files that workers write while they train."""
+"""The driver's work on the files that workers write while they train."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""How a run stands: ``result.json``, and the typed result that ``train`` returns."""
+"""State of a run: ``result.json``, and the typed result that ``train`` returns."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from raybio.training.settings import TrainingConfig
 
 @dataclass(frozen=True)
 class Result:
-    """How a run stands; the content of ``result.json``.
+    """State of a run; the content of ``result.json``.
 
     Attributes:
         status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.

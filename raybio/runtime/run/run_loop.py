@@ -22,7 +22,7 @@ from raybio.training.loop import Batches, Report, fit, local_batches
 from raybio.training.settings import TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
-"""How long the workers of a killed driver may live on; two seconds is usual."""
+"""Time that the workers of a killed driver may live on; two seconds is usual."""
 
 
 STOP_POLL_SECONDS = 0.2

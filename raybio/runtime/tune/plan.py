@@ -1,4 +1,4 @@
-"""Which settings a sweep tries. Without Ray, so that a dry run costs a second."""
+"""Plan of a sweep: the settings that it tries. Without Ray, so that a dry run takes a second."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator

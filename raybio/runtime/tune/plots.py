@@ -226,7 +226,9 @@ def _height(distribution: Distribution, value: object) -> float:
         return position / max(len(distribution.values) - 1, 1)
     low, high = map(float, distribution.values)
     if distribution.kind == "log_uniform":
-        low, high, position = np.log(low), np.log(high), np.log(position)
+        low = np.log(low)
+        high = np.log(high)
+        position = np.log(position)
     return float((position - low) / (high - low))
 
 

@@ -31,7 +31,7 @@ MISPLACED_PASSAGES = "document whose passages are out of order, overlap or lie f
 
 
 class _Source(NamedTuple):
-    """Where a document comes from, for messages."""
+    """File and position of a document, for messages."""
 
     path: Path
     line: int
@@ -193,7 +193,8 @@ def _mention(annotation: Record, text: str, source: _Source) -> Mention | None:
     locations = _objects(annotation, "locations")
     kind = str(infons.get("type") or "").strip()
     reason = INCOMPLETE_MENTION
-    start, end = -1, -1
+    start = -1
+    end = -1
     if len(locations) > 1:
         reason = DISCONTINUOUS
     elif locations and kind and _has_span(locations[0]):

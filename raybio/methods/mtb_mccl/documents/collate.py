@@ -70,7 +70,9 @@ class DocumentReader:
             pairs: (head, tail) of each document's pairs.
         """
         tokens = [document.id_S for document in marked]
-        positions, mentions, entities = [], [], []
+        positions = []
+        mentions = []
+        entities = []
         for row, document in zip(rows, marked, strict=True):
             position_M, mention_C, entity_C = self._links(row, document)
             positions.append(position_M)

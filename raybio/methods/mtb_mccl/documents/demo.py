@@ -149,7 +149,9 @@ def _document(
     size = min(config.facts_per_document, len(facts))
     stated = [facts[index] for index in rng.choice(len(facts), size, replace=False)]
     sentences = _sentences(stated, facts, config, rng)
-    texts, mentions, offset = [], [], 0
+    texts = []
+    mentions = []
+    offset = 0
     for index in rng.permutation(len(sentences)):
         pattern, ends = sentences[index]
         before, between, after = pattern.split("{}")

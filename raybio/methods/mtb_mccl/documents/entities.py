@@ -28,7 +28,9 @@ TYPE_BY_NAME = {name: kind for kind, names in _NAMES_BY_TYPE.items() for name in
 """Type name in BioRED, PubTator and AIONER's corpora -> common type; unknown types are kept."""
 
 # Kinds of records in the quarantine.
-DOCUMENT, MENTION, RELATION = "document", "mention", "relation"
+DOCUMENT = "document"
+MENTION = "mention"
+RELATION = "relation"
 
 # Reasons to skip a record.
 OUTSIDE = "mention outside the text"
@@ -221,7 +223,8 @@ def _resolve_relations(
             continue
         if len(first) > 1 or len(second) > 1:
             quarantine.add(RELATION, SEVERAL_TYPES, file, raw.line, detail, is_bad=False)
-        head, tail = first[0], second[0]
+        head = first[0]
+        tail = second[0]
         if not raw.is_docred:
             head, tail = sorted((head, tail), key=lambda number: (type_rank(types[number]), number))
         labels = labels_by_pair.setdefault((head, tail), [])

@@ -12,7 +12,9 @@ import numpy as np
 NOT_READ = -1
 """Position of a mention that was truncated, or has no token."""
 
-_OPENS, _WORD, _CLOSES = 0, 1, 2
+_OPENS = 0
+_WORD = 1
+_CLOSES = 2
 
 
 class TextTokens(NamedTuple):

@@ -273,7 +273,8 @@ def _documents_by_key(
     """Return the documents that mention each key, as CSR (indptr, rows); each counts once."""
     row_E = np.repeat(np.arange(len(indptr_N1) - 1), np.diff(indptr_N1))
     order = np.lexsort((row_E, key_E))
-    key_E, row_E = key_E[order], row_E[order]
+    key_E = key_E[order]
+    row_E = row_E[order]
     is_new = np.ones(len(key_E), dtype=bool)
     is_new[1:] = (np.diff(key_E) != 0) | (np.diff(row_E) != 0)
     indptr = indptr_from_lengths(np.bincount(key_E[is_new], minlength=num_keys))

@@ -53,7 +53,7 @@ class RelationObjectiveConfig(BaseConfig):
 
 
 class KnnSettings(NamedTuple):
-    """How a pair is classified.
+    """Settings by which a pair is classified.
 
     Attributes:
         num_neighbors: nearest neighbors per class; 0: a linear classifier decides.

@@ -29,7 +29,7 @@ STORE = DocumentStore
 
 
 DEMO_CORPUS = SIMULATED_DOCUMENTS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: DocumentStore) -> None:

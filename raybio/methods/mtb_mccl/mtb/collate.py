@@ -44,7 +44,10 @@ class BlankCollate:
         marked = [self.reader.marked(row, self._is_blank(step, row)) for row in rows]
         pairs = [self._pairs(step, row) for row in rows]
         arrays = self.reader.arrays(rows * 2, marked * 2, pairs * 2)
-        tokens, labels, ids, types = [], [], [], []
+        tokens = []
+        labels = []
+        ids = []
+        types = []
         for row, document, pair in zip(rows, marked, pairs, strict=True):
             token_S, label_S = self._masked(step, row, document)
             id_P, type_P = self._names(row, pair)

@@ -30,7 +30,9 @@ def pair_queries(pairs: RecurringPairs, number_K: np.ndarray, seed: int) -> Pair
     Documents are divided at random into query documents and searched documents. Pairs without a
     document on either side are skipped.
     """
-    rows, keys, searched = [], [], []
+    rows = []
+    keys = []
+    searched = []
     for number in number_K.tolist():
         row_O = pairs.documents(number)
         is_query_O = hash_uniform(seed, row_O) < 0.5

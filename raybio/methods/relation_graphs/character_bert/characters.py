@@ -17,7 +17,10 @@ NUM_CHARACTERS = 263
 """Different character ids: 256 bytes, six marks, and 0 for all of a word that is not there."""
 
 
-PAD_WORD, CLS_WORD, SEP_WORD, MASK_WORD = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
+PAD_WORD = "[PAD]"
+CLS_WORD = "[CLS]"
+SEP_WORD = "[SEP]"
+MASK_WORD = "[MASK]"
 
 
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, NO_CHARACTER, MASK = range(257, NUM_CHARACTERS)

@@ -28,7 +28,8 @@ from raybio.methods.relation_graphs.character_bert.cnn import CHARACTER_WIDTH, F
 MODEL_TYPE = "character_bert"
 
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
 
 
 SIZES = (

@@ -101,7 +101,8 @@ class CharacterBert(nn.Module):
             DataError: if a sentence is longer than the model has positions for, or a token id is of
                 no word.
         """
-        length, wanted = token_RL.shape[1], self.config.max_position_embeddings
+        length = token_RL.shape[1]
+        wanted = self.config.max_position_embeddings
         if length > wanted:
             raise DataError(
                 f"a batch is {length} tokens long, [CLS] and [SEP] included; this encoder reads "

@@ -35,7 +35,7 @@ STORE = LinkedTextStore
 
 
 DEMO_CORPUS = SIMULATED_CITATIONS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: LinkedTextStore) -> None:

@@ -52,7 +52,7 @@ STORE = TaskStore
 
 
 DEMO_CORPUS = SIMULATED_FOLDS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: TaskStore) -> None:

@@ -32,7 +32,7 @@ STORE = ProteinStore
 
 
 DEMO_CORPUS = SIMULATED_PROTEINS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: ProteinStore) -> None:

@@ -79,7 +79,7 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
 
 
 DEMO_CORPUS = SIMULATED_TOPICS
-"""What the method trains on if no store is given."""
+"""The corpus it trains on if no store is given."""
 
 
 def check(config: Config, store: TopicStore) -> None:

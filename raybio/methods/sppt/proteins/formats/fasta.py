@@ -58,7 +58,9 @@ def read_fasta(
 
 
 def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
-    keys, sequences, lines = [], [], []
+    keys = []
+    sequences = []
+    lines = []
     line = block.line
     for record in block.content.split(b"\n>"):
         header, _, body = record.partition(b"\n")

@@ -69,7 +69,9 @@ class Tables:
     def _read_proteins(
         self, spool: Spool, quarantine: Quarantine, strip_stop: bool, max_length: int
     ) -> tuple[pa.Array, np.ndarray, list[str], np.ndarray]:
-        keys, groups, lines = [], [], []
+        keys = []
+        groups = []
+        lines = []
         for batch in read_proteins(
             self.proteins, quarantine, strip_stop=strip_stop, max_length=max_length
         ):

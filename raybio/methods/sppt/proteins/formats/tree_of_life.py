@@ -250,7 +250,8 @@ def _regular_pairs(path: Path) -> tuple[pa.Array, pa.Array] | None:
 
 def _irregular_pairs(path: Path, quarantine: Quarantine) -> tuple[pa.Array, pa.Array, np.ndarray]:
     """Read line by line: any white space divides ids, and the quarantine names each bad line."""
-    pairs, line_E = [], []
+    pairs = []
+    line_E = []
     number = 0
     with open_source(path, "two ids a line") as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
