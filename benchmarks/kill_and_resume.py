@@ -3,7 +3,7 @@
     python benchmarks/kill_and_resume.py N [--seed SEED] [--steps STEPS]
 
 Each time it is chosen by chance whether the driver with its whole process group or one training worker gets SIGKILL,
-and at which step. A line a kill says whether the final weights equal those of an unbroken run, to the bit. Home,
+and at which step. A line a kill says whether the final weights are bit-identical to those of an unbroken run. Home,
 temporary folder and runs are private; processes are found as descendants of the driver that was started here, and
 none other is touched. Exit status 1 if any weights differ or a run does not come to its end.
 """

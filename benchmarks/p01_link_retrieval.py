@@ -27,9 +27,11 @@ def by_counting(
 ) -> np.ndarray:
     ranks = []
     for start in range(0, len(anchors), BLOCK):
-        asked = columns[start : start + BLOCK]
-        rows = torch.arange(len(asked)).repeat_interleave(asked.shape[1])
-        counts = count_ranks(anchors[start : start + BLOCK] @ candidates.T, rows, asked.flatten())
+        query_rows = columns[start : start + BLOCK]
+        rows = torch.arange(len(query_rows)).repeat_interleave(query_rows.shape[1])
+        counts = count_ranks(
+            anchors[start : start + BLOCK] @ candidates.T, rows, query_rows.flatten()
+        )
         ranks.append(counts.above_P + counts.tied_before_P)
     return torch.cat(ranks).view_as(columns).numpy()
 

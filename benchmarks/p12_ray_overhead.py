@@ -2,7 +2,7 @@
 
 Through Ray is all of it: its cluster, Ray Train's worker, batches from Ray Data, MLflow and progress in the driver.
 Both write their log alike; the rate is taken from its times, after a warm-up in which Ray Data and MLflow start. One
-Ray run and one plain run are a pair, in turn first and second; the weights at the end must be equal to the bit.
+Ray run and one plain run are a pair, in turn first and second; the weights at the end must be bit-identical.
 """
 
 import os
@@ -91,7 +91,7 @@ def main() -> None:
             step_seconds.append(1 / rates["plain"])
         note = (
             f"steps of {median(step_seconds):.2f} s, {NUM_STEPS - WARM_UP_STEPS} after a warm-up of {WARM_UP_STEPS}; "
-            "equal weights to the bit; the ratio is steps/s through Ray over steps/s without"
+            "weights are bit-identical; the ratio is steps/s through Ray over steps/s without"
         )
         report("P12", "the same loop and batches in one process", median(ratios), min(ratios), note)
 

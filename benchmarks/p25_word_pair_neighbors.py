@@ -37,16 +37,16 @@ def chains(words: WordPairs) -> np.ndarray:
     return torch.cat([words.row_WD[first], words.row_WD[second]], dim=1).numpy()
 
 
-def measure(query: WordPairs, bank: WordPairs, kind: str) -> None:
-    asked, known = chains(query), chains(bank)
+def measure(query: WordPairs, reference: WordPairs, kind: str) -> None:
+    queries, known = chains(query), chains(reference)
 
     def ours() -> np.ndarray:
-        return nearest_pairs(query, bank, k=K)[0].numpy()
+        return nearest_pairs(query, reference, k=K)[0].numpy()
 
     def by_faiss() -> np.ndarray:
         index = faiss.IndexFlatL2(known.shape[1])
         index.add(known)
-        return index.search(asked, K)[0]
+        return index.search(queries, K)[0]
 
     # Theirs is |a|^2 + |b|^2 - 2ab in single precision.
     np.testing.assert_allclose(
@@ -55,7 +55,7 @@ def measure(query: WordPairs, bank: WordPairs, kind: str) -> None:
     megabytes = [peak_growth_bytes(side) / 2**20 for side in (ours, by_faiss)]
     ratios = [theirs / mine for mine, theirs in interleaved([ours, by_faiss], NUM_PAIRS)]
     note = (
-        f"{query.num_pairs:,} x {bank.num_pairs:,} pairs of {bank.row_WD.shape[1]} wide words, {kind}; theirs includes "
+        f"{query.num_pairs:,} x {reference.num_pairs:,} pairs of {reference.row_WD.shape[1]} wide words, {kind}; theirs includes "
         f"building the index, not the chains; peak growth {megabytes[0]:.0f} MiB, theirs {megabytes[1]:.0f} MiB"
     )
     report("P25", "faiss IndexFlatL2", median(ratios), min(ratios), note)
@@ -74,10 +74,10 @@ def main() -> None:
     faiss.omp_set_num_threads(torch.get_num_threads())
     for spread, kind in ((None, "Gaussian"), (0.3, "clustered")):
         rng = np.random.default_rng(1)
-        bank, query = (
-            sentences(num, given.width, spread, rng) for num in (given.bank, given.query)
+        reference, query = (
+            sentences(num, given.width, spread, rng) for num in (given.reference, given.query)
         )
-        measure(query, bank, kind)
+        measure(query, reference, kind)
 
 
 if __name__ == "__main__":

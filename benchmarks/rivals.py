@@ -229,20 +229,20 @@ def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
 
 def run_degree(arguments: argparse.Namespace) -> str:
     store = open_graph(arguments.store)
-    asked = draw_link_queries(store.graph, store.heldout, 0, seed=0)
+    queries = draw_link_queries(store.graph, store.heldout, 0, seed=0)
     return link_table(
-        "degree", retrieve_links(degree_scores(asked.training), asked.training, asked.heldout)
+        "degree", retrieve_links(degree_scores(queries.training), queries.training, queries.heldout)
     )
 
 
 def run_homology(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, ProteinStore)
-    asked = draw_link_queries(store.graph, store.heldout, 0, seed=0)
+    queries = draw_link_queries(store.graph, store.heldout, 0, seed=0)
     near_NN = near_copies(
         store, k=arguments.k, residues=arguments.residues, threshold=arguments.threshold
     )
-    score_NN = homology_matrix(asked.training, near_NN)
-    found = retrieve_links(with_random_ties(score_NN), asked.training, asked.heldout)
+    score_NN = homology_matrix(queries.training, near_NN)
+    found = retrieve_links(with_random_ties(score_NN), queries.training, queries.heldout)
     table = link_table("homology look-up", found)
     return (
         f"{table}\n\n{twin_note(found['val'], score_NN, store.heldout)}"
@@ -361,8 +361,8 @@ def run_words(arguments: argparse.Namespace) -> str:
             precision, recall = (
                 100 * found.values[f"re_minus_{what}"] for what in ("precision", "recall")
             )
-            told = [f"{rule.probe_positive_weight:g}", f"{precision:.1f}", f"{recall:.1f}"]
-            rows.append([str(fold), name, *told, f"{value:.1f} [{low:.1f}, {high:.1f}]"])
+            messages = [f"{rule.probe_positive_weight:g}", f"{precision:.1f}", f"{recall:.1f}"]
+            rows.append([str(fold), name, *messages, f"{value:.1f} [{low:.1f}, {high:.1f}]"])
             print("done:", *rows[-1], flush=True)  # a fold takes minutes
     if arguments.folds > 1:
         rows += [

@@ -165,7 +165,7 @@ def tiny_articles(tmp_path_factory: pytest.TempPathFactory) -> ArticleStore:
 
 @pytest.fixture(scope="session")
 def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
-    """Facts of 4 relations, 8 heads and 6 tails each, told by some hundred sentences, with the benchmark that asks."""
+    """Facts of 4 relations, 8 heads and 6 tails each, stated by some hundred sentences, with the benchmark that asks."""
     config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=6)
     return SIMULATED_KNOWLEDGE.prepare(tmp_path_factory.mktemp("tiny sentences"), config)
 

@@ -58,31 +58,32 @@ def adaptive_threshold(logits, labels, na_index: int) -> list[float]:
     return losses
 
 
-def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
+def classwise_knn(queries, reference, labels, k: int) -> list[list[float]]:
     """Return the mean cosine of the nearest min(k, members) of each class; -inf without members."""
     means = []
     for query in queries:
         row = []
         for r in range(len(labels[0]) if len(labels) else 0):
             score = sorted(
-                (cosine(query, bank[j]) for j in range(len(bank)) if labels[j][r]), reverse=True
+                (cosine(query, reference[j]) for j in range(len(reference)) if labels[j][r]),
+                reverse=True,
             )[:k]
             row.append(sum(score) / len(score) if score else -math.inf)
         means.append(row)
     return means
 
 
-def class_centroids(bank, labels) -> list[list[float]]:
+def class_centroids(reference, labels) -> list[list[float]]:
     """Mean of the rows of each class at length 1; zero for a class without rows."""
     centroids = []
     for r in range(len(labels[0])):
-        rows = [row for row, label in zip(bank, labels, strict=True) if label[r]]
+        rows = [row for row, label in zip(reference, labels, strict=True) if label[r]]
         lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in rows]
         centroids.append(
             [
                 sum(float(row[d]) / length for row, length in zip(rows, lengths, strict=True))
                 / max(len(rows), 1)
-                for d in range(len(bank[0]))
+                for d in range(len(reference[0]))
             ]
         )
     return centroids

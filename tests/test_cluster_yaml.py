@@ -298,7 +298,7 @@ def ask_for_gpus(*arguments):
 
 
 @pytest.mark.parametrize("arguments", [(), ("four",), ("-1",), ("4", "--minutes", "soon")])
-def test_whoever_asks_for_no_number_of_gpus_is_told_how(arguments):
+def test_whoever_asks_for_no_number_of_gpus_learns_how(arguments):
     done = ask_for_gpus(*arguments)
     assert done.returncode == 2
     assert "usage: ask_for_gpus.py" in done.stderr
@@ -320,9 +320,9 @@ def test_gpus_that_do_not_come_are_not_waited_for_for_ever(capsys):
         )
         == 1
     )
-    told = capsys.readouterr().err
-    assert "8 of 99 GPUs" in told
-    assert "max_workers" in told
+    messages = capsys.readouterr().err
+    assert "8 of 99 GPUs" in messages
+    assert "max_workers" in messages
 
 
 def test_the_ci_entry_can_be_executed():

@@ -9,17 +9,19 @@ def pairs(indptr) -> list[tuple[int, int]]:
     return [(i, j) for start, end in bounds for i in range(start, end) for j in range(i + 1, end)]
 
 
-def nearest_pairs(query, query_indptr, bank, bank_indptr, k: int, both_orders: bool = False):
+def nearest_pairs(
+    query, query_indptr, reference, reference_indptr, k: int, both_orders: bool = False
+):
     """Return (squared distance, first, second) of the k nearest; ties in order."""
 
     def square(one, other) -> np.float32:
         return np.float32(((one.astype(np.float64) - other.astype(np.float64)) ** 2).sum())
 
-    table = [[square(one, other) for other in bank] for one in query]
+    table = [[square(one, other) for other in reference] for one in query]
     found = []
     for a, b in pairs(query_indptr):
         near = []
-        for c, d in pairs(bank_indptr):
+        for c, d in pairs(reference_indptr):
             distance = table[a][c] + table[b][d]
             near.append(
                 (min(distance, table[b][c] + table[a][d]) if both_orders else distance, c, d)
@@ -90,7 +92,7 @@ def entity_relation_scores(predicted, gold, num_types: int, num_relations: int) 
 
     types, labels = range(num_types), range(1, num_relations + 1)
     right_chunks, right_pairs = found_chunks & gold_chunks, found_pairs & gold_pairs
-    told = {
+    messages = {
         "ner": macro(right_chunks, found_chunks, gold_chunks - right_chunks, gold_chunks, types),
         "re_minus": macro(right_pairs, found_pairs, gold_pairs - right_pairs, gold_pairs, labels),
         "re": macro(strict, found_pairs, gold_pairs - strict, gold_pairs, labels),
@@ -98,6 +100,6 @@ def entity_relation_scores(predicted, gold, num_types: int, num_relations: int) 
     }
     return {
         f"{task}_{what}": row[place]
-        for task, row in told.items()
+        for task, row in messages.items()
         for place, what in enumerate(("f1", "precision", "recall"))
     }

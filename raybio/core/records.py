@@ -142,17 +142,17 @@ def from_record(record: Any, kind: str, source: Path) -> dict[str, Any]:
     wanted = FORMATS[kind].version
     if not isinstance(record, dict) or "version" not in record or "format" not in record:
         raise RecordFormatError(
-            f"{source}: got no format version, want a {kind} record of version {wanted}: it was "
+            f"{source}: got no format version, want version {wanted} of {kind!r}: it was "
             "written by an earlier version of raybio; train again, or use the raybio of that time"
         )
     if record["format"] != kind:
         raise RecordFormatError(
-            f"{source}: got a {record['format']} record, want a {kind} record; restore it from a "
-            "backup"
+            f"{source}: got a record of {record['format']!r}, want one of {kind!r}; restore it "
+            "from a backup"
         )
     if record["version"] != wanted:
         raise RecordFormatError(
-            f"{source}: got a {kind} record of version {record['version']}, want version {wanted}: "
+            f"{source}: got version {record['version']} of {kind!r}, want version {wanted}: "
             "it was written by another version of raybio; train again, or use the raybio of that "
             "time"
         )

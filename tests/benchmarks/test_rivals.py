@@ -34,14 +34,14 @@ def neighbors(graph, node):
     return set(np.asarray(graph.indices[graph.indptr[node] : graph.indptr[node + 1]]).tolist())
 
 
-def slow_lrap(store, asked, score):
+def slow_lrap(store, queries, score):
     """LRAP of held-out links by ``score(anchor, candidate)``: training links and other groups are no candidates."""
     values = []
     for anchor in range(store.num_rows):
-        links = neighbors(asked.heldout, anchor)
+        links = neighbors(queries.heldout, anchor)
         if not links:
             continue
-        known = neighbors(asked.training, anchor) | {anchor}
+        known = neighbors(queries.training, anchor) | {anchor}
         group = np.flatnonzero(store.group_N == store.group_N[anchor]).tolist()
         by_candidate = {node: score(anchor, node) for node in group if node not in known}
         parts = []
@@ -53,16 +53,18 @@ def slow_lrap(store, asked, score):
 
 
 def test_degree_ranks_the_candidates_of_each_anchor_by_their_training_links(rivals, tiny_store):
-    asked = links_of(tiny_store)
+    queries = links_of(tiny_store)
     found = rivals.retrieve_links(
-        rivals.degree_scores(asked.training), asked.training, asked.heldout
+        rivals.degree_scores(queries.training), queries.training, queries.heldout
     )
-    slow = slow_lrap(tiny_store, asked, lambda anchor, node: len(neighbors(asked.training, node)))
+    slow = slow_lrap(
+        tiny_store, queries, lambda anchor, node: len(neighbors(queries.training, node))
+    )
     assert found["val"].lrap == pytest.approx(slow, abs=1e-12)
 
 
 def test_any_scores_are_ranked_as_the_product_ranks_embeddings(rivals, tiny_store):
-    asked = links_of(tiny_store)
+    queries = links_of(tiny_store)
     embedding_ND = torch.randn(
         tiny_store.num_rows, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
@@ -72,8 +74,8 @@ def test_any_scores_are_ranked_as_the_product_ranks_embeddings(rivals, tiny_stor
             -torch.cdist(embedding_ND[first:end], embedding_ND[start:stop]).numpy().round(9)
         )  # symmetric
 
-    found = rivals.retrieve_links(score, asked.training, asked.heldout)
-    training, heldout, group_N = asked.training, asked.heldout, tiny_store.group_N
+    found = rivals.retrieve_links(score, queries.training, queries.heldout)
+    training, heldout, group_N = queries.training, queries.heldout, tiny_store.group_N
     known = (training.indptr, training.indices)
     ours = {
         "train": link_retrieval(embedding_ND, *known, group_N=group_N),
@@ -87,11 +89,11 @@ def test_any_scores_are_ranked_as_the_product_ranks_embeddings(rivals, tiny_stor
 
 
 def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store):
-    asked, k, residues, threshold = links_of(tiny_store), 2, 12, 0.15
+    queries, k, residues, threshold = links_of(tiny_store), 2, 12, 0.15
     training = {
         (node, other)
         for node in range(tiny_store.num_rows)
-        for other in neighbors(asked.training, node)
+        for other in neighbors(queries.training, node)
     }  # both directions
 
     def kmers(node):
@@ -109,7 +111,7 @@ def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store
         return sum(near(one, a) * near(two, b) for a, b in training if {a, b} != {one, two})
 
     near_NN = rivals.near_copies(tiny_store, k=k, residues=residues, threshold=threshold)
-    score_NN = rivals.homology_matrix(asked.training, near_NN).toarray()
+    score_NN = rivals.homology_matrix(queries.training, near_NN).toarray()
     nodes = range(tiny_store.num_rows)
     slow_NN = np.array(
         [[slow(one, two) if one != two else score_NN[one, two] for two in nodes] for one in nodes]

@@ -6,7 +6,7 @@ from tests.script_process import run_script
 
 
 @pytest.mark.slow
-def test_the_script_trains_a_masked_language_model_that_can_be_asked(tmp_path):
+def test_the_script_trains_a_masked_language_model_that_can_be_requested(tmp_path):
     sentences = tmp_path / "sentences.txt"
     sentences.write_text(
         "".join(f"the patient had fever and cough number {number}\n" for number in range(200))

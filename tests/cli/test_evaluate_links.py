@@ -1,4 +1,4 @@
-"""``evaluate.py link-samples``: text encoders judged on samples of test graphs."""
+"""``evaluate.py link-samples``: text encoders scored on samples of test graphs."""
 
 import json
 import math
@@ -33,8 +33,8 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
     out = tmp_path / "new" / "scores.json"
     done = evaluate(*given, "--store", tiny_citations.path, "--max-length", 8, *sizes, "--out", out)
     assert done.exit_code == 0
-    told = json.loads(out.read_text())
-    assert told["settings"] == {
+    messages = json.loads(out.read_text())
+    assert messages["settings"] == {
         "pooling": "cls",
         "max_length": 8,
         "seed": 0,
@@ -42,8 +42,8 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
         "samples": 4,
         "nodes": 5,
     }
-    assert list(told["scores"]) == ["random vectors", *map(str, models)]
-    for scores in told["scores"].values():
+    assert list(messages["scores"]) == ["random vectors", *map(str, models)]
+    for scores in messages["scores"].values():
         assert tuple(scores) == MEASURES
         assert all(
             0 < one["mean"] <= 1 and math.isfinite(one["deviation"]) for one in scores.values()
@@ -52,12 +52,12 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
             f"{100 * one['mean']:.2f} ± {100 * one['deviation']:.2f}" for one in scores.values()
         )
         assert " | ".join(shown) in done.output
-    assert list(told["cuts"]) == list(map(str, models))
-    for model, cut in told["cuts"].items():
+    assert list(messages["cuts"]) == list(map(str, models))
+    for model, cut in messages["cuts"].items():
         assert re.match(rf"texts: \d+ of {tiny_citations.num_rows} cut at 8 of \d+ tokens", cut)
         assert f"{model}: {cut}" in done.output
     # Equal weights, equal samples.
-    assert told["scores"][str(models[0])] == told["scores"][str(models[1])]
+    assert messages["scores"][str(models[0])] == messages["scores"][str(models[1])]
 
 
 def test_wrong_arguments_are_refused_before_models_are_loaded(
@@ -73,7 +73,7 @@ def test_wrong_arguments_are_refused_before_models_are_loaded(
         evaluate("--model", tmp_path, "--store", tiny_citations.path, "--out", tmp_path)
 
 
-def test_links_that_training_does_not_have_are_asked_for_too(
+def test_links_that_training_does_not_have_are_requested_too(
     tiny_citations: LinkedTextStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphs = []

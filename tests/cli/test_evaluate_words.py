@@ -1,4 +1,4 @@
-"""``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, judged."""
+"""``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, scored."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from tests.cli.test_word_maps import evaluate, runs, store
 __all__ = ["runs", "store"]  # fixtures
 
 
-def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_path):
+def test_both_runs_are_scored_together_and_the_scores_written(store, runs, tmp_path):
     out = tmp_path / "new" / "scores.json"
     done = evaluate(
         "entities-relations",

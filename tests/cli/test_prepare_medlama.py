@@ -1,4 +1,4 @@
-"""The commands that make a benchmark from UMLS and judge the hardness of one."""
+"""The commands that make a benchmark from UMLS and score the hardness of one."""
 
 import json
 import re

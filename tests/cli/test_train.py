@@ -59,7 +59,7 @@ def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2(
     assert "Traceback" not in refused.stderr
 
 
-def test_asking_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None:
+def test_a_request_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None:
     refused = run_job(tmp_path, "--compare", "seed=1", "--no-baseline")
     assert refused.returncode == 2
     assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr

@@ -63,13 +63,13 @@ def test_a_damaged_record_is_an_error_with_advice(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ([], "got no format version, want a run record of version 1: .*train again"),
+        ([], "got no format version, want version 1 of 'run': .*train again"),
         (None, "got no format version"),
         ({"system": "sppt_protein"}, "got no format version"),
         ({"format": "run"}, "got no format version"),
-        ({"format": "run", "version": 0}, "got a run record of version 0, want version 1: .*train"),
-        ({"format": "run", "version": 2}, "got a run record of version 2, want version 1"),
-        ({"format": "launch", "version": 1}, "got a launch record, want a run record"),
+        ({"format": "run", "version": 0}, "got version 0 of 'run', want version 1: .*train"),
+        ({"format": "run", "version": 2}, "got version 2 of 'run', want version 1"),
+        ({"format": "launch", "version": 1}, "got a record of 'launch', want one of 'run'"),
     ],
 )
 def test_another_version_or_kind_is_refused_in_one_sentence(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.encoders.config import ClsTextEncoderConfig, TextEncoderConfig
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoder, build_text_encoder
@@ -107,8 +108,9 @@ def test_protein_encoders_follow_their_export(tmp_path: Path, caplog) -> None:
     )
     (only,) = warned(caplog)
     assert "was trained with cls" in only
-    (tmp_path / "export" / SETTINGS).write_text(json.dumps({"pooling": "mean", "max_tokens": 32}))
+    path = tmp_path / "export" / SETTINGS
+    write_record(path, "export settings", {"pooling": "mean", "max_tokens": 32})
     assert build_protein_encoder(EncoderConfig(source=source), seed=0).pooling == "mean"
-    (tmp_path / "export" / SETTINGS).write_text(json.dumps({"pooling": "max", "max_tokens": 32}))
+    write_record(path, "export settings", {"pooling": "max", "max_tokens": 32})
     with pytest.raises(ConfigError, match="want pooling cls or mean"):
         build_protein_encoder(EncoderConfig(source=source), seed=0)

@@ -62,9 +62,11 @@ def test_a_model_that_knows_tags_is_always_there(model, more, expected):
     assert models_of(config_of(model=model), more) == expected
 
 
-@pytest.mark.parametrize("more, told", [("seed=1,2", "want model= only"), ("model=clmr", "clmr")])
-def test_other_comparisons_are_refused(more, told):
-    with pytest.raises(ConfigError, match=told):
+@pytest.mark.parametrize(
+    "more, message", [("seed=1,2", "want model= only"), ("model=clmr", "clmr")]
+)
+def test_other_comparisons_are_refused(more, message):
+    with pytest.raises(ConfigError, match=message):
         models_of(config_of(), [more])
 
 
@@ -88,7 +90,7 @@ def test_without_evaluations_no_step_can_be_chosen():
 
 
 @pytest.mark.parametrize(
-    "given, told",
+    "given, message",
     [
         ({"seeds": 3}, "leave --seeds and --workers out"),
         ({"options": RunOptions(compute=Compute(workers=2))}, "leave --seeds and --workers out"),
@@ -99,8 +101,8 @@ def test_without_evaluations_no_step_can_be_chosen():
         ),
     ],
 )
-def test_what_means_nothing_to_folds_is_refused_at_once(given, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_means_nothing_to_folds_is_refused_at_once(given, message):
+    with pytest.raises(ConfigError, match=message):
         cross_validate(
             "relation_graphs",
             given.pop("options", RunOptions()),
@@ -130,7 +132,7 @@ def test_systems_without_folds_do_not_offer_them():
         (("clner", "clgs"), {"untuned": "clgs+clner", "clgs + clner": "clgs+clner"}),
     ],
 )
-def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_training(
+def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_training(
     tmp_path, models, expected
 ):
     exports = {(model, fold): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)}
@@ -166,7 +168,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
     again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
     assert again and {fold for _, fold in again} == {2}
-    (exports[models[0], 1] / "words.json").write_text("judged otherwise")
+    (exports[models[0], 1] / "words.json").write_text("scored otherwise")
     assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
 
 
@@ -278,7 +280,7 @@ def test_a_last_training_alone_is_refused(tmp_path):
     assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
 
 
-def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before_is_kept(
+def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     ray_cluster, tmp_path
 ):
     store = SIMULATED_WORDS.prepare(
@@ -292,8 +294,8 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     )
     place = TrialResources(1.0, 0.0, 1, "")
     run_tasks_here([done], place)
-    judged = evaluate_exports(export, export, store.path).intervals()
-    expected = {name: one["value"] for name, one in judged.items()}
+    scored = evaluate_exports(export, export, store.path).intervals()
+    expected = {name: one["value"] for name, one in scored.items()}
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
     found = done.known()
     assert found and found.scores == pytest.approx(expected)

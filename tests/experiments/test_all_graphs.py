@@ -56,11 +56,11 @@ def test_a_space_has_every_graph_draw_and_noise_with_and_without_the_graph_loss(
 def test_each_graph_has_the_papers_settings_below_those_that_are_given(
     tiny_topics: TopicStore, tmp_path: Path
 ) -> None:
-    asked = Experiments(("cliques", "plane", "torus", "motif"), 1, (0.0,))
+    queries = Experiments(("cliques", "plane", "torus", "motif"), 1, (0.0,))
     given = RunOptions(
         store=tiny_topics.path, settings=("encoder.num_heads=2",), name="syn", runs=tmp_path
     )
-    config_by_kind, run = _resolve_kinds(given, asked)
+    config_by_kind, run = _resolve_kinds(given, queries)
     found = {
         kind: (
             one.encoder.width,
@@ -76,7 +76,7 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
         "torus": (256, 2, 16, 28125),
         "motif": (10, 2, 72, 5000),
     }
-    space = experiment_space(config_by_kind, asked)
+    space = experiment_space(config_by_kind, queries)
     spec = SweepSpec(
         space=space, run=replace(run, config=config_by_kind["cliques"]), checks_store=False
     )
@@ -90,18 +90,18 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
         )
     # As many epochs, whatever a step has and the graph: 1,500 of 1,000 nodes, and 8,000 of 50.
     more = replace(given, settings=("plan.global_batch_rows=100", "graph.num_nodes=1000"))
-    assert _resolve_kinds(more, asked)[0]["torus"].schedule.max_steps == 15_000
-    fewer = _resolve_kinds(replace(given, settings=("plan.global_batch_rows=25",)), asked)[0]
+    assert _resolve_kinds(more, queries)[0]["torus"].schedule.max_steps == 15_000
+    fewer = _resolve_kinds(replace(given, settings=("plan.global_batch_rows=25",)), queries)[0]
     assert (fewer["cliques"].schedule.max_steps, fewer["motif"].schedule.max_steps) == (
         16_000,
         14_400,
     )
     names = {
-        _digest(asked, _resolve_kinds(replace(given, settings=one), asked)[0])
+        _digest(queries, _resolve_kinds(replace(given, settings=one), queries)[0])
         for one in ((), ("encoder.num_layers=2",))
     }
     assert len(names) == 2  # though cliques have two layers in any case
-    demo, _ = _resolve_kinds(RunOptions(name="syn", runs=tmp_path), asked)
+    demo, _ = _resolve_kinds(RunOptions(name="syn", runs=tmp_path), queries)
     assert {one.encoder.width for one in demo.values()} == {48}
 
 
@@ -112,7 +112,7 @@ def test_numbers_by_comma() -> None:
             numbers(text, "--noise")
 
 
-def test_the_table_tells_gains_in_pairs() -> None:
+def test_the_table_states_gains_in_pairs() -> None:
     scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.5, 0.6], [0.7, 0.9])]
     (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
     cells = [
@@ -131,14 +131,14 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     tmp_path: Path, tiny_topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
-    asked = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
+    queries = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
     given = RunOptions(
         store=tiny_topics.path,
         settings=TINY,
         name="syn",
         compute=Compute(cpus_per_worker=1, device="cpu"),
     )
-    run_experiments(given, asked)
+    run_experiments(given, queries)
     folder = tmp_path / "sweeps" / "syn"
     scores = read_record(folder / "graphs.json", "synthetic graphs")["graphs"]
     assert [(one["kind"], one["noise"]) for one in scores] == [
@@ -155,9 +155,9 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
         "map-cliques.png",
         "map-plane.png",
     }
-    told = capsys.readouterr().out
-    assert (folder / "graphs.md").read_text() in told
-    assert "classes; neighbors predict the class of 100 % of the nodes" in told
+    messages = capsys.readouterr().out
+    assert (folder / "graphs.md").read_text() in messages
+    assert "classes; neighbors predict the class of 100 % of the nodes" in messages
     trained = {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     }
@@ -171,7 +171,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
         "cliques",
         "plane",
     }
-    run_experiments(given, asked)
+    run_experiments(given, queries)
     assert {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     } == trained
@@ -218,7 +218,7 @@ def test_self_loops_reach_training(tiny_topics: TopicStore) -> None:
         assert any((rows[:8] == rows[8:16]).any() for rows in batches) == loops
 
 
-def test_too_few_sentences_are_told_before_anything_is_trained(
+def test_too_few_sentences_are_reported_before_anything_is_trained(
     tmp_path: Path, tiny_topics, monkeypatch
 ) -> None:
     monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))

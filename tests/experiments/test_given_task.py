@@ -28,7 +28,7 @@ def write(folder: Path, num_train: int = 70) -> Path:
 
 
 def settled(arguments: list[str], **more: object) -> Config:
-    """What a command line with a task comes to, as the job reckons it."""
+    """Return the settings that the job computes from a command line with a task."""
     (part,) = with_tasks(arguments).parts.values()
     given = replace(part, **more)
     return resolve_config(METHODS["finetune"], given, Path("runs"))[1]
@@ -51,7 +51,7 @@ def test_a_task_becomes_a_store_that_is_made_once(
         with_tasks(["scicite", "--store", str(part.store)])
 
 
-def test_the_name_of_several_tasks_alone_is_told_to_be_none_of_a_run(tmp_path: Path) -> None:
+def test_the_name_of_several_tasks_alone_is_reported_to_be_none_of_a_run(tmp_path: Path) -> None:
     for run in ("two-acl_arc", "two-scicite", "three"):
         (tmp_path / run).mkdir()
     with pytest.raises(
@@ -89,7 +89,7 @@ def test_several_tasks_have_a_store_and_settings_each(
     ]
 
 
-def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
+def test_what_is_wrong_with_a_later_task_is_reported_before_the_first_is_trained(
     tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
@@ -113,7 +113,7 @@ def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_was_read_is_told_by_which_swapped_files_are_seen(
+def test_what_was_read_is_reported_by_which_swapped_files_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
@@ -196,7 +196,7 @@ def test_wrong_settings_are_refused_before_the_files_are_read(
     assert not (tmp_path / "stores").exists()
 
 
-def test_classes_that_training_does_not_have_are_told(
+def test_classes_that_training_does_not_have_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))

@@ -39,13 +39,13 @@ def write_task(folder: Path) -> Path:
         ]
     rows["test"][0] = rows["train"][0]
     folder.mkdir()
-    for split, told in rows.items():
-        (folder / f"{split}.txt").write_text("\n".join(json.dumps(row) for row in told))
+    for split, messages in rows.items():
+        (folder / f"{split}.txt").write_text("\n".join(json.dumps(row) for row in messages))
     return folder
 
 
 @pytest.mark.nightly
-def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) -> None:
+def test_tasks_are_reported_by_two_encoders(tmp_path: Path, empty_database: Path) -> None:
     shutil.copy(empty_database, tmp_path)
     data = write_task(tmp_path / "data")
     sizes = {"encoder.source": "scratch", "encoder.vocabulary_size": 60, "encoder.max_length": 16}

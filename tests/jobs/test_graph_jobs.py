@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.nightly
-def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
+def test_articles_are_trained_with_and_without_their_links_and_requested_by_samples(
     tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
     settings = ENCODER | {
@@ -72,7 +72,7 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
         tmp_path / "runs" / "mag.lambda_spml-0",
     ]
     sizes = ["--trials", "2", "--samples", "3", "--nodes", "5"]
-    judged = run(
+    scored = run(
         tmp_path,
         JOBS / "evaluate.py",
         "link-samples",
@@ -81,11 +81,11 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
         *models,
         *sizes,
     )
-    assert judged.returncode == 0, judged.stderr[-3000:]
+    assert scored.returncode == 0, scored.stderr[-3000:]
     lrap = read_record(tmp_path / "runs" / "mag" / "result.json", "result")["final"]["scores"][
         "trained"
     ]["samples"]["lrap"]
-    assert f"| {100 * lrap['value']:.2f} ± " in judged.stdout, judged.stdout
+    assert f"| {100 * lrap['value']:.2f} ± " in scored.stdout, scored.stdout
 
 
 @pytest.mark.nightly
@@ -99,7 +99,7 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         "graph.num_nodes": 30,
         "graph.min_sentences": 5,
     }
-    asked = [
+    queries = [
         "--graph",
         "cliques",
         "--graph",
@@ -111,7 +111,7 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
     ]
     command = [
         sys.executable,
-        *map(str, [JOBS / "sppt_synthetic.py", *asked, *given(settings), "--name", "syn"]),
+        *map(str, [JOBS / "sppt_synthetic.py", *queries, *given(settings), "--name", "syn"]),
     ]
     tables = []
     for home in (tmp_path / "killed", tmp_path / "whole"):

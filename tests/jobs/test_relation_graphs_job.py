@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.nightly
-def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
+def test_a_fold_is_trained_and_its_model_scored_again_gives_the_same(
     store: Path, tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
@@ -57,13 +57,13 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
     result = read_record(tmp_path / "runs" / "joint" / "result.json", "result")
     assert result["config"]["data"]["fold"] == 2
     export = tmp_path / "runs" / "joint" / "export"
-    judged = evaluate_exports(export, export, store).intervals()
+    scored = evaluate_exports(export, export, store).intervals()
     for name, one in result["final"]["scores"]["trained"]["test"].items():
-        assert judged[name]["value"] == pytest.approx(one["value"], abs=1e-5), name
+        assert scored[name]["value"] == pytest.approx(one["value"], abs=1e-5), name
 
 
 @pytest.mark.nightly
-def test_all_folds_are_trained_and_judged_once(
+def test_all_folds_are_trained_and_scored_once(
     store: Path, tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
@@ -98,14 +98,14 @@ def test_all_folds_are_trained_and_judged_once(
         "| cldr + clner",
     ]
     assert "the paper" not in table
-    told = [cells.split(" | ") for cells in table.splitlines()[-4:]]
-    assert [(model.strip("| "), fold) for model, fold, _ in told] == [
+    messages = [cells.split(" | ") for cells in table.splitlines()[-4:]]
+    assert [(model.strip("| "), fold) for model, fold, _ in messages] == [
         ("cldr", "1"),
         ("cldr", "2"),
         ("clner", "1"),
         ("clner", "2"),
     ]
-    for model, _, place in told:
+    for model, _, place in messages:
         assert (
             f"model: {model.strip('| ')}"
             in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()

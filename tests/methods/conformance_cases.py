@@ -55,10 +55,12 @@ def gold_among_the_first(store: ArticleStore) -> float:
 
 def names_that_come_first(store: ClozeStore) -> float:
     """acc@10, mean over relations, where all distances tie: the first ten names answer every query."""
-    asked = store.benchmarks["full"]
-    first_Q = np.minimum.reduceat(asked.answer_P, asked.indptr_Q1[:-1])
+    queries = store.benchmarks["full"]
+    first_Q = np.minimum.reduceat(queries.answer_P, queries.indptr_Q1[:-1])
     return float(
-        np.mean([(first_Q[asked.relation_Q == r] < 10).mean() for r in range(len(asked.relations))])
+        np.mean(
+            [(first_Q[queries.relation_Q == r] < 10).mean() for r in range(len(queries.relations))]
+        )
     )
 
 

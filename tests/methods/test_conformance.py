@@ -123,8 +123,8 @@ def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     # One step's loss depends on its batch.
     assert np.mean(losses[-20:]) < 0.65 * losses[0]
     split, score = CASES[name].learned
-    judged = {who: row[split][score]["value"] for who, row in final_scores(system).items()}
-    assert judged["trained"] > max(0.9, 1.5 * judged["initial"]), judged
+    scored = {who: row[split][score]["value"] for who, row in final_scores(system).items()}
+    assert scored["trained"] > max(0.9, 1.5 * scored["initial"]), scored
 
 
 def test_an_evaluation_and_an_export_leave_the_training_alone(
@@ -285,11 +285,11 @@ def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_ch
     with torch.no_grad():
         for parameter in system.model.parameters():
             parameter.zero_()
-    judged = final_scores(system)
+    scored = final_scores(system)
     split, score, value = CASES[name].constant
-    assert judged["trained"][split][score]["value"] == pytest.approx(value(store), rel=1e-6)
-    if "random" in judged:
-        assert judged["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
+    assert scored["trained"][split][score]["value"] == pytest.approx(value(store), rel=1e-6)
+    if "random" in scored:
+        assert scored["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
 
 
 def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, store: Store) -> None:

@@ -152,7 +152,7 @@ def test_texts_that_the_cut_makes_equal_are_refused(tmp_path: Path) -> None:
 def test_a_length_that_an_export_cannot_read_is_refused_where_it_is_explicit(
     tmp_path: Path,
 ) -> None:
-    """``finetune --init`` with an encoder of 64 positions: what was asked for one by one is refused, all else told."""
+    """``finetune --init`` with an encoder of 64 positions: single requests are refused, all else is reported."""
     store = stability(tmp_path / "task", variants(8, "ACDE" * 10))
     small = METHODS["finetune"].build(
         tiny_config("finetune", **{"encoder.max_length": 64}), store.path

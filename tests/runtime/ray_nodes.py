@@ -93,10 +93,10 @@ class Nodes:
         """Addresses of the nodes that the head knows to be alive."""
         token = (self.folder / ".ray" / "auth_token").read_text()
         headers = {"Authorization": f"Bearer {token}"}
-        asked = urllib.request.Request(
+        requests = urllib.request.Request(
             f"{self.dashboard}/api/v0/nodes?limit=100&timeout=10", headers=headers
         )
-        with urllib.request.urlopen(asked, timeout=600) as answer:
+        with urllib.request.urlopen(requests, timeout=600) as answer:
             nodes = json.load(answer)["data"]["result"]["result"]
         return [node["node_ip"] for node in nodes if node["state"] == "ALIVE"]
 

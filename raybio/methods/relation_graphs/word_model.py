@@ -162,7 +162,9 @@ def read_export_config(folder: str | Path, store: WordStore) -> Config:
             raise ConfigError(f"there is no {SETTINGS}")
         config = Config.from_mapping(settings["config"])
         trained_on = settings["store"]
-    except (RecordError, OSError, KeyError, ValueError, ConfigError) as error:
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except (OSError, KeyError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
             "relation_graphs"

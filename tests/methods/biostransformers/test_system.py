@@ -152,7 +152,7 @@ def test_the_simulated_literature_is_read_by_the_real_reader_and_is_the_same_eac
     assert SIMULATED_LITERATURE.prepare(tmp_path / "one", config).digest == one.digest
 
 
-def test_without_validation_articles_training_is_refused_or_goes_without_judgement(
+def test_without_validation_articles_training_is_refused_or_goes_without_scores(
     tmp_path: Path,
 ) -> None:
     with Draft(tmp_path / "store") as draft:

@@ -15,7 +15,7 @@ WORDINGS = {"founded": ("P1",), "leads": ("P2",), "created": ("P1", "P2"), "saw"
 NAMES = ["Anna", "Bela", "Cora", "Dana", "Emil", "Finn"]
 
 
-def told_documents(num: int, seed: int) -> list[dict]:
+def labeled_documents(num: int, seed: int) -> list[dict]:
     """Documents with three entities and two statements, and a short name of the first entity."""
     rng = np.random.default_rng(seed)
     documents = []
@@ -50,13 +50,13 @@ def told_documents(num: int, seed: int) -> list[dict]:
     return documents
 
 
-def told_store(
+def labeled_store(
     folder: Path, nums: tuple[int, int, int] = (48, 12, 16)
 ) -> tuple[DocumentStore, dict[str, list[dict]]]:
     """A store of such documents, and what its files hold by split."""
     files, raw = [], {}
     for seed, (split, num) in enumerate(zip(SPLITS, nums, strict=True)):
-        raw[split] = told_documents(num, seed)
+        raw[split] = labeled_documents(num, seed)
         files.append(folder / f"{split}.json")
         files[-1].write_text(json.dumps(raw[split]))
     return prepare_documents(folder / "store", *([file] for file in files)), raw

@@ -304,7 +304,7 @@ def test_a_checkpoint_without_language_model_begins_with_a_fresh_head_and_says_s
     assert model.mask_head.bias.abs().max() == 0
 
 
-def test_markers_are_found_whatever_the_tokenizer_was_last_told_to_pad():
+def test_markers_are_found_whatever_the_tokenizer_last_padded():
     model = encoder()
     expected = model.markers
     model.text.tokenizer.backend_tokenizer.enable_padding(length=16)

@@ -20,7 +20,7 @@ from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report, fit
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.mtb_mccl.several_relations import told_store
+from tests.methods.mtb_mccl.several_relations import labeled_store
 from tests.relation_oracles import docred_scores
 
 CHANGES = {
@@ -54,14 +54,16 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[DocumentStore, dict[str, list[dict]]]:
-    return told_store(tmp_path_factory.mktemp("told"))
+def labeled(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[DocumentStore, dict[str, list[dict]]]:
+    return labeled_store(tmp_path_factory.mktemp("labeled"))
 
 
 @pytest.fixture(scope="module", params=["mccl", "ce", "supcon"])
-def trained(request, told, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(request, labeled, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     config = tiny_config("relation_finetune", **CHANGES, **{"objective.kind": request.param})
-    system = relation_extraction.build(config, told[0].path)
+    system = relation_extraction.build(config, labeled[0].path)
     reports = list(fit(system, config))
     folder = system.export(tmp_path_factory.mktemp("export") / "model", {})
     return Trained(
@@ -75,7 +77,7 @@ def facts_of(raw: list[dict]) -> set[tuple]:
     }
 
 
-def told_by_name(raw: list[dict]) -> set[tuple]:
+def labeled_by_name(raw: list[dict]) -> set[tuple]:
     """(name, name, relation) of the labels of documents, by every name of either end."""
     return {
         (head["name"], tail["name"], label["r"])
@@ -88,7 +90,7 @@ def told_by_name(raw: list[dict]) -> set[tuple]:
 
 def facts_in_train(raw: dict[str, list[dict]], split: str) -> set[tuple]:
     """Those of a split's facts of which training documents tell the names."""
-    known, found = told_by_name(raw["train"]), set()
+    known, found = labeled_by_name(raw["train"]), set()
     for one in raw[split]:
         for label in one["labels"]:
             for head in one["vertexSet"][label["h"]]:
@@ -103,20 +105,20 @@ def found_by(
 ) -> tuple[GoldPairs, np.ndarray, set[tuple]]:
     """The pairs of a split, their classes as an export tells them, and the facts that these are."""
     model = load_relation_model(folder)
-    asked = model.frozen.embed_gold(LabeledPairs(store, split, 1.0, seed=0))
-    predicted_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
+    queries = model.frozen.embed_gold(LabeledPairs(store, split, 1.0, seed=0))
+    predicted_PC = predict_classes(model.classifier, rule, queries.pairs.embedding_PD)
     facts = {
         (store.document_id(row), head, tail, store.relation_names[label])
         for pair, label in zip(*np.nonzero(predicted_PC), strict=True)
-        for row, head, tail in [tuple(int(part[pair]) for part in asked.pairs[1:])]
+        for row, head, tail in [tuple(int(part[pair]) for part in queries.pairs[1:])]
     }
-    return asked, predicted_PC, facts
+    return queries, predicted_PC, facts
 
 
 def test_an_export_writes_vertices_and_relations_from_head_to_tail(
-    trained: Trained, told, tmp_path: Path
+    trained: Trained, labeled, tmp_path: Path
 ) -> None:
-    store, raw = told
+    store, raw = labeled
     model = load_relation_model(trained.folder)
     _, _, expected = found_by(trained.folder, store, "test", model.knn_settings)
     extract_relations(trained.folder, [store.path.parent / "test.json"], tmp_path / "relations.tsv")
@@ -146,17 +148,17 @@ def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained:
     assert f1["trained"] > max(least, f1["initial"]), f1
 
 
-def test_training_pairs_are_learned_by_heart(trained: Trained, told) -> None:
-    found = evaluate_relations(trained.folder, told[0].path, "train")
+def test_training_pairs_are_learned_by_heart(trained: Trained, labeled) -> None:
+    found = evaluate_relations(trained.folder, labeled[0].path, "train")
     assert found.scores.values["recall"] > 0.9
     if trained.kind != "supcon":
         assert found.scores.values["f1"] > 0.9
 
 
 def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export_finds(
-    trained: Trained, told
+    trained: Trained, labeled
 ) -> None:
-    store, raw = told
+    store, raw = labeled
     rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])
     for split in ("dev", "test"):
         _, _, facts = found_by(trained.folder, store, split, rule)
@@ -172,9 +174,9 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
         )
 
 
-def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, told) -> None:
+def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, labeled) -> None:
     for split in ("dev", "test"):
-        found = evaluate_relations(trained.folder, told[0].path, split)
+        found = evaluate_relations(trained.folder, labeled[0].path, split)
         assert found.knn_settings._asdict() == trained.final.details["knn_settings"]["trained"]
         assert found.scores.values.keys() == MEASURES
         for measure, value in found.scores.values.items():
@@ -185,24 +187,24 @@ def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, told) 
         assert found.confusion_CC is None
 
 
-def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) -> None:
+def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, labeled) -> None:
     rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])
-    asked, predicted_PC, _ = found_by(trained.folder, told[0], "test", rule)
-    has_both_P = asked.label_PC[:, 1:].all(1)
+    queries, predicted_PC, _ = found_by(trained.folder, labeled[0], "test", rule)
+    has_both_P = queries.label_PC[:, 1:].all(1)
     assert has_both_P.sum() >= 5
     assert predicted_PC[has_both_P, 1:].all(1).mean() > 0.9
     if trained.kind != "supcon":
-        assert predicted_PC[asked.label_PC[:, 1:].sum(1) == 1, 1:].all(1).mean() < 0.2
+        assert predicted_PC[queries.label_PC[:, 1:].sum(1) == 1, 1:].all(1).mean() < 0.2
 
 
-def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, told) -> None:
+def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, labeled) -> None:
     model = load_relation_model(trained.folder)
-    asked = model.frozen.embed_gold(LabeledPairs(told[0], "test", 1.0, seed=0))
+    queries = model.frozen.embed_gold(LabeledPairs(labeled[0], "test", 1.0, seed=0))
     rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )
     with torch.no_grad():
-        score_PC = model.classifier.scores(asked.pairs.embedding_PD, (rule,))[rule]
+        score_PC = model.classifier.scores(queries.pairs.embedding_PD, (rule,))[rule]
         predicted_PC = model.classifier.predicted(score_PC)
         expected = [
             [number > 0 and one > row[0] for number, one in enumerate(row)]
@@ -216,5 +218,5 @@ def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained
         moved_C = head.bias_C if trained.kind == "mccl" else head.classifier.bias
         for shift, holds in ((100.0, False), (-200.0, True)):
             moved_C[0] += shift
-            told_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
-            assert (told_PC[:, 1:] == holds).all()
+            labeled_PC = predict_classes(model.classifier, rule, queries.pairs.embedding_PD)
+            assert (labeled_PC[:, 1:] == holds).all()

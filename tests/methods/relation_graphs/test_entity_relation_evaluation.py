@@ -1,4 +1,4 @@
-"""Exported models of words, judged together."""
+"""Exported models of words, scored together."""
 
 import json
 from pathlib import Path
@@ -58,10 +58,10 @@ def share_with_true_graph(folder, store):
     return graph_accuracy_of_sentences(folder, store.path).mean()
 
 
-def test_an_export_is_judged_as_its_run_was(store, joint):
+def test_an_export_is_scored_as_its_run_was(store, joint):
     folder, final = joint
-    judged = evaluate_exports(folder, folder, store.path)
-    for name, interval in judged.intervals().items():
+    scored = evaluate_exports(folder, folder, store.path)
+    for name, interval in scored.intervals().items():
         assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
     untrained = evaluate_exports(folder, folder, store.path, is_untrained=True)
     for name, interval in untrained.intervals().items():
@@ -103,8 +103,8 @@ def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joi
 def test_numbers_of_neighbors_are_chosen_on_validation_sentences_alone(store, tmp_path):
     several = {"evaluation.num_pair_neighbors": [1, 3], "evaluation.num_tag_neighbors": [1, 5]}
     folder, final = exported(store, tmp_path / "export", **several)
-    judged = evaluate_exports(folder, folder, store.path)
-    assert judged.settings._asdict() == final.details["knn_settings"]["trained"]
+    scored = evaluate_exports(folder, folder, store.path)
+    assert scored.settings._asdict() == final.details["knn_settings"]["trained"]
     # Without any there is nothing to choose by, and test sentences are no substitute.
     alone = {"data.validation_share": 0} | several
     with pytest.raises(ConfigError, match="none is kept for validation"):
@@ -121,17 +121,17 @@ def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], se
         rows_by_gold[id(kept[-1])] = set(rows.tolist())
         return kept[-1]
 
-    def told(name, search):
-        def call(bank, asked, *rest):
-            calls.append((name, rows_by_gold[id(bank.gold)], rows_by_gold[id(asked.gold)]))
-            return search(bank, asked, *rest)
+    def messages(name, search):
+        def call(reference, queries, *rest):
+            calls.append((name, rows_by_gold[id(reference.gold)], rows_by_gold[id(queries.gold)]))
+            return search(reference, queries, *rest)
 
         return call
 
     monkeypatch.setattr(module, "read_gold", remembered)
     for name in ("choose_settings", "score_sentences", "predict_by_knn"):
         if hasattr(module, name):
-            monkeypatch.setattr(module, name, told(name, getattr(module, name)))
+            monkeypatch.setattr(module, name, messages(name, getattr(module, name)))
     return calls
 
 
@@ -172,7 +172,7 @@ def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, 
         evaluate_exports(whole, less, store.path)
 
 
-def test_an_untuned_encoder_tells_tags_by_its_words_as_they_are(store, joint):
+def test_an_untuned_encoder_states_tags_by_its_words_as_they_are(store, joint):
     pair_WD, tag_WD = WordModel.load(joint[0], store, "cpu").untrained().embed(np.arange(5))
     assert torch.equal(pair_WD, tag_WD)
 
@@ -232,7 +232,7 @@ def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
         )
 
 
-def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp_path):
+def test_character_bert_is_trained_exported_and_scored_like_any_other(store, tmp_path):
     sizes = {
         "num_layers": 2,
         "width": 16,

@@ -193,7 +193,7 @@ def test_the_mean_over_sentences_is_the_value_and_a_sentence_moves_it_as_it_says
             assert moved * step * NUM_SENTENCES == pytest.approx(expected, rel=2e-3, abs=1e-4)
 
 
-def test_a_better_run_is_told_from_a_worse_one_in_pairs_of_sentences() -> None:
+def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_sentences() -> None:
     better, gold = problem(mistakes=0.02)
     worse = [(tags, rows[: len(rows) // 2]) for tags, rows in better]
     one, two = (scored(predicted, gold) for predicted in (better, worse))

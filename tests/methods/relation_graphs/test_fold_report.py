@@ -28,7 +28,7 @@ def test_a_single_fold_has_no_deviation():
     assert over_folds({3: {"ner_f1": 0.5}}) == {"ner_f1": (0.5, 0.0)}
 
 
-def test_the_table_has_a_row_a_model_and_the_papers_if_asked():
+def test_the_table_has_a_row_a_model_and_the_papers_if_requested():
     lines = fold_table(SCORES, ["the paper: CLGS"]).splitlines()
     assert lines[0].startswith("|  | folds | NER | RE | RE, legacy |")
     assert lines[2].startswith("| untuned | 2 | 60.00 ± 14.14 | 10.00 ± 0.00 |  |")

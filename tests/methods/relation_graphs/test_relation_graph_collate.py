@@ -95,12 +95,12 @@ def test_a_sentence_that_is_not_read_to_its_end_is_refused(store):
         len(reader_of(store, max_tokens=longest).arrays([sizes.index(longest)])["token_T"])
         == longest
     )
-    told = (
+    messages = (
         f"{sizes.count(longest)} of 60 sentences have more than the {longest - 1} tokens that .*, "
         "sentence .* "
     )
     with pytest.raises(
-        ConfigError, match=f"{told}{longest}; want encoder.max_length of at least that"
+        ConfigError, match=f"{messages}{longest}; want encoder.max_length of at least that"
     ):
         reader_of(store, max_tokens=longest - 1)
 

@@ -83,12 +83,12 @@ def test_false_whole_graphs_are_distinct_and_have_as_many_relations_as_the_true_
 ):
     """4 has two effects and 7 two drugs: C(5, 1) C(5, 2) ways to replace effects, and drugs."""
     true, *false = whole_graphs(sentence, num_negatives, np.random.default_rng(0))
-    told = {
+    messages = {
         frozenset(frozenset((graph.words[one], graph.words[other])) for one, other in graph.edges)
         for graph in false
     }
-    assert len(told) == len(false) == min(num_negatives, 100)
-    assert {len(edges) for edges in told} == {len(true.edges)} == {3}
+    assert len(messages) == len(false) == min(num_negatives, 100)
+    assert {len(edges) for edges in messages} == {len(true.edges)} == {3}
 
 
 def test_all_false_whole_graphs_are_equally_likely(sentence):

@@ -68,8 +68,8 @@ def test_names_come_again_in_the_test_set_and_pairs_mostly_do_not(tmp_path):
         train, test = store.fold_rows(fold, "train"), store.fold_rows(fold, "test")
         known = {entity for row in train for entity in named(store, row)}
         assert all(entity in known for row in test for entity in named(store, row))
-        told = set(facts_of(store, train))
-        new = [fact not in told for fact in facts_of(store, test)]
+        messages = set(facts_of(store, train))
+        new = [fact not in messages for fact in facts_of(store, test)]
         assert np.mean(new) > 0.65
 
 

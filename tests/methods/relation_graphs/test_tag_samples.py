@@ -18,9 +18,9 @@ def batch_tags() -> np.ndarray:
 def drawn(
     tag_W: np.ndarray, config: SamplesConfig | None = None, seed: int = 0, num_tags: int = 5
 ) -> np.ndarray:
-    asked = np.flatnonzero(tag_W >= 0)
+    queries = np.flatnonzero(tag_W >= 0)
     return draw_samples(
-        tag_W, asked, config or SamplesConfig(), num_tags, np.random.default_rng(seed)
+        tag_W, queries, config or SamplesConfig(), num_tags, np.random.default_rng(seed)
     )
 
 

@@ -126,7 +126,7 @@ def test_characters_tell_words_apart_that_no_vocabulary_has(tmp_path):
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_words_are_read_in_lower_case_if_asked(tmp_path, lower_case):
+def test_words_are_read_in_lower_case_if_requested(tmp_path, lower_case):
     encoder, config = characters(tmp_path, lower_case=lower_case)
     one = encoder.word_tokens(["ASTHMA"], config) and encoder.body.character_VC.clone()
     other = encoder.word_tokens(["asthma"], config) and encoder.body.character_VC
@@ -181,7 +181,7 @@ def test_settings_that_a_character_bert_cannot_have_are_refused_and_the_others_o
         build_word_encoder(WordEncoderConfig(**config, attention_dropout=0.0), seed=0)
 
 
-def test_the_spelling_of_words_is_told_apart_where_their_numbers_are_the_same(tmp_path):
+def test_the_spelling_of_words_is_distinguished_where_their_numbers_are_the_same(tmp_path):
     encoder, config = characters(tmp_path)
     raw = config.model_copy(update={"lower_case": False})
     one, other, again = (

@@ -50,12 +50,12 @@ def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> EmbeddedSentences:
 
 
 def by_loops(
-    bank: EmbeddedSentences, asked: EmbeddedSentences, k: int, both_orders: bool
+    reference: EmbeddedSentences, queries: EmbeddedSentences, k: int, both_orders: bool
 ) -> set[tuple[int, int, int]]:
     """Return related pairs of ``asked``: the majority of the k nearest; the nearest breaks ties."""
     label = {
         frozenset(pair): number
-        for *pair, number in zip(*(part.tolist() for part in bank.gold.pairs), strict=True)
+        for *pair, number in zip(*(part.tolist() for part in reference.gold.pairs), strict=True)
     }
 
     def pairs(one: EmbeddedSentences):
@@ -68,12 +68,15 @@ def by_loops(
         return torch.cat([one.pair_WD[first], one.pair_WD[second]]).double().numpy()
 
     found = set()
-    for first, second in pairs(asked):
-        own, near = chain(asked, first, second), []
-        for one, other in pairs(bank):
+    for first, second in pairs(queries):
+        own, near = chain(queries, first, second), []
+        for one, other in pairs(reference):
             orders = [(one, other), (other, one)][: 2 if both_orders else 1]
             near.append(
-                (min(np.sum((own - chain(bank, *order)) ** 2) for order in orders), (one, other))
+                (
+                    min(np.sum((own - chain(reference, *order)) ** 2) for order in orders),
+                    (one, other),
+                )
             )
         votes = [label.get(frozenset(pair), 0) for _, pair in sorted(near)[:k]]
         count = Counter(votes)
@@ -90,30 +93,32 @@ def everywhere(one: EmbeddedSentences) -> np.ndarray:
 @pytest.mark.parametrize("both_orders", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_nearest_pairs_of_training_vote_with_the_labels_of_either_order(seed, both_orders):
-    bank, asked = spaces(seed, num_pairs=20), spaces(seed + 10)
+    reference, queries = spaces(seed, num_pairs=20), spaces(seed + 10)
     config = KnnConfig(num_pair_neighbors=(1, 3, 4), both_orders=both_orders)
-    voted = _predict_pairs(bank, asked, everywhere(asked), config)
+    voted = _predict_pairs(reference, queries, everywhere(queries), config)
     for k, found in voted.items():
         triples = set(zip(*(part.tolist() for part in found), strict=True))
-        assert triples == by_loops(bank, asked, k, both_orders), k
+        assert triples == by_loops(reference, queries, k, both_orders), k
         assert triples
 
 
-def test_a_bank_without_relations_finds_none():
-    bank = spaces(0, num_pairs=9)
+def test_a_reference_without_relations_finds_none():
+    reference = spaces(0, num_pairs=9)
     nothing = np.zeros(0, dtype=np.int64)
-    bank = bank._replace(gold=bank.gold._replace(pairs=Related(nothing, nothing, nothing)))
-    found = _predict_pairs(bank, spaces(3), everywhere(bank), KnnConfig())[5]
+    reference = reference._replace(
+        gold=reference.gold._replace(pairs=Related(nothing, nothing, nothing))
+    )
+    found = _predict_pairs(reference, spaces(3), everywhere(reference), KnnConfig())[5]
     assert all(len(part) == 0 for part in found)
 
 
 def test_the_best_numbers_are_chosen_each_by_its_own_score_and_of_equals_the_least():
-    asked = spaces(4)
-    gold, nothing = asked.gold, np.zeros(0, dtype=np.int64)
+    queries = spaces(4)
+    gold, nothing = queries.gold, np.zeros(0, dtype=np.int64)
     none = Related(nothing, nothing, nothing)
     pairs_by_k = {7: gold.pairs, 1: none, 3: gold.pairs}
     tag_W_by_k = {1: np.zeros_like(gold.tag_W), 5: gold.tag_W, 9: gold.tag_W}
-    found = KnnPredictions(asked, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
+    found = KnnPredictions(queries, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
     assert found.best_settings(WordKnnSettings(7, 1, 2.0)) == WordKnnSettings(3, 5, 2.0)
     values = found.scores(WordKnnSettings(3, 5, 2.0)).values
     assert values["re_minus_f1"] == values["ner_f1"] == 1
@@ -138,19 +143,23 @@ def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_th
         pair_WD = torch.from_numpy(np.eye(5)[gold.tag_W] + rng.normal(0, 0.3, (size, 5))).float()
         return EmbeddedSentences(pair_WD, tag_WD, gold)
 
-    bank, asked = randomly(np.arange(30)), randomly(np.arange(30, 40))
+    reference, queries = randomly(np.arange(30)), randomly(np.arange(30, 40))
     settings = {"num_pair_neighbors": (1, 3), "num_tag_neighbors": (1, 5)}
-    every = predict_by_knn(bank, asked, store, KnnConfig(**settings))
-    pruned = predict_by_knn(bank, asked, store, KnnConfig(candidates="chunk_ends", **settings))
+    every = predict_by_knn(reference, queries, store, KnnConfig(**settings))
+    pruned = predict_by_knn(
+        reference, queries, store, KnnConfig(candidates="chunk_ends", **settings)
+    )
     for tags, pairs in itertools.product((1, 5), (1, 3)):
-        chunks = word_oracles.chunks(every.tag_W_by_k[tags].tolist(), asked.gold.indptr_S1.tolist())
+        chunks = word_oracles.chunks(
+            every.tag_W_by_k[tags].tolist(), queries.gold.indptr_S1.tolist()
+        )
         ends = {end - 1 for _, end, _ in chunks}
         related = np.stack(every.pairs_by_k[pairs], axis=1)
         kept = np.array(
             [first in ends and second in ends for first, second, _ in related.tolist()], dtype=bool
         )
         expected = KnnPredictions(
-            asked, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names
+            queries, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names
         )
         rule = WordKnnSettings(pairs, tags, 1.0)
         assert pruned.scores(rule).values == expected.scores(rule).values
@@ -177,22 +186,22 @@ def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_valid
         ).float()
         return EmbeddedSentences(words, words, gold)
 
-    bank, dev, test = noisy(np.arange(40)), noisy(np.arange(40, 50)), noisy(np.arange(50, 60))
+    reference, dev, test = noisy(np.arange(40)), noisy(np.arange(40, 50)), noisy(np.arange(50, 60))
     config = KnnConfig(probe_positive_weights=(50.0, 0.01, 3.0))
     by_weight = {
-        weight: score_probe(bank, dev, store, config, WordKnnSettings(5, 7, weight)).values[
+        weight: score_probe(reference, dev, store, config, WordKnnSettings(5, 7, weight)).values[
             "re_minus_f1"
         ]
         for weight in (50.0, 0.01, 3.0)
     }
     assert len(set(by_weight.values())) > 1
-    rule = choose_settings(bank, dev, store, config)
+    rule = choose_settings(reference, dev, store, config)
     assert rule == WordKnnSettings(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
     assert (
-        score_sentences(bank, test, store, config, rule).probe.values
-        == score_probe(bank, test, store, config, rule).values
+        score_sentences(reference, test, store, config, rule).probe.values
+        == score_probe(reference, test, store, config, rule).values
     )
-    assert choose_settings(bank, dev, store, KnnConfig()) == WordKnnSettings(5, 7, 1.0)
+    assert choose_settings(reference, dev, store, KnnConfig()) == WordKnnSettings(5, 7, 1.0)
 
 
 def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_nearest():

@@ -75,7 +75,7 @@ def test_metrics_have_the_names_that_search_spaces_use() -> None:
     } <= found.keys()
 
 
-def test_without_heldout_links_only_training_links_are_asked() -> None:
+def test_without_heldout_links_only_training_links_are_requested() -> None:
     queries = draw_link_queries(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
     found = evaluate_links(queries, torch.randn(len(queries.node_S), 4), LinkEvaluationConfig())
     assert not any(name.startswith("val/") for name in found)

@@ -169,12 +169,12 @@ def test_the_command_takes_articles_too_and_refuses_stores_without_links(
     labels.write_text(
         "id\tlabel\n" + "".join(f"{key}\t{number % 2}\n" for number, key in enumerate(keys))
     )
-    asked = ["task-fit", "--labels", str(labels), "--store"]
+    queries = ["task-fit", "--labels", str(labels), "--store"]
     assert (
         CliRunner()
-        .invoke(app, [*asked, str(tiny_citations.path)], catch_exceptions=False)
+        .invoke(app, [*queries, str(tiny_citations.path)], catch_exceptions=False)
         .exit_code
         == 0
     )
     with pytest.raises(StoreError, match="is a store of task, which has no links"):
-        CliRunner().invoke(app, [*asked, str(tiny_task.path)], catch_exceptions=False)
+        CliRunner().invoke(app, [*queries, str(tiny_task.path)], catch_exceptions=False)

@@ -190,13 +190,13 @@ def test_what_a_cycle_holds_is_let_go_before_ray_shuts_down(
     class Held:
         """Stands for a reference to an object or an actor of Ray, in a cycle."""
 
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
-    monkeypatch.setattr(ray, "shutdown", lambda: told.append("shut down"))
+    monkeypatch.setattr(ray, "shutdown", lambda: messages.append("shut down"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with cluster.started(threads=1):
         held = Held()
         held.itself = held  # type: ignore[attr-defined]
-        weakref.finalize(held, told.append, "let go")
+        weakref.finalize(held, messages.append, "let go")
         del held
-    assert told == ["let go", "shut down"]
+    assert messages == ["let go", "shut down"]

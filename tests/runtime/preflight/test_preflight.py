@@ -328,16 +328,16 @@ def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one
 def test_a_cluster_that_cannot_be_had_does_not_end_the_other_looks(
     home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = replace(intent(tmp_path, tiny_store), with_ray=True, seconds=20)
+    requests = replace(intent(tmp_path, tiny_store), with_ray=True, seconds=20)
     with monkeypatch.context() as patch:
         patch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-        found = by_check(preflight(asked))
+        found = by_check(preflight(requests))
     assert found["cluster"].state == ERROR
     assert "Check RAY_ADDRESS" in found["cluster"].found
     assert found["store"].state == OK
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 80)))
-    found = by_check(preflight(asked))
+    found = by_check(preflight(requests))
     assert "Choose a shorter one" in found["cluster"].found
     assert found["store"].state == OK
 

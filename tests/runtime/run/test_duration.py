@@ -55,7 +55,7 @@ def test_a_projection_says_how_long_and_until_when() -> None:
         (3 * 86_400, "3 days"),
     ],
 )
-def test_a_duration_is_told_in_its_largest_unit(seconds: float, words: str) -> None:
+def test_a_duration_is_reported_in_its_largest_unit(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
 
 

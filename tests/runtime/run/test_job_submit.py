@@ -22,7 +22,7 @@ from tests.paths import ROOT
 from tests.runtime.ray_nodes import RAY, Nodes, status_without_token
 
 pytestmark = pytest.mark.slow
-SECRET = "not-to-be-told-" + "7" * 20
+SECRET = "not-to-be-known-" + "7" * 20
 """In the environment of all that the cluster runs."""
 
 

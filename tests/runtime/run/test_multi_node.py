@@ -48,7 +48,7 @@ def nodes(private_home: Path) -> Iterator[Nodes]:
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """What a machine of AWS is told about itself: whether it will be taken back."""
+    """Answer of AWS to a machine about itself: whether it will be taken back."""
 
     is_taken_back = False
 
@@ -213,7 +213,7 @@ def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
 
 
 @pytest.mark.nightly
-def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_driver_or_the_head(
+def test_the_nodes_that_can_run_workers_are_requested_the_precision_and_not_the_driver_or_the_head(
     nodes: Nodes,
 ) -> None:
     code = (
@@ -226,13 +226,13 @@ def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_
     address = f"127.0.0.{len(nodes.nodes)}"
     # The cluster may still list a node that has just died, which answers nothing.
     nodes.kill(nodes.add(cpus=1))
-    asked = subprocess.run(
+    requests = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         text=True,
         env=nodes.environment | {"RAY_ADDRESS": nodes.address},
     )
-    assert asked.returncode == 0, asked.stderr[-3000:]
+    assert requests.returncode == 0, requests.stderr[-3000:]
     # Ray may say before it that it has noticed the loss.
-    assert asked.stdout.splitlines()[-1] == f"['the CPU of {address}']"
+    assert requests.stdout.splitlines()[-1] == f"['the CPU of {address}']"
     nodes.kill(worker)

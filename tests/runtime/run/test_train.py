@@ -191,10 +191,10 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
     capsys.readouterr()
     result = train(replace(request, config=shorter, compute=replace(request.compute, workers=1)))
     assert result.status == "finished"
-    told = capsys.readouterr().err
-    assert f"stopped: resuming from step {stopped['step']:,}" in told
+    messages = capsys.readouterr().err
+    assert f"stopped: resuming from step {stopped['step']:,}" in messages
     # What was told before, is not told again, nor taken for steps of this start.
-    shown = [int(step) for step in re.findall(r"stopped: step (\d+)/", told)]
+    shown = [int(step) for step in re.findall(r"stopped: step (\d+)/", messages)]
     assert shown and min(shown) > stopped["step"]
     assert result.mlflow_run_id == stopped["mlflow_run_id"]
     assert mlflow_status(folder) == "FINISHED"

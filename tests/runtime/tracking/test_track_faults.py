@@ -250,9 +250,9 @@ def test_a_password_of_the_environment_reaches_the_server_and_nothing_else(
         sweep.finish()
     assert way.logins == {"Basic " + base64.b64encode(f"me:{secret}".encode()).decode()}
     sweep.check(way.address, last=3)
-    told = caplog.text + "".join(capfd.readouterr())
-    assert "trying again" in told
-    assert secret not in told
+    messages = caplog.text + "".join(capfd.readouterr())
+    assert "trying again" in messages
+    assert secret not in messages
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
 

@@ -64,7 +64,7 @@ def mlflow_server(folder: Path, database: str) -> Iterator[str]:
 
 
 class Way:
-    """Forwards requests to a server at an address of its own, unless told to fail.
+    """Forwards requests to a server at an address of its own, unless it is set to fail.
 
     Attributes:
         state: ``pass``; ``broken``: every answer is a 500; ``hanging``: no answer; ``refused``:

@@ -67,7 +67,7 @@ def test_settings_that_do_not_fit_each_other_are_drawn_again(tmp_path: Path) -> 
         explore({TRIAL: {"settings": {LOSS: "margin_contrastive", NEGATIVES: 1}}})
         for _ in range(30)
     ]
-    assert {tuple(heir[TRIAL]["settings"].values()) for heir in heirs} == set(fitting)
+    assert {tuple(successor[TRIAL]["settings"].values()) for successor in heirs} == set(fitting)
     grid = spec_of(tmp_path, **drawn, search={"kind": "grid"})
     with pytest.raises(ConfigError, match="want equal numbers"):  # it was asked for by name
         planned(grid.space, grid.check)
@@ -95,23 +95,29 @@ def test_optuna_learns_nothing_from_trials_that_failed(spec: SweepSpec) -> None:
 def test_a_population_resumes_with_its_members(tmp_path: Path) -> None:
     rates = {RATE: {"choice": [1e-5, 3e-4, 1e-3, 3e-3]}}
     spec = spec_of(tmp_path, scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates)
-    heir = Trial({RATE: 2e-3}, branch="abc")
-    earlier = [Trial({RATE: 1e-5}), heir, Trial({RATE: 1e-3})]
+    successor = Trial({RATE: 2e-3}, branch="abc")
+    earlier = [Trial({RATE: 1e-5}), successor, Trial({RATE: 1e-3})]
     leave(spec, earlier[0], {10: 0.1, 20: 0.2})  # it has ended
 
     def started() -> list[Trial]:
         (entry,) = tune_config(spec, earlier, 2)[0].values()
         return [Trial(**one) for one in entry["grid_search"]]
 
-    assert started() == [heir, earlier[2], Trial({RATE: 3e-3})]  # the last one had not begun yet
+    assert started() == [
+        successor,
+        earlier[2],
+        Trial({RATE: 3e-3}),
+    ]  # the last one had not begun yet
     for trial in started():
         leave(spec, trial, {10: 0.1})
     assert tune_config(spec, [*earlier, Trial({RATE: 3e-3})], 2) is None
 
 
-@pytest.mark.parametrize(("kind", "told"), [("asha", [(10, 0.3), (20, 0.3)]), ("pbt", [(20, 0.3)])])
+@pytest.mark.parametrize(
+    ("kind", "messages"), [("asha", [(10, 0.3), (20, 0.3)]), ("pbt", [(20, 0.3)])]
+)
 def test_an_ended_trial_reports_all_its_steps_and_a_member_of_a_population_its_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told: list[tuple[int, float]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, messages: list[tuple[int, float]]
 ) -> None:
     import ray.tune
 
@@ -125,7 +131,7 @@ def test_an_ended_trial_reports_all_its_steps_and_a_member_of_a_population_its_n
         lambda report, checkpoint: heard.append((report["step"], report[OBJECTIVE])),
     )
     run_trial(asdict(of(0.5)), spec)
-    assert heard == told
+    assert heard == messages
 
 
 def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: SweepSpec) -> None:
@@ -142,12 +148,12 @@ def test_a_trial_whose_donor_has_no_checkpoint_fails_at_once_with_the_reason(
     folder.make()
     write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
     (donor.checkpoints / "step-00000010").mkdir(parents=True)  # torn
-    (tmp_path / "told").mkdir()
+    (tmp_path / "donated").mkdir()
     write_record(
-        tmp_path / "told" / NOTE, "trial checkpoint", {"folder": str(donor.path), "step": 10}
+        tmp_path / "donated" / NOTE, "trial checkpoint", {"folder": str(donor.path), "step": 10}
     )
     monkeypatch.setattr(
-        ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "told")
+        ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "donated")
     )
     run_trial(asdict(of(0.5)), spec)
     assert json.loads(folder.failure.read_text())["kind"] == "CheckpointError"

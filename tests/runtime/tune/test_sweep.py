@@ -191,8 +191,8 @@ def assert_its_best_settings_are_repeated(swept: SweepResult) -> None:
 def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_of, capsys) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
     budget = {"num_trials": 5, "num_repeated": 1, "num_seeds": 2}
-    asked = request_of(scheduler=asha, search={"kind": "optuna"}, budget=budget)
-    swept = sweep(asked)
+    requests = request_of(scheduler=asha, search={"kind": "optuna"}, budget=budget)
+    swept = sweep(requests)
     first = [one for one in swept.trials if "seed" not in one.settings]
     assert len({one.settings[LAMBDA] for one in first}) == 5  # five different ones
     assert {one.status for one in first} == {FINISHED, STOPPED}
@@ -216,11 +216,11 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     (counted,) = read_record(swept.folder.inputs, "inputs")["inputs"]
     assert (counted["name"], counted["num_rows"]) == (
         "sequences",
-        open_store(asked.run.store).num_rows,
+        open_store(requests.run.store).num_rows,
     )
     logs = logs_of(swept)
     capsys.readouterr()
-    again = sweep(asked)
+    again = sweep(requests)
     assert "trials at a time" not in capsys.readouterr().out  # Ray was not even asked
     assert again.trials == swept.trials
     assert {
@@ -228,7 +228,7 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
         for one in again.trials
     } == logs
     # With a larger budget it goes on: what has ended is told, not trained.
-    larger = replace(asked, space=asked.space.with_budget(["num_trials=6"]))
+    larger = replace(requests, space=requests.space.with_budget(["num_trials=6"]))
     more = sweep(larger)
     assert len([one for one in more.trials if "seed" not in one.settings]) == 6
     assert_its_best_settings_are_repeated(more)
@@ -255,11 +255,11 @@ def test_a_population_exploits_the_weights_of_its_best(request_of) -> None:
     replaced = [one for one in swept.trials if one.status == REPLACED]
     assert len(replaced) == len(heirs)
     assert sum(one.status == FINISHED for one in swept.trials) == 4
-    for heir in heirs:
-        run = swept.folder.path / "trials" / heir.name
+    for successor in heirs:
+        run = swept.folder.path / "trials" / successor.name
         reports = read_reports(run / "metrics.jsonl")
         copied = [report for report in reports if "exploited_from" in report]
-        donor = read_reports(run.parent / heir.exploited_from / "metrics.jsonl")
+        donor = read_reports(run.parent / successor.exploited_from / "metrics.jsonl")
         last = copied[-1]["step"]
         assert [one["metrics"] for one in copied] == [
             one["metrics"] for one in donor if one["step"] <= last
@@ -289,18 +289,18 @@ def test_trials_of_several_workers_report_during_training_and_are_stopped(
 ) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
     two = {RATE: {"choice": [3e-4, 1e-7]}}
-    asked = request_of(
+    requests = request_of(
         scheduler=asha, space=two, budget={"max_concurrent_trials": 1, "max_steps": 40}
     )
-    base = override_all(asked.run.config, {"precision": "auto"})
+    base = override_all(requests.run.config, {"precision": "auto"})
     own = resolve_precision("auto", "cpu").name
     other = {"fp32": "bf16", "bf16": "fp32"}[own]
     # For the driver alone: trials and workers are other processes.
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": other == "bf16"})
     swept = sweep(
         replace(
-            asked,
-            run=replace(asked.run, config=base, compute=Compute(workers=2, cpus_per_worker=0.5)),
+            requests,
+            run=replace(requests.run, config=base, compute=Compute(workers=2, cpus_per_worker=0.5)),
         )
     )
     assert statuses(swept, RATE) == {3e-4: FINISHED, 1e-7: STOPPED}
@@ -316,9 +316,9 @@ def test_trials_of_several_workers_report_during_training_and_are_stopped(
     assert {outcome["precision"] for outcome in outcomes} == {other}
     # The same sweep again, on another kind of machine and with one more trial.
     more = replace(
-        asked,
-        space=asked.space.with_budget(["num_repeated=1", "num_seeds=2"]),
-        run=replace(asked.run, config=base, compute=Compute(cpus_per_worker=1)),
+        requests,
+        space=requests.space.with_budget(["num_repeated=1", "num_seeds=2"]),
+        run=replace(requests.run, config=base, compute=Compute(cpus_per_worker=1)),
     )
     again = sweep(more)
     assert capsys.readouterr().out.startswith(f"precision: {other} (as the sweep began)")

@@ -76,11 +76,11 @@ def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed
     for first_ones in (3, 1, 2):  # the later drivers are killed while trials are told of again
         begin(callback_of(spec), *trials[:first_ones])
         assert earlier_trials(spec.path) == trials
-    heir = Trial(trials[1].settings, branch="abc")
+    successor = Trial(trials[1].settings, branch="abc")
     callback = callback_of(spec)
     begin(callback, *trials[:2])
-    begin(callback, trials[0], heir)
-    assert earlier_trials(spec.path) == [trials[0], heir, trials[2]]
+    begin(callback, trials[0], successor)
+    assert earlier_trials(spec.path) == [trials[0], successor, trials[2]]
     assert status_of(spec.folder(trials[1])) == "went on as another"
 
 

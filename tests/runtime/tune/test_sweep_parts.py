@@ -125,8 +125,8 @@ def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
     spec: SweepSpec,
 ) -> None:
     leave(spec, of(0.5), {10: 0.5, 20: 0.9})
-    heir = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
-    log = MetricsLog(heir.metrics)
+    successor = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
+    log = MetricsLog(successor.metrics)
     log.append(20, {METRIC: 0.9}, exploited_from="donor")
     assert [one.best_value for one in records(spec)] == [0.9, None]
     log.append(30, {METRIC: 0.6})
@@ -138,7 +138,7 @@ def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
     ]
     assert found[1].values == [(30, 0.6), (40, 0.7)]
     # It is exported at each, as any trial whose own best so far this is.
-    reports = read_reports(heir.metrics)
+    reports = read_reports(successor.metrics)
     assert [
         spec.goal.is_reached_first(reports[:number], reports[number - 1]["step"])
         for number in (3, 4)
@@ -362,7 +362,7 @@ def test_settings_of_a_file_that_the_space_decides_are_reported(tmp_path: Path, 
         update={"space": {**space.space, "seed": Distribution("choice", (1, 2))}}
     )
     config = tmp_path / "config.yaml"
-    for text, told in (
+    for text, messages in (
         (
             "seed: 3\nobjective: {lambda_spml: 0.3, loss: margin_contrastive}\nschedule:\n",
             f"{LAMBDA}, seed are not",
@@ -373,7 +373,7 @@ def test_settings_of_a_file_that_the_space_decides_are_reported(tmp_path: Path, 
         config.write_text(text)
         _report_unused(space, config)
         out = capsys.readouterr().out
-        assert out == (f"of {config}, {told} used: the space decides\n" if told else "")
+        assert out == (f"of {config}, {messages} used: the space decides\n" if messages else "")
 
 
 def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_there_the_sweep() -> (
@@ -420,10 +420,10 @@ def test_a_resumed_sweep_keeps_its_options(tmp_path: Path, capsys) -> None:
     )
     write_record(folder.launch, "launch", {"given": asdict(earlier)})
     assert SweepOptions().or_recorded(folder) == earlier
-    told = (
+    messages = (
         "--budget num_trials=20 --budget num_seeds=4 --workers 2 --tracking-uri http://127.0.0.1:5"
     )
-    assert f"as mine was started before: {told}" in capsys.readouterr().out
+    assert f"as mine was started before: {messages}" in capsys.readouterr().out
     now = SweepOptions(budget=("num_trials = 30",), workers=1).or_recorded(folder)
     assert now == SweepOptions(
         budget=("num_seeds=4", "num_trials = 30"), workers=1, tracking_uri="http://127.0.0.1:5"

@@ -98,7 +98,9 @@ def _frozen_config(source: str) -> RelationEncoderConfig:
     config = RelationEncoderConfig(source=source)
     try:
         settings = read_record(Path(source).expanduser() / SETTINGS, "export settings")
-    except (OSError, RecordError) as error:
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except OSError as error:
         raise ConfigError(
             f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported"
         ) from None

@@ -80,7 +80,9 @@ def load_relation_model(folder: str | Path) -> RelationModel:
             f"--model {folder}: {SETTINGS} lacks {error}; want an export of this version of "
             "relation_finetune"
         ) from None
-    except (RecordError, OSError, ValueError, TypeError, ConfigError) as error:
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except (OSError, ValueError, TypeError, ConfigError) as error:
         raise ConfigError(
             f"--model {folder}: is no exported relation model ({error}); want the export/ of a run "
             "of relation_finetune"

@@ -63,7 +63,9 @@ def _read_own(path: Path) -> ProteinSettings:
             and type(settings.max_tokens) is int
             and settings.max_tokens > 2
         )
-    except (RecordError, OSError, ValueError, LookupError, TypeError) as error:
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
     if not is_valid or content.get("is_normalized", False) is not False:
         raise ConfigError(

@@ -58,7 +58,7 @@ def merged_slowly(files):
     return [place_by_pmid[pmid] for pmid in sorted(place_by_pmid)]
 
 
-def test_a_part_holds_the_articles_of_its_file_and_the_report_tells_the_rest(tmp_path, parts):
+def test_a_part_holds_the_articles_of_its_file_and_the_report_states_the_rest(tmp_path, parts):
     texts = [citation(5, title="[Five]."), citation(None), citation(3, mesh="<MeshHeading/>")]
     path = write_medline(
         tmp_path / "x.xml.gz", *texts, others="<PubmedBookArticle/>" + deletion(8, 7)

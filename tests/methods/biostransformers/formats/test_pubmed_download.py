@@ -35,8 +35,8 @@ class Mirror(ThreadingHTTPServer):
         self.content[""] = "\n".join([head, *reversed(rows), "</pre></body></html>"]).encode()
         self.url = f"http://127.0.0.1:{self.server_port}/pubmed/baseline"
 
-    def asked_for(self, name):
-        return [asked_range for asked, asked_range in self.requests if asked == name]
+    def requests_for(self, name):
+        return [requests_range for requested, requests_range in self.requests if requested == name]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -45,8 +45,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):  # noqa: N802
         mirror, name = self.server, self.path.removeprefix("/pubmed/baseline/")
-        asked_range = self.headers.get("Range")
-        mirror.requests.append((name, asked_range))
+        requests_range = self.headers.get("Range")
+        mirror.requests.append((name, requests_range))
         faults = mirror.faults.get(name, [])
         fault = faults.pop(0) if faults else None
         if isinstance(fault, tuple):
@@ -56,8 +56,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(404, {}, b"")
         content = fault if isinstance(fault, bytes) else mirror.content[name]
         start, status, headers = 0, 200, {}
-        if asked_range and mirror.has_ranges:
-            start, status = int(asked_range.removeprefix("bytes=").removesuffix("-")), 206
+        if requests_range and mirror.has_ranges:
+            start, status = int(requests_range.removeprefix("bytes=").removesuffix("-")), 206
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             if start >= len(content):
                 return self._answer(416, {"Content-Range": f"bytes */{len(content)}"}, b"")
@@ -98,12 +98,12 @@ def fetch(mirror, folder, **options):
 
 
 def test_all_files_come_in_order_of_name_with_their_md5_beside_and_nothing_else(mirror, tmp_path):
-    told = []
-    paths = fetch(mirror, tmp_path / "new" / "folder", progress=lambda *what: told.append(what))
+    messages = []
+    paths = fetch(mirror, tmp_path / "new" / "folder", progress=lambda *what: messages.append(what))
     assert [path.name for path in paths] == list(CONTENT)
     assert all(path.read_bytes() == CONTENT[path.name] for path in paths)
     assert {path.name for path in paths[0].parent.iterdir()} == set(mirror.content) - {""}
-    assert told == [(name, number, 4) for number, name in enumerate(CONTENT, start=1)]
+    assert messages == [(name, number, 4) for number, name in enumerate(CONTENT, start=1)]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(mirror, tmp_path, has_
         if has_ranges
         else [None, "bytes=100000-", "bytes=150000-"]
     )
-    assert mirror.asked_for(FIRST) == expected
+    assert mirror.requests_for(FIRST) == expected
     assert naps == [1.0, 2.0]
 
 
@@ -155,7 +155,7 @@ def test_a_call_goes_on_where_an_earlier_one_stopped(mirror, tmp_path, has_range
     (tmp_path / f"{FIRST}.part").write_bytes(CONTENT[FIRST][:200_000])
     (path,) = fetch(mirror, tmp_path, limit=1)
     assert path.read_bytes() == CONTENT[FIRST]
-    assert mirror.asked_for(FIRST) == ["bytes=200000-"]
+    assert mirror.requests_for(FIRST) == ["bytes=200000-"]
     assert not (tmp_path / f"{FIRST}.part").exists()
 
 
@@ -172,7 +172,7 @@ def test_a_wrong_md5_is_tried_once_more_from_scratch(mirror, tmp_path):
     mirror.faults[FIRST] = [b"damaged on the way"]
     (path,) = fetch(mirror, tmp_path, limit=1)
     assert path.read_bytes() == CONTENT[FIRST]
-    assert mirror.asked_for(FIRST) == [None, None]
+    assert mirror.requests_for(FIRST) == [None, None]
 
 
 def test_an_md5_that_is_wrong_twice_is_an_error_and_leaves_no_file(mirror, tmp_path):
@@ -199,7 +199,7 @@ def test_an_md5_file_that_is_none_is_shown(mirror, tmp_path, content):
 
 
 @pytest.mark.parametrize("name", ["", f"{FIRST}.md5", FIRST])
-def test_a_busy_server_is_asked_again_after_growing_waits(mirror, tmp_path, name):
+def test_a_busy_server_is_requested_again_after_growing_waits(mirror, tmp_path, name):
     mirror.faults[name] = [(503, {}), (429, {"Retry-After": "7"})]
     naps = Naps()
     assert fetch(mirror, tmp_path, limit=1, sleep=naps)[0].read_bytes() == CONTENT[FIRST]
@@ -211,7 +211,7 @@ def test_a_server_that_stays_busy_is_given_up_after_so_many_tries(mirror, tmp_pa
     naps = Naps()
     with pytest.raises(DataError, match=rf"{FIRST}: failed 4 times, the last time with: HTTP 503"):
         fetch(mirror, tmp_path, limit=1, sleep=naps, num_tries=4)
-    assert (len(mirror.asked_for(FIRST)), naps) == (4, [1.0, 2.0, 4.0])
+    assert (len(mirror.requests_for(FIRST)), naps) == (4, [1.0, 2.0, 4.0])
 
 
 def test_a_wait_is_never_longer_than_two_minutes(mirror, tmp_path):
@@ -228,19 +228,19 @@ def test_what_was_fetched_before_a_server_went_away_is_kept(mirror, tmp_path):
     assert (tmp_path / f"{SECOND}.part").stat().st_size == 100_000
     mirror.requests.clear()
     fetch(mirror, tmp_path, limit=2)
-    assert (mirror.asked_for(FIRST), mirror.asked_for(SECOND)) == ([], ["bytes=100000-"])
+    assert (mirror.requests_for(FIRST), mirror.requests_for(SECOND)) == ([], ["bytes=100000-"])
 
 
-def test_an_index_that_was_cut_is_asked_for_again(mirror, tmp_path):
+def test_an_index_that_was_cut_is_requested_again(mirror, tmp_path):
     mirror.faults[""] = [300]
     assert len(fetch(mirror, tmp_path)) == 4
 
 
-def test_a_file_that_is_not_there_is_not_asked_for_again(mirror, tmp_path):
+def test_a_file_that_is_not_there_is_not_requested_again(mirror, tmp_path):
     del mirror.content[SECOND]
     with pytest.raises(DataError, match=rf"{SECOND}: the server answers 404"):
         fetch(mirror, tmp_path)
-    assert mirror.asked_for(SECOND) == [None]
+    assert mirror.requests_for(SECOND) == [None]
 
 
 def test_links_out_of_the_folder_are_not_followed(mirror, tmp_path):

@@ -24,8 +24,8 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     run.open("biostransformers", config, store, system.data_digest, ())
     model = str(system.export(run.export, {}))
     record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
-    asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
-    (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in asked}))
+    queries = [*tiny_articles.pmid_N[:40].tolist(), 5000]
+    (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in queries}))
     (result,) = evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path)
     assert result.cuts == {}
     (short,) = evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=3)

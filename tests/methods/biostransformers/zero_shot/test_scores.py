@@ -114,11 +114,11 @@ def test_documents_without_a_word_are_refused(scores):
 @pytest.mark.parametrize("scorer", [tfidf_scores, bm25_scores, encoder_scorer(letters)])
 def test_micro_is_the_r_precision_of_the_loop(scorer, block_rows):
     gold = [(0, 2), (1, 3, 4), (5,), ()]
-    asked = task(gold, [*QUERIES, "blood cell"])
+    query_rows = task(gold, [*QUERIES, "blood cell"])
     result = evaluate_task(
-        asked, {"one": scorer}, np.random.default_rng(0), block_rows=block_rows
+        query_rows, {"one": scorer}, np.random.default_rng(0), block_rows=block_rows
     ).scorers[0]
-    score = scorer(asked.queries, asked.documents).block(0, 4).numpy()
+    score = scorer(query_rows.queries, query_rows.documents).block(0, 4).numpy()
     shares = oracles.r_precision(score, gold)[:3]
     assert result.macro.value == pytest.approx(sum(shares) / 3)
     assert result.micro.value == pytest.approx(
@@ -138,9 +138,9 @@ def test_a_constant_encoder_finds_the_first_documents():
 
 @pytest.mark.parametrize("num_gold", [1, 30])
 def test_a_random_encoder_is_at_chance(num_gold):
-    asked = numbered(300, num_gold)
+    query_rows = numbered(300, num_gold)
     result = evaluate_task(
-        asked, {"random": encoder_scorer(random_encoder)}, np.random.default_rng(1)
+        query_rows, {"random": encoder_scorer(random_encoder)}, np.random.default_rng(1)
     )
     assert result.chance == pytest.approx((num_gold / 300, num_gold / 300))
     assert abs(result.scorers[0].micro.value - result.chance.micro) < 4 * math.sqrt(
@@ -149,34 +149,36 @@ def test_a_random_encoder_is_at_chance(num_gold):
 
 
 def test_chance_is_the_mean_over_all_orders_of_the_documents():
-    asked = task(gold=[(0,), (1, 2, 3), ()])
+    query_rows = task(gold=[(0,), (1, 2, 3), ()])
     rng, micro, macro = np.random.default_rng(0), [], []
     for _ in range(4000):
         order = rng.random((3, 6))
         scores = Scores(lambda first, end, order=order: torch.from_numpy(order[first:end]), 3, 6)
-        hits = asked.count_hits(scores, 1024)
+        hits = query_rows.count_hits(scores, 1024)
         micro.append(hits.hits_U.sum() / hits.total_U.sum())
         macro.append((hits.hits_U / hits.total_U).mean())
-    assert asked.chance() == pytest.approx((np.mean(micro), np.mean(macro)), abs=0.01)
+    assert query_rows.chance() == pytest.approx((np.mean(micro), np.mean(macro)), abs=0.01)
 
 
-def test_systems_that_differ_are_told_apart_and_equal_ones_are_not():
-    asked = numbered(200, 2)
-    row_by_text = {text: row for row, text in enumerate(asked.documents)}
+def test_systems_that_differ_are_distinguished_and_equal_ones_are_not():
+    query_rows = numbered(200, 2)
+    row_by_text = {text: row for row, text in enumerate(query_rows.documents)}
 
     def knowing(texts):
         """Queries lie where their gold lies."""
         vectors = torch.zeros(len(texts), 200)
         for row, text in enumerate(texts):
             gold = (
-                [row_by_text[text]] if text in row_by_text else asked.indices[2 * row : 2 * row + 2]
+                [row_by_text[text]]
+                if text in row_by_text
+                else query_rows.indices[2 * row : 2 * row + 2]
             )
             vectors[row, gold] = 1.0
         return vectors
 
     blind = encoder_scorer(random_encoder)
     scorers = {"blind": blind, "knowing": encoder_scorer(knowing), "blind again": blind}
-    first, knowing, again = evaluate_task(asked, scorers, np.random.default_rng(0)).scorers
+    first, knowing, again = evaluate_task(query_rows, scorers, np.random.default_rng(0)).scorers
     assert (first.micro_test, first.macro_test) == (None, None)
     assert knowing.micro.value == knowing.macro.value == 1.0
     assert knowing.micro_test.difference == pytest.approx(1 - first.micro.value)
@@ -208,7 +210,7 @@ def test_yes_is_said_of_the_best_pairs(block_rows):
     score = torch.full((7, 7), 99.0, dtype=torch.float64)  # pairs with others' texts do not count
     score.fill_diagonal_(0)
     score.diagonal().copy_(torch.tensor([0.9, 0.1, 0.5, 0.5, 0.5, 0.2, 0.7]))
-    asked = pairs(
+    query_rows = pairs(
         [True, True, False, True, True, False, False]
     )  # said of 0, 6, 2, 3: ties by index
     scorer = {
@@ -216,12 +218,12 @@ def test_yes_is_said_of_the_best_pairs(block_rows):
             lambda first, end: score[first:end].clone(), 7, 7
         )
     }
-    result = evaluate_task(asked, scorer, np.random.default_rng(0), block_rows=block_rows).scorers[
-        0
-    ]
+    result = evaluate_task(
+        query_rows, scorer, np.random.default_rng(0), block_rows=block_rows
+    ).scorers[0]
     assert result.micro.value == pytest.approx(2 * 2 / (4 + 4))
     assert (result.macro, result.macro_test) == (None, None)
-    assert asked.chance() == (4 / 7, None)
+    assert query_rows.chance() == (4 / 7, None)
 
 
 def test_tasks_that_ask_nothing_are_refused():
@@ -246,9 +248,9 @@ def test_embeddings_that_are_not_finite_are_refused():
 def test_the_report_is_plain_json_and_a_table_a_task():
     results = [
         evaluate_task(
-            asked, {"letters": encoder_scorer(letters)} | BASELINES, np.random.default_rng(0)
+            query_rows, {"letters": encoder_scorer(letters)} | BASELINES, np.random.default_rng(0)
         )
-        for asked in (task(), task(dataset="my own"))
+        for query_rows in (task(), task(dataset="my own"))
     ]
     results.append(
         evaluate_task(

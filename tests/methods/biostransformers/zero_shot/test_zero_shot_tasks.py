@@ -139,7 +139,7 @@ def test_every_protocol_of_pubmedqa_says_that_its_articles_may_have_been_trained
         )
 
 
-def test_a_task_is_asked_for_by_its_name_or_its_data_set():
+def test_a_task_is_requested_by_its_name_or_its_data_set():
     assert task_names(DATA_SETS) == list(TASK_NAMES)
     assert task_names(["bioasq-snippets", "hoc"]) == [*DATA_SETS["hoc"].tasks, "bioasq-snippets"]
     with pytest.raises(ConfigError, match="'hocus' is no task; want some of hoc, "):
@@ -160,7 +160,7 @@ def hoc_folder(folder):
     return folder
 
 
-def test_tasks_of_the_hallmarks_are_asked_over_a_list_as_well(tmp_path):
+def test_tasks_of_the_hallmarks_are_requested_over_a_list_as_well(tmp_path):
     (tmp_path / "test.txt").write_text("7\n\n7\r\n")
     tasks = read_tasks(["hoc-10", "hoc-37"], hoc_folder(tmp_path), hoc_pmids=tmp_path / "test.txt")
     assert [task.name for task in tasks] == ["hoc-10", "hoc-37", "hoc-10-listed", "hoc-37-listed"]

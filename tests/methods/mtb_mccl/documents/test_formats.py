@@ -126,7 +126,7 @@ def test_docreds_tokens_are_joined_by_blanks_and_vertices_are_ids(tmp_path):
     assert one.relations == (("P17", "1", "0"),)
 
 
-def test_lines_of_pubtator_are_told_apart_and_named_where_they_are_bad(tmp_path):
+def test_lines_of_pubtator_are_distinguished_and_named_where_they_are_bad(tmp_path):
     content = (
         "1|t|Über BRAF\n1|a|x\n1\t5\t9\tBRAF\tGene\t1\n"
         "1\t0\t4\tBRAF\tGene\t1\n1\t5\t99\tBRAF\tGene\t1\n"

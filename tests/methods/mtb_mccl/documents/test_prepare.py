@@ -263,7 +263,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
     assert "--test" in str(result.exception)
 
 
-def test_the_embedded_corpus_tells_its_relations_in_words_and_its_pairs_recur(tmp_path):
+def test_the_embedded_corpus_states_its_relations_in_words_and_its_pairs_recur(tmp_path):
     store = SIMULATED_DOCUMENTS.prepare(tmp_path)
     counts, facts = store.manifest["counts"], {}
     assert [counts[f"{split}_documents"] for split in ("train", "dev", "test")] == [1000, 100, 150]

@@ -91,7 +91,7 @@ def test_what_is_above_na_is_predicted_and_never_na():
     assert not found.all(1).any()
 
 
-def test_at_most_so_many_labels_are_kept_where_that_is_asked_for():
+def test_at_most_so_many_labels_are_kept_where_that_is_requested():
     logits = torch.tensor([[0.0, 4.0, 3.0, 2.0, 1.0], [5.0, 1.0, 6.0, 1.0, 1.0]])
     kept = above_threshold(logits, na_index=0, max_labels=2)
     assert kept.tolist() == [[False, True, True, False, False], [False, False, True, False, False]]

@@ -40,18 +40,18 @@ def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> GoldPa
 def test_the_nearest_labeled_pairs_of_each_class_decide_together_with_its_bias(
     is_multi_label, k, weight
 ):
-    reference, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
+    reference, queries = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
     head = RelationHead(RelationObjectiveConfig(), num_classes=4, width=6)
     with torch.no_grad():
         head.bias_C.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
     classifier = Classifier(head, reference, is_multi_label)
     with torch.no_grad():
         score_PC = classifier.scores(
-            asked.pairs.embedding_PD,
+            queries.pairs.embedding_PD,
             (KnnSettings(1, 2.0), KnnSettings(k, weight), KnnSettings(7, 0.0)),
         )[KnnSettings(k, weight)]
     predicted_PC = classifier.predicted(score_PC)
-    for place, query in enumerate(asked.pairs.embedding_PD):
+    for place, query in enumerate(queries.pairs.embedding_PD):
         cosines = torch.nn.functional.cosine_similarity(query[None], reference.pairs.embedding_PD)
         scores = []
         for label in range(4):
@@ -75,13 +75,13 @@ def test_the_nearest_labeled_pairs_of_each_class_decide_together_with_its_bias(
 
 
 def test_workers_that_have_a_part_of_the_reference_set_each_decide_as_one_that_has_all_of_it():
-    reference, asked, rules = (
+    reference, queries, rules = (
         known(41, 4, 0),
         known(15, 4, 1),
         (KnnSettings(1, 0.0), KnnSettings(5, 0.0)),
     )
     whole = Classifier(None, reference, is_multi_label=False).scores(
-        asked.pairs.embedding_PD, rules
+        queries.pairs.embedding_PD, rules
     )
     parts = [
         slice(None, None, 2),
@@ -93,7 +93,7 @@ def test_workers_that_have_a_part_of_the_reference_set_each_decide_as_one_that_h
         place = parts[collective.rank]
         pairs = EmbeddedPairs(*(array[place] for array in reference.pairs))
         own = Classifier(None, GoldPairs(pairs, reference.label_PC[place]), False, collective)
-        return own.scores(asked.pairs.embedding_PD, rules)
+        return own.scores(queries.pairs.embedding_PD, rules)
 
     for found in in_threads(len(parts), scores):
         assert list(found) == list(whole)
@@ -103,7 +103,7 @@ def test_workers_that_have_a_part_of_the_reference_set_each_decide_as_one_that_h
 
 def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_are_better_without():
     reference = GoldPairs(EmbeddedPairs(torch.eye(3), *[np.arange(3)] * 3), np.eye(3, dtype=bool))
-    asked = GoldPairs(
+    queries = GoldPairs(
         EmbeddedPairs(torch.eye(3), np.zeros(3, int), np.arange(3), np.arange(3) + 1),
         reference.label_PC,
     )
@@ -113,10 +113,10 @@ def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_a
         with torch.no_grad():
             head.bias_C.copy_(torch.tensor([bias, 0.0, 0.0]))
         classifier = Classifier(head, reference, is_multi_label=False)
-        rule, scores = choose_knn_settings(classifier, asked, rules)
+        rule, scores = choose_knn_settings(classifier, queries, rules)
         assert (rule, scores.values["f1"]) == (expected, 1.0)
     classifier = Classifier(None, reference, is_multi_label=False)
-    assert choose_knn_settings(classifier, asked, rules[1:])[0] == KnnSettings(
+    assert choose_knn_settings(classifier, queries, rules[1:])[0] == KnnSettings(
         1, 0.0
     )  # there are none to leave out
 
@@ -132,13 +132,13 @@ def test_without_a_rule_or_a_neighbor_nothing_could_be_decided(given):
 def test_a_linear_classifier_decides_alone():
     head = RelationHead(RelationObjectiveConfig(kind="ce"), num_classes=3, width=6)
     classifier = Classifier(head, None, is_multi_label=False)
-    asked = known(9, 3, 1)
+    queries = known(9, 3, 1)
     with torch.no_grad():
         ((rule, score_PC),) = classifier.scores(
-            asked.pairs.embedding_PD, (KnnSettings(1, 0.0), KnnSettings(3, 1.0))
+            queries.pairs.embedding_PD, (KnnSettings(1, 0.0), KnnSettings(3, 1.0))
         ).items()
         assert rule == LINEAR
-        torch.testing.assert_close(score_PC, head.classifier(asked.pairs.embedding_PD))
+        torch.testing.assert_close(score_PC, head.classifier(queries.pairs.embedding_PD))
     assert (
         classifier.predicted(score_PC).argmax(1)
         == score_PC.argmax(1).numpy() * (score_PC.argmax(1).numpy() > 0)
@@ -146,30 +146,30 @@ def test_a_linear_classifier_decides_alone():
 
 
 def test_perfect_predictions_score_one_and_none_score_zero():
-    asked = known(30, 4, 2)
-    gold_PC = asked.label_PC.copy()
-    assert score_predictions(asked, gold_PC).values["f1"] == 1.0
-    assert score_predictions(asked, np.zeros_like(gold_PC)).values["f1"] == 0.0
+    queries = known(30, 4, 2)
+    gold_PC = queries.label_PC.copy()
+    assert score_predictions(queries, gold_PC).values["f1"] == 1.0
+    assert score_predictions(queries, np.zeros_like(gold_PC)).values["f1"] == 0.0
 
 
 def test_a_relation_that_is_no_candidate_is_missed():
-    asked = known(30, 4, 2)
+    queries = known(30, 4, 2)
     outside_F4 = np.array(
         [[1, 90, 91, 2], [7, 0, 1, 3]]
     )  # in a document that was asked about, and in one without pairs
-    found = score_predictions(asked._replace(outside_F4=outside_F4), asked.label_PC)
-    num = asked.label_PC[:, 1:].sum()
+    found = score_predictions(queries._replace(outside_F4=outside_F4), queries.label_PC)
+    num = queries.label_PC[:, 1:].sum()
     assert found.values["recall"] == pytest.approx(num / (num + 2))
     assert found.values["precision"] == 1.0
-    assert len(found.count_UR4) == len(np.unique([*asked.pairs.row_P, 7]))
+    assert len(found.count_UR4) == len(np.unique([*queries.pairs.row_P, 7]))
 
 
-def test_with_several_relations_and_no_pair_without_any_nothing_tells_how_near_is_near_enough():
-    reference, asked = known(40, 4, 0, 2), known(15, 4, 1, 2)
+def test_with_several_relations_and_no_pair_without_any_nothing_states_how_near_is_near_enough():
+    reference, queries = known(40, 4, 0, 2), known(15, 4, 1, 2)
     reference.label_PC[:, 0] = False
     with pytest.raises(
         ConfigError, match="no labeled training pair is without a relation.*data.label_fraction"
     ):
         choose_knn_settings(
-            Classifier(None, reference, is_multi_label=True), asked, [KnnSettings(1, 0.0)]
+            Classifier(None, reference, is_multi_label=True), queries, [KnnSettings(1, 0.0)]
         )

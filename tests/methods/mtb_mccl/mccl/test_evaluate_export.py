@@ -84,7 +84,7 @@ def test_documents_are_read_in_windows_as_long_as_in_training(
     final = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["test"]
     found = evaluate_relations(export, tiny_documents.path, "test").scores.values
     assert {name: round(value, 6) for name, value in found.items()} == {
-        name: round(told["value"], 6) for name, told in final.items()
+        name: round(messages["value"], 6) for name, messages in final.items()
     }
 
 
@@ -175,7 +175,8 @@ def test_coarse_training_has_two_classes_and_knn_all_relations(
     assert all((before[name] != weight).any(-1).all() for name, weight in head.named_parameters())
     final = system.final_evaluate(system.model, SingleProcess())
     found = {
-        name: told["f1"] for name, told in final.details["relations"]["trained"]["test"].items()
+        name: messages["f1"]
+        for name, messages in final.details["relations"]["trained"]["test"].items()
     }
     assert len(found) == len(tiny_documents.relation_names) - 1 > 1
     assert min(found.values()) > 0

@@ -51,14 +51,14 @@ def evaluate(*arguments: object):
 
 @pytest.mark.parametrize("l2", L2)
 def test_softmax_predicts_as_scikit_learns_logistic_regression(l2: float) -> None:
-    train, asked = known(90, 4, 0), known(50, 4, 1)
+    train, queries = known(90, 4, 0), known(50, 4, 1)
     with torch.no_grad():
         classifier = softmax_classifier(train, False, l2)
-        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (KnnSettings(1, 0.0),)).values()
+        (score_PC,) = classifier.scores(queries.pairs.embedding_PD, (KnnSettings(1, 0.0),)).values()
     scaler = StandardScaler().fit(train.pairs.embedding_PD)
     theirs = LogisticRegression(C=1 / (l2 * 90), tol=1e-8, max_iter=10_000)
     theirs.fit(scaler.transform(train.pairs.embedding_PD), train.label_PC.argmax(1))
-    expected = theirs.predict_proba(scaler.transform(asked.pairs.embedding_PD))
+    expected = theirs.predict_proba(scaler.transform(queries.pairs.embedding_PD))
     np.testing.assert_allclose(torch.softmax(score_PC, 1), expected, atol=5e-3)
 
 
@@ -66,16 +66,16 @@ def test_softmax_predicts_as_scikit_learns_logistic_regression(l2: float) -> Non
 def test_the_nearest_centroid_decides_and_a_class_without_members_is_never_found(
     is_multi_label: bool,
 ) -> None:
-    train, asked = known(40, 4, 0, 1 + is_multi_label), known(25, 4, 1, 1 + is_multi_label)
+    train, queries = known(40, 4, 0, 1 + is_multi_label), known(25, 4, 1, 1 + is_multi_label)
     train.label_PC[:, 2] = False
     train.label_PC[:, 0] |= ~train.label_PC.any(1)
     classifier = centroid_classifier(train, is_multi_label)
-    score_PC = classifier.scores(asked.pairs.embedding_PD, (KnnSettings(1, 0.0),))[
+    score_PC = classifier.scores(queries.pairs.embedding_PD, (KnnSettings(1, 0.0),))[
         KnnSettings(1, 0.0)
     ]
     unit_PD = torch.nn.functional.normalize(train.pairs.embedding_PD, dim=1).numpy()
     for query, scores, found in zip(
-        asked.pairs.embedding_PD.numpy(), score_PC, classifier.predicted(score_PC), strict=True
+        queries.pairs.embedding_PD.numpy(), score_PC, classifier.predicted(score_PC), strict=True
     ):
         expected = []
         for label in range(4):

@@ -75,7 +75,7 @@ def test_relations_of_types_that_training_never_relates_are_there_to_be_missed(t
     assert not len(LabeledPairs(store, "dev", 0.5, seed=0).outside_F4)
 
 
-def test_training_that_is_coarse_is_told_only_whether_a_pair_has_a_relation(tiny_documents):
+def test_training_that_is_coarse_learns_only_whether_a_pair_has_a_relation(tiny_documents):
     reader = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
     labeled, plan = (
         LabeledPairs(tiny_documents, "train", 1.0, seed=0),

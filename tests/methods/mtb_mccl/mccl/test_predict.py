@@ -54,14 +54,14 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
         )
     )
     model = load_relation_model(trained)
-    asked = model.frozen.embed_gold(LabeledPairs(tiny_documents, "test", 1.0, seed=0))
-    predicted_PC = predict_classes(model.classifier, model.knn_settings, asked.pairs.embedding_PD)
+    queries = model.frozen.embed_gold(LabeledPairs(tiny_documents, "test", 1.0, seed=0))
+    predicted_PC = predict_classes(model.classifier, model.knn_settings, queries.pairs.embedding_PD)
     expected = set()
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):
-        row = int(asked.pairs.row_P[pair])
+        row = int(queries.pairs.row_P[pair])
         keys = tiny_documents.keys(row)
         # The entity that is mentioned first comes first, and its key is "its type:its id".
-        entities = sorted(int(end_P[pair]) for end_P in asked.pairs[2:])
+        entities = sorted(int(end_P[pair]) for end_P in queries.pairs[2:])
         ids = [
             tiny_documents.entity_keys[int(keys[entity])].as_py().split(":", 1)[1]
             for entity in entities
@@ -142,7 +142,7 @@ def test_ids_are_those_of_the_input_whatever_its_format(trained, tiny_documents,
             assert ((one.document, entity_id) in mentioned) == (kind == "Gene")
 
 
-def test_pairs_of_types_that_training_never_related_are_not_asked(
+def test_pairs_of_types_that_training_never_related_are_not_requested(
     trained, tiny_documents, tmp_path
 ) -> None:
     model = load_relation_model(trained)

@@ -186,7 +186,7 @@ def test_a_documents_value_is_how_a_little_more_of_it_moves_the_score(name: str)
         )
 
 
-def test_a_better_run_is_told_from_a_worse_one_in_pairs_of_documents() -> None:
+def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_documents() -> None:
     better, gold, in_train = problem(share=0.9)
     worse = [row for row in better if row not in set(gold) or hash(row) % 3]
     one, two = (scored(predicted, gold, in_train).unit_scores() for predicted in (better, worse))

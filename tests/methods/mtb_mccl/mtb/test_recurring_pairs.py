@@ -177,7 +177,7 @@ def plan(store: DocumentStore, **changes) -> DocumentPairPlan:
     )
 
 
-def test_each_couple_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_an_epoch(
+def test_each_pair_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_an_epoch(
     tiny_documents,
 ):
     own = plan(tiny_documents)
@@ -265,9 +265,9 @@ def test_pairs_have_one_order_in_all_documents(tiny_documents):
 
 def test_query_documents_are_not_searched(tiny_documents):
     pairs = recurring_pairs(tiny_documents, EntityPairConfig(min_documents=2))
-    asked = pair_queries(pairs, np.arange(len(pairs)), seed=0)
+    query_rows = pair_queries(pairs, np.arange(len(pairs)), seed=0)
     shared = documents_by_pair(tiny_documents)
-    assert len(asked.row_Q) > 3
-    for row, keys in zip(asked.row_Q.tolist(), asked.key_Q2.tolist(), strict=True):
+    assert len(query_rows.row_Q) > 3
+    for row, keys in zip(query_rows.row_Q.tolist(), query_rows.key_Q2.tolist(), strict=True):
         assert row in shared[tuple(keys)]
-        assert set(shared[tuple(keys)]) & set(asked.row_S.tolist()) - {row}
+        assert set(shared[tuple(keys)]) & set(query_rows.row_S.tolist()) - {row}

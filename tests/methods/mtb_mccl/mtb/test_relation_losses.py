@@ -107,8 +107,8 @@ def test_the_half_of_both_means_is_a_balanced_binary_cross_entropy():
     pair, entity_pair, kind = problem()
     positive, negative = pair_equality(pair, entity_pair, kind, type_filter=False)
     is_same = (entity_pair[:, None] == entity_pair) & (entity_pair >= 0)
-    asked = ~torch.eye(NUM, dtype=torch.bool)
-    target, score = is_same[asked].double(), (pair @ pair.T)[asked]
+    queries = ~torch.eye(NUM, dtype=torch.bool)
+    target, score = is_same[queries].double(), (pair @ pair.T)[queries]
     weight = torch.where(target > 0, 0.5 / target.sum(), 0.5 / (1 - target).sum())
     expected = F.binary_cross_entropy_with_logits(score, target, weight=weight, reduction="sum")
     assert ((positive.mean() + negative.mean()) / 2).item() == pytest.approx(

@@ -72,7 +72,7 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
 
 
 @pytest.mark.parametrize("excludes_positives", [False, True])
-def test_the_own_twin_is_told_from_those_of_the_other_pairs(
+def test_the_own_twin_is_distinguished_from_those_of_the_other_pairs(
     excludes_positives, tiny_documents
 ) -> None:
     parts = {"objective.relation_weight": 0.0, "objective.mlm_weight": 0.0}
@@ -131,7 +131,7 @@ def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
         assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
 
 
-def test_half_a_couple_is_refused() -> None:
+def test_half_a_pair_is_refused() -> None:
     with pytest.raises(
         ConfigError,
         match="plan.global_batch_rows: got 11, want a whole number >= 2, a multiple of 2",

@@ -149,16 +149,16 @@ def test_a_cut_encoder_gives_the_states_of_that_layer_and_is_saved_as_what_it_is
         build_character_bert(str(converted), seed=0, num_layers_kept=4)
 
 
-def test_dropout_is_the_checkpoints_own_or_what_is_asked_for(converted):
+def test_dropout_is_the_checkpoints_own_or_what_is_requested(converted):
     batch = sentences([0, 1, 4])
-    for asked, wanted in ((None, {0.1, 0.2}), (0.0, {0.0}), (0.5, {0.5})):
-        encoder = build_character_bert(str(converted), seed=0, dropout=asked)
+    for queries, wanted in ((None, {0.1, 0.2}), (0.0, {0.0}), (0.5, {0.5})):
+        encoder = build_character_bert(str(converted), seed=0, dropout=queries)
         encoder.read_words(WORDS)
         shares = {module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)}
         shares |= {layer.attention.self.dropout.p for layer in encoder.model.encoder.layer}
         assert shares == wanted
         with torch.no_grad():
-            assert torch.equal(encoder(*batch), encoder(*batch)) == (asked == 0.0)
+            assert torch.equal(encoder(*batch), encoder(*batch)) == (queries == 0.0)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,9 @@ def test_damaged_files_and_places_that_are_not_there_are_refused(converted, tmp_
         is_character_bert(str(converted))
 
 
-def test_a_character_bert_is_told_by_its_settings_or_the_names_of_its_weights(converted, tmp_path):
+def test_a_character_bert_is_reported_by_its_settings_or_the_names_of_its_weights(
+    converted, tmp_path
+):
     assert is_character_bert(str(converted))
     assert not is_character_bert("scratch")
     assert not is_character_bert(save_tiny(tmp_path / "bert"))

@@ -123,7 +123,7 @@ def test_links_beyond_canes_texts_are_refused(tmp_path: Path, link: str) -> None
         prepare_linked_texts(tmp_path / "store", cane, ALL)
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.txt: does not exist"):
         prepare_linked_texts(tmp_path / "store", Cane(tmp_path), ALL)
 

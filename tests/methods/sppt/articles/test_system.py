@@ -33,7 +33,7 @@ class OneOfTwo(SingleProcess):
         return tensor
 
 
-def test_samples_of_test_graphs_are_asked_as_the_command_for_other_models_asks_them(
+def test_samples_of_test_graphs_are_requested_as_the_command_for_other_models_asks_them(
     tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
     system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
@@ -85,7 +85,7 @@ def test_without_test_graphs_there_are_no_samples(tiny_citations: LinkedTextStor
     assert "samples" not in system.final_evaluate(system.model, SingleProcess()).scores["trained"]
 
 
-def test_a_test_graph_that_is_no_larger_than_a_sample_is_told_before_training(
+def test_a_test_graph_that_is_no_larger_than_a_sample_is_reported_before_training(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nodes.tsv").write_text(

@@ -68,7 +68,7 @@ def write_lmdb(path: Path, pickles: list[bytes], *, is_folder: bool = True) -> N
             change.put(str(number).encode(), content)
 
 
-def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
+def test_a_damaged_zip_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "splits.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("sequences.fasta", "sampled.fasta", "mask.fasta"):
@@ -81,17 +81,19 @@ def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "labels, told",
+    "labels, message",
     [
         (">\nHEC\n", "record 1 has no header"),
         (">a SET=test\nHEC\n>a SET=test\nHEC\n", "'a SET=test' is there twice"),
     ],
 )
-def test_headers_of_flip_that_are_none_are_told(tmp_path: Path, labels: str, told: str) -> None:
+def test_headers_of_flip_that_are_none_are_reported(
+    tmp_path: Path, labels: str, message: str
+) -> None:
     (tmp_path / "sequences.fasta").write_text(">a\nACD\n")
     (tmp_path / "mask.fasta").write_text(">a\n111\n")
     (tmp_path / "sampled.fasta").write_text(labels)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         list(read_task_files("secondary_structure", tmp_path).examples)
 
 
@@ -100,7 +102,8 @@ def test_labels_that_flip_does_not_have_are_set_aside(tmp_path: Path) -> None:
     (tmp_path / "sequences.fasta").write_text("".join(f">{key}\nACD\n" for key in "abcd"))
     (tmp_path / "mask.fasta").write_text("".join(f">{key}\n111\n" for key in "abcd"))
     (tmp_path / "sampled.fasta").write_text(
-        "".join(f">{key} {told}\nHEC\n" for key, told in splits.items()) + ">d SET=train\nHXC\n"
+        "".join(f">{key} {message}\nHEC\n" for key, message in splits.items())
+        + ">d SET=train\nHXC\n"
     )
     files, examples = read_task_files("secondary_structure", tmp_path)
     store = prepare_task(
@@ -121,7 +124,7 @@ def test_classes_of_scop_need_not_be_numbers(tmp_path: Path) -> None:
     assert splits == ["train", "test", "dev"]
 
 
-def test_an_empty_file_is_told(tmp_path: Path) -> None:
+def test_an_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "stability.csv").write_text("")
     with pytest.raises(DataError, match="stability.csv: is empty"):
         read_task_files("stability", tmp_path / "stability.csv")
@@ -257,7 +260,7 @@ def test_bad_rows_are_refused_with_their_place(
 
 
 @pytest.mark.parametrize(
-    ("name", "record", "told"),
+    ("name", "record", "message"),
     [
         ("stability", {"primary": "ACD", "stability_score": None}, "record 2: cannot be read"),
         ("stability", {"primary": "ACD", "stability_score": []}, "record 2: cannot be read"),
@@ -275,8 +278,8 @@ def test_bad_rows_are_refused_with_their_place(
         ("remote_homology", {"fold_label": 1}, "record 2: cannot be read"),
     ],
 )
-def test_records_that_are_none_are_told_with_their_number(
-    tmp_path: Path, name: str, record: dict[str, object], told: str
+def test_records_that_are_none_are_reported_with_their_number(
+    tmp_path: Path, name: str, record: dict[str, object], message: str
 ) -> None:
     good = {"primary": "ACD", "stability_score": [1.0], "ss3": [0, 1, 2], "fold_label": 1}
     rows = {
@@ -286,21 +289,21 @@ def test_records_that_are_none_are_told_with_their_number(
         "test_fold_holdout": [good],
         "cb513": [good],
     }
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         prepared(tmp_path, name, write_tape(tmp_path, name, rows))
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("sequence,target,set\nACD,x,train\n", "line 2: cannot be read .could not convert"),
         ("sequence,target,set\nACD,1\n", "line 2: .*2 columns, want 3"),
         ("sequence,target,set\nACD,1,valid\n", "line 2: cannot be read .set is 'valid'"),
     ],
 )
-def test_lines_that_are_none_are_told(tmp_path: Path, content: str, told: str) -> None:
+def test_lines_that_are_none_are_reported(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "split.csv").write_text(content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         prepared(tmp_path, "stability", tmp_path / "split.csv")
 
 
@@ -317,7 +320,7 @@ def test_a_task_of_one_class_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path, "remote_homology", tmp_path / "domains.fa")
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist, want the files of acl_arc"):
         read_task_files("acl_arc", tmp_path / "nowhere")
     with pytest.raises(

@@ -98,7 +98,7 @@ def test_scores_of_a_token_do_not_depend_on_padding() -> None:
     torch.testing.assert_close(head(padded, mask)[:, :6], alone)
 
 
-def test_the_weights_of_the_best_evaluation_are_those_that_are_judged(tiny_task: Store) -> None:
+def test_the_weights_of_the_best_evaluation_are_those_that_are_scored(tiny_task: Store) -> None:
     config = tiny_config(NAME)
     model = METHODS[NAME].build(config, tiny_task.path).model
     best = {name: weight.detach().clone() for name, weight in model.named_parameters()}
@@ -127,7 +127,7 @@ def numbers_of(folder: Path, test_sign: float) -> Store:
     return prepare_task(folder / "signed", "stability", *read_task_files("stability", folder))
 
 
-def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(
+def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_scored(
     tmp_path: Path,
 ) -> None:
     found = []
@@ -163,7 +163,7 @@ def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(
     assert upright["dev"] == pytest.approx(seen[best]["val/spearman"])
 
 
-def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> None:
+def test_without_an_evaluation_the_last_weights_are_scored(tiny_task: Store) -> None:
     model = METHODS[NAME].build(tiny_config(NAME), tiny_task.path).model
     with torch.no_grad():
         for weight in model.parameters():

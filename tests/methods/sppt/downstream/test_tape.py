@@ -69,7 +69,7 @@ def test_tapes_residues(tmp_path: Path, kind: str) -> None:
     assert store.class_T.tolist() == [2, 1, 0, 0, 0, 2, 1]
 
 
-def test_a_split_in_both_of_tapes_forms_is_asked_about(tmp_path: Path) -> None:
+def test_a_split_in_both_of_tapes_forms_needs_a_choice(tmp_path: Path) -> None:
     row = [{"primary": "ACD", "stability_score": [1.5]}]
     for kind in ("json", "lmdb"):
         write_tape(tmp_path, "stability", {"train": row}, kind)

@@ -139,7 +139,7 @@ def test_neighbors_are_drawn_uniformly():
         assert_uniform(row, neighbors[node])
 
 
-def test_a_node_without_neighbors_is_named_when_a_positive_is_asked_for():
+def test_a_node_without_neighbors_is_named_when_a_positive_is_requested():
     graph, _ = random_graph()
     with pytest.raises(ValueError, match=r"1 of 2 nodes have no neighbor \(the first: 59\)"):
         graph.sample_neighbors([0, 59], 1, np.random.default_rng(0))

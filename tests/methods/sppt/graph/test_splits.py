@@ -38,7 +38,7 @@ def test_no_node_loses_its_last_link_and_each_group_gives_its_share(share, num_e
                 assert held[in_group].sum() >= share * in_group.sum() - 1
 
 
-def test_when_everything_is_asked_for_at_most_one_link_a_node_stays():
+def test_when_everything_is_requested_at_most_one_link_a_node_stays():
     edge, group = random_edges()
     held = split(edge, 80, group, 1.0)
     assert 40 <= (~held).sum() <= 80

@@ -21,7 +21,7 @@ def small(tmp_path_factory):
     return SIMULATED_PROTEINS.prepare(tmp_path_factory.mktemp("corpus"), SMALL)
 
 
-def test_the_corpus_has_the_sizes_that_were_asked_for(small):
+def test_the_corpus_has_the_sizes_that_were_requested(small):
     counts = small.manifest["counts"]
     assert (counts["rows"], counts["groups"]) == (600, 6)
     assert counts["links"] + counts["heldout_links"] == 2400

@@ -184,7 +184,7 @@ def test_embeddings_are_float32_under_autocast(name):
 
 
 @BOTH
-def test_dropout_is_off_by_default_and_on_when_asked_for(name):
+def test_dropout_is_off_by_default_and_on_when_requested(name):
     for dropout in (0.0, 0.3):
         encoder = build_protein_encoder(tiny(name, dropout=dropout), seed=0)
         tokens = tokens_of(encoder, ["MKLAVV"])

@@ -180,8 +180,8 @@ def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling,
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
-        ("[]", "cannot be read"),
+        ("{", "protein.json: damaged, not JSON .* Export the run again"),
+        ("[]", "got no format version, want version 1 of 'export settings'"),
         ('{"pooling": "mean"}', "cannot be read"),
         ('{"pooling": "max", "max_tokens": 20}', "got .*max.*, want pooling cls or mean"),
         ('{"pooling": "mean", "max_tokens": true}', "want .*max_tokens above 2"),

@@ -220,7 +220,7 @@ def test_even_spread_draws_rare_mixtures_as_often_as_frequent_ones() -> None:
         ({"kind": "sphere", "radius": 1e-9}, "too many nodes had no link"),
     ],
 )
-def test_too_few_sentences_are_told(
+def test_too_few_sentences_are_reported(
     store: TopicStore, settings: dict[str, object], wanted: str
 ) -> None:
     with pytest.raises(DataError, match=wanted):

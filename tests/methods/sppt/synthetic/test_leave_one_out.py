@@ -38,7 +38,7 @@ def test_equal_embeddings_tell_nothing() -> None:
     assert leave_one_out(np.ones((60, 4)), label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
 
 
-def test_the_rounding_noise_of_a_collapsed_encoder_tells_nothing() -> None:
+def test_the_rounding_noise_of_a_collapsed_encoder_states_nothing() -> None:
     """Nodes of a class share their noise, as texts of one length do."""
     label_N = np.arange(60) % 3
     noise_ND = np.random.default_rng(0).normal(size=(3, 4))[label_N]

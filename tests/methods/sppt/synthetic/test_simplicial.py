@@ -118,7 +118,7 @@ def test_two_triangles_lie_flat():
 
 
 @pytest.mark.parametrize(
-    "triangles, weights, up_to, told",
+    "triangles, weights, up_to, message",
     [
         ([[0, 1, 1]], [[1, 0, 0]], 0.2, "three different corners"),
         ([[0, 1, 2]], [[0.5, 0, 0]], 0.2, "sum to 1"),
@@ -126,8 +126,8 @@ def test_two_triangles_lie_flat():
         ([[0, 1, 2]], [[1, 0, 0]], 1.3, "below a triangle's height, 1.2247"),
     ],
 )
-def test_what_is_no_surface_is_refused(triangles, weights, up_to, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_no_surface_is_refused(triangles, weights, up_to, message):
+    with pytest.raises(ValueError, match=message):
         geodesic_distances(
             np.array(triangles), np.array([0]), np.array(weights, dtype=float), up_to=up_to
         )
