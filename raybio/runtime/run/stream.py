@@ -199,10 +199,12 @@ def _tables(collate: Collate, bound_K2: np.ndarray, rank: int, world: int) -> It
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
-            # Not ray.data.range, whose read tasks reserve a whole CPU each: none may be free.
-            dataset = ray.data.from_arrow(
-                [pa.table({"bounds": [bound]}) for bound in bounds]
-            ).map_batches(
+            # Not ray.data.range or from_arrow: their tasks reserve a whole CPU each, and training
+            # workers may leave none.
+            blocks = ray.data.from_items(
+                [{"bounds": bound} for bound in bounds], override_num_blocks=len(bounds)
+            )
+            dataset = blocks.map_batches(
                 _CollateBlock(collate, rank, world),
                 batch_size=None,
                 batch_format="pyarrow",

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import DataError
 from raybio.methods import METHODS
 from raybio.methods.sppt.batches import LinkBatch
+from raybio.runtime.cluster.resources import DATA_CPUS_PER_WORKER
 from raybio.runtime.run import stream
 from raybio.runtime.run.stream import _blocks, pack, stream_batches, unpack
 from raybio.store.store import Store
@@ -116,7 +119,20 @@ def test_streamed_shards_equal_those_made_here_and_no_global_batch_depends_on_th
         )
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.fixture
+def busy_cpus(ray_cluster: None) -> Iterator[None]:
+    """Reserve all CPUs but those that training workers leave to Ray Data."""
+    import ray
+
+    group = ray.util.placement_group(
+        [{"CPU": ray.cluster_resources()["CPU"] - DATA_CPUS_PER_WORKER}]
+    )
+    ray.get(group.ready())
+    yield
+    ray.util.remove_placement_group(group)
+
+
+@pytest.mark.usefixtures("busy_cpus")
 def test_ray_data_collates_the_steps_that_training_has_not_reached(tmp_path: Path) -> None:
     steps = stream_batches(
         Counting(tmp_path),
@@ -128,10 +144,12 @@ def test_ray_data_collates_the_steps_that_training_has_not_reached(tmp_path: Pat
         prefetch=4,
     )
     pause = threading.Event()
+    end = time.monotonic() + stream.STALL_SECONDS
     for step, batch in steps:
         assert int(batch.token_T[0]) == step % 256
         while step == 10 and 199 not in collated_elsewhere(tmp_path):
             pause.wait(0.02)
+            assert time.monotonic() < end, "Ray Data collated nothing"
     assert 199 in collated_elsewhere(tmp_path)
 
 
