@@ -46,6 +46,8 @@ def private_home() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
     before = dict(os.environ)
     os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    # Reports of workers are fetched at this interval, and each waits for the one before.
+    os.environ |= {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
     os.environ |= {RAY_STOPS_AT: "1"}  # tests want a few GiB, whatever share of the disk these are
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         os.environ.pop(name, None)
