@@ -297,7 +297,7 @@ def run_relations(arguments: argparse.Namespace) -> str:
         build_relation_encoder(config, seed=0).eval(), config.max_document_tokens
     )
     train, dev, test = (
-        frozen.known(LabeledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
+        frozen.embed_gold(LabeledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
     )
     softmax = [
         (f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2
