@@ -1,8 +1,8 @@
 """P25: the 5 nearest of a corpus's pairs of words for each pair of others, beside faiss over the chains of all pairs.
 
 Sentences as long as those of ADE, vectors around five centers as those of tagged words are, or around none. A whole
-fold of ADE is 3,845 sentences in the bank and 427 that ask, for which faiss needs half an hour of a core or more: a
-slice of both is taken by default; ``--bank``, ``--query`` and ``--width`` give other sizes.
+fold of ADE is 3,845 reference sentences and 427 queries, for which faiss needs half an hour of a core or more: a
+slice of both is taken by default; ``--reference``, ``--query`` and ``--width`` give other sizes.
 """
 
 import argparse
@@ -64,9 +64,9 @@ def measure(query: WordPairs, reference: WordPairs, kind: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--bank", type=int, default=40 if SMALL else 400, help="sentences that are known"
+        "--reference", type=int, default=40 if SMALL else 400, help="reference sentences"
     )
-    parser.add_argument("--query", type=int, default=4 if SMALL else 8, help="sentences that ask")
+    parser.add_argument("--query", type=int, default=4 if SMALL else 8, help="query sentences")
     parser.add_argument(
         "--width", type=int, default=32 if SMALL else 384, help="of a word's vector"
     )
