@@ -42,6 +42,7 @@ def train_demo(name: str, folder: Path) -> dict[str, Any]:
         "precision": "fp32",
         "schedule.max_steps": NUM_STEPS,
         "schedule.evaluate_every_steps": 0,
+        "schedule.keep_best": None,
         "schedule.checkpoint_every_steps": NUM_STEPS,
     }
     config = override_all(method.demo, settings)

@@ -76,6 +76,13 @@ def _print_result(result: Result, table: ResultTable) -> None:
         console.print(
             f"{folder.name} was finished already, at step {result.step:,}", highlight=False
         )
+    if result.best_step is not None:
+        schedule = result.config["schedule"]
+        metric = schedule["keep_best"] or schedule["early_stopping_metric"]
+        console.print(
+            f"weights of step {result.best_step:,} of {result.step:,}, the best by {metric}",
+            highlight=False,
+        )
     for renderable in lines_for_terminal(table):
         console.print(renderable)
     uri = (read_recomputable(folder.tracking, "tracking") or {}).get("uri", "")

@@ -151,6 +151,7 @@ def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[s
         "schedule.max_steps": epoch * published.epochs,
         "schedule.evaluate_every_steps": epoch,
         "schedule.checkpoint_every_steps": epoch,
+        "schedule.keep_best": "val/log_likelihood",
     }
     task = TASKS[store.task]
     if not task.on_texts:

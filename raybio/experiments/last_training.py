@@ -120,6 +120,7 @@ def last_config(
         "schedule.max_steps": num_steps,
         "schedule.evaluate_every_steps": 0,
         "schedule.early_stopping_metric": None,
+        "schedule.keep_best": None,
         "evaluation.num_pair_neighbors": [rule["num_pair_neighbors"]],
         "evaluation.num_tag_neighbors": [rule["num_tag_neighbors"]],
         "evaluation.probe_positive_weights": [rule["probe_positive_weight"]],

@@ -185,10 +185,35 @@ class CheckpointStore:
             )
         return None
 
-    def save(self, state: TrainingState, step: int) -> None:
+    def of_step(self, step: int) -> CheckpointState:
+        """Return the checkpoint of a step, which ``save`` was told to protect.
+
+        Raises:
+            CheckpointError: if there is none, or it is damaged.
+        """
+        self.wait()
+        reasons = []
+        for folder in list_checkpoints(self.directory):
+            if step_of_checkpoint(folder) == step:
+                try:
+                    return read_checkpoint(folder)
+                except (DamagedError, OSError) as error:
+                    reasons.append(str(error))
+        raise CheckpointError(
+            f"{self.directory}: the checkpoint of step {step}, the best one, cannot be used: "
+            f"{'; '.join(reasons) or 'there is none'}. Restore it from a backup, or train again "
+            "under a new name"
+        )
+
+    def save(self, state: TrainingState, step: int, protected_step: int | None = None) -> None:
         """Copy ``state`` now and write it in the background as the checkpoint of ``step``.
 
         It waits for the previous write, whose copy it overwrites.
+
+        Args:
+            state: what is saved.
+            step: optimizer updates so far.
+            protected_step: step of a checkpoint that is kept beside the newest ones.
 
         Raises:
             CheckpointError: if the previous write failed for good.
@@ -212,7 +237,7 @@ class CheckpointStore:
         )
         self._writer = threading.Thread(
             target=self._write_with_retries,
-            args=(contents, self._identity),
+            args=(contents, self._identity, protected_step),
             name="checkpoint-writer",
         )
         self._writer.start()
@@ -237,11 +262,13 @@ class CheckpointStore:
         self._model_staging = Staging()
         self._optimizer_staging = Staging()
 
-    def _write_with_retries(self, contents: Contents, identity: Identity) -> None:
+    def _write_with_retries(
+        self, contents: Contents, identity: Identity, protected_step: int | None
+    ) -> None:
         try:
             for delay_seconds in (*self._retry_delays_seconds, None):
                 try:
-                    self._write(contents, identity)
+                    self._write(contents, identity, protected_step)
                     return
                 except OSError as error:
                     if delay_seconds is None:
@@ -260,7 +287,7 @@ class CheckpointStore:
             )
             self._failure.__cause__ = error
 
-    def _write(self, contents: Contents, identity: Identity) -> None:
+    def _write(self, contents: Contents, identity: Identity, protected_step: int | None) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._clean_up()
         folder = self.directory / f"{_WRITING}step-{contents.step:08d}-{os.getpid()}"
@@ -274,7 +301,7 @@ class CheckpointStore:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         try:
-            self._prune(final)
+            self._prune(final, protected_step)
         except OSError as error:
             _log.warning("old checkpoints could not be deleted: %s", error)
 
@@ -283,14 +310,17 @@ class CheckpointStore:
         taken = {path.name for path in list_checkpoints(self.directory)}
         return self.directory / next(free for free in _names(name) if free not in taken)
 
-    def _prune(self, newest: Path) -> None:
-        """Delete checkpoints that are proven to be damaged, and all but the ``keep`` newest."""
+    def _prune(self, newest: Path, protected_step: int | None) -> None:
+        """Delete damaged checkpoints, and all but the ``keep`` newest and the protected one."""
         sound = [
             path
             for path in list_checkpoints(self.directory)
             if path not in self._known_damaged and path != newest
         ]
-        for path in [*sound[self.keep - 1 :], *self._known_damaged]:
+        old = [
+            path for path in sound[self.keep - 1 :] if step_of_checkpoint(path) != protected_step
+        ]
+        for path in [*old, *self._known_damaged]:
             if path.exists():
                 durable.remove_folder(path, path.with_name(_REMOVING + path.name))
         self._known_damaged.clear()

@@ -7,7 +7,7 @@ store owns saving, and the caller that iterates decides what to do with a report
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,10 @@ FIRST_REPORTED_STEPS = (1, 3, 10)
 """Reported with any ``log_every_steps``: the first loss, and the speed once the data flows."""
 
 
+COMPLETE_REASONS = ("finished", "early_stopping")
+"""Reasons of a run that came to its end."""
+
+
 @dataclass(frozen=True)
 class Report:
     """A report of the run up to a step.
@@ -42,6 +46,8 @@ class Report:
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
         precision: ``fp32`` or ``bf16``.
+        best_step: in the last report, the step of the best weights, which the model then has; None
+            if it has those of ``step``.
     """
 
     step: int
@@ -51,16 +57,30 @@ class Report:
     is_last: bool = False
     reason: str = ""
     precision: str = ""
+    best_step: int | None = None
 
 
 @dataclass
 class Progress:
-    """The loop's own state, which checkpoints hold."""
+    """The loop's own state, which checkpoints hold.
+
+    Attributes:
+        step: optimizer updates so far.
+        evaluated_step: step of the last evaluation; -1 before the first.
+        best_metric: best value of ``schedule.early_stopping_metric``.
+        num_evaluations_without_improvement: evaluations since that value.
+        best_step: step of the best value of ``schedule.best_metric``; its checkpoint is kept.
+        best_step_metric: that value.
+        num_skipped: steps skipped by ``on_nonfinite``.
+        precision: ``fp32`` or ``bf16``.
+    """
 
     step: int = 0
     evaluated_step: int = -1
     best_metric: float | None = None
     num_evaluations_without_improvement: int = 0
+    best_step: int | None = None
+    best_step_metric: float | None = None
     num_skipped: int = 0
     precision: str | None = None
 
@@ -89,6 +109,7 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     should_checkpoint: Callable[[], bool] = lambda: False,
     on_start: Callable[[int], None] = lambda first_step: None,
+    restores_best: bool = True,
 ) -> Iterator[Report]:
     """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
 
@@ -108,6 +129,8 @@ def fit(
         should_checkpoint: called after each step; if it returns True on any worker, an extra
             checkpoint is saved, and the run continues.
         on_start: called once before the first report, with the step that the run starts from.
+        restores_best: at the end of training, before the last report, put the best weights by
+            ``schedule.best_metric`` into the model; needs ``checkpoints``.
 
     Yields:
         A report of each of ``FIRST_REPORTED_STEPS``, every ``log_every_steps``, at each evaluation
@@ -116,14 +139,18 @@ def fit(
     Raises:
         CheckpointError: if the checkpoints belong to another configuration, data or precision, or
             none verifies.
-        ConfigError: if the GPU cannot compute in the precision.
+        ConfigError: if the GPU cannot compute in the precision, or a metric of ``schedule`` is
+            never evaluated.
         DivergedError: see ``TrainStep``.
     """
     collective = collective or SingleProcess()
     batches = batches or local_batches(system, config.schedule.max_steps, collective)
     run = _Run(system, config, collective, torch.device(device), precision, checkpoints)
     on_start(run.progress.step)
-    yield from run.reports(batches, should_stop, should_checkpoint)
+    for report in run.reports(batches, should_stop, should_checkpoint):
+        if restores_best and report.reason in COMPLETE_REASONS:
+            report = replace(report, best_step=run.restore_best())
+        yield report
 
 
 class _Run:
@@ -144,6 +171,7 @@ class _Run:
         self.device = device
         self.checkpoints = checkpoints
         self.schedule = config.schedule
+        self._check_metrics()
         system.model.to(device)
         saved = self._newest_checkpoint()
         self._agree_on(saved.step if saved else 0)
@@ -175,7 +203,9 @@ class _Run:
             return
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
             # At the very start, or after a signal between an update and its evaluation.
-            yield Report(first_step, self._evaluate(), is_evaluation=True, precision=self.precision)
+            metrics = self._evaluate()
+            is_saved = self._save() if self.progress.best_step == first_step else False
+            yield Report(first_step, metrics, True, is_saved, precision=self.precision)
         reason = "early_stopping" if self._has_stopped_improving() else ""
         if first_step >= self.schedule.max_steps:
             reason = "finished"
@@ -231,6 +261,7 @@ class _Run:
             metrics |= self._evaluate()
             if not reason and self._has_stopped_improving():
                 reason = "early_stopping"
+            if reason or self.progress.best_step == step:
                 is_checkpoint = self.checkpoints is not None
             meter.restart_clock()
         if is_checkpoint:
@@ -271,22 +302,47 @@ class _Run:
         num_evaluations = self.progress.num_evaluations_without_improvement
         return num_evaluations >= self.schedule.early_stopping_patience
 
-    def _update_best(self, metrics: dict[str, float]) -> None:
-        name = self.schedule.early_stopping_metric
-        if name is None:
-            return
-        if name not in metrics:
+    def _check_metrics(self) -> None:
+        name = self.schedule.best_metric
+        if name is not None and self.system.evaluate is None:
             raise ConfigError(
-                f"schedule.early_stopping_metric {name!r} is not evaluated; there are "
-                f"{sorted(metrics)}"
+                f"the schedule chooses weights by {name}, and {self.system.name} has no validation "
+                "rows to evaluate. Prepare a store with some, or set schedule.keep_best and "
+                "schedule.early_stopping_metric to null"
             )
-        best = -math.inf if self.progress.best_metric is None else self.progress.best_metric
-        # An undefined metric (NaN) is no improvement, and never becomes the best one.
-        if metrics[name] > best:
-            self.progress.best_metric = metrics[name]
-            self.progress.num_evaluations_without_improvement = 0
-        else:
-            self.progress.num_evaluations_without_improvement += 1
+
+    def _update_best(self, metrics: dict[str, float]) -> None:
+        progress = self.progress
+        stopping = self._value(metrics, "early_stopping_metric")
+        if stopping is not None and _is_better(stopping, progress.best_metric):
+            progress.best_metric = stopping
+            progress.num_evaluations_without_improvement = 0
+        elif stopping is not None:
+            progress.num_evaluations_without_improvement += 1
+        kept = self._value(metrics, "keep_best")
+        kept = stopping if kept is None else kept
+        if kept is not None and _is_better(kept, progress.best_step_metric):
+            progress.best_step_metric = kept
+            progress.best_step = progress.step
+
+    def _value(self, metrics: dict[str, float], setting: str) -> float | None:
+        """Return the value of the metric that a setting of the schedule names; None for null."""
+        name = getattr(self.schedule, setting)
+        if name is not None and name not in metrics:
+            raise ConfigError(
+                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}"
+            )
+        return None if name is None else metrics[name]
+
+    def restore_best(self) -> int | None:
+        """Put the best weights into the model; return their step, None if it has them already."""
+        best_step = self.progress.best_step
+        if self.checkpoints is None or best_step in (None, self.progress.step):
+            return None
+        self.checkpoints.wait()
+        self._on_any_worker(lambda: False)  # a barrier: rank 0 has written by now
+        self.checkpoints.of_step(best_step).restore(self.system.model)
+        return best_step
 
     def _newest_checkpoint(self) -> Any:
         if self.checkpoints is None:
@@ -323,13 +379,24 @@ class _Run:
                 "one: the run's folder differs between them. Put it on storage that they share"
             )
 
-    def _save(self) -> None:
-        """Save on rank 0: weights and optimizer are equal on every worker."""
-        if self.checkpoints is None or self.collective.rank != 0:
-            return
-        self.progress.num_skipped = self.train_step.num_skipped
-        state = TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress))
-        self.checkpoints.save(state, self.progress.step)
+    def _save(self) -> bool:
+        """Save on rank 0: weights and optimizer are equal on every worker.
+
+        Return whether there is a checkpoint store.
+        """
+        if self.checkpoints is None:
+            return False
+        if self.collective.rank == 0:
+            progress = self.progress
+            progress.num_skipped = self.train_step.num_skipped
+            state = TrainingState(self.system.model, self.train_step.optimizer, vars(progress))
+            self.checkpoints.save(state, progress.step, progress.best_step)
+        return True
+
+
+def _is_better(value: float, best: float | None) -> bool:
+    """Whether a value is above the best one; an undefined value (NaN) never is."""
+    return value > (-math.inf if best is None else best)
 
 
 class _Meter:

@@ -17,6 +17,11 @@ class ScheduleConfig(BaseConfig):
         1000, ge=0, description="steps between two evaluations; 0: none"
     )
     keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep_best: str | None = Field(
+        None,
+        description="evaluation metric, higher is better, of the weights that the final table and "
+        "the export use; null: early_stopping_metric, and without that the last weights",
+    )
     early_stopping_metric: str | None = Field(
         None,
         description="evaluation metric, higher is better, that stops the run when it no longer "
@@ -27,12 +32,19 @@ class ScheduleConfig(BaseConfig):
     )
 
     @model_validator(mode="after")
-    def _early_stopping_needs_evaluations(self) -> "ScheduleConfig":
-        if self.early_stopping_metric and not self.evaluate_every_steps:
-            raise ValueError(
-                "early_stopping_metric needs evaluations: set evaluate_every_steps above 0"
-            )
+    def _metrics_need_evaluations(self) -> "ScheduleConfig":
+        for setting in ("early_stopping_metric", "keep_best"):
+            if getattr(self, setting) and not self.evaluate_every_steps:
+                raise ValueError(
+                    f"{setting} needs evaluations: set evaluate_every_steps above 0, or {setting} "
+                    "to null"
+                )
         return self
+
+    @property
+    def best_metric(self) -> str | None:
+        """The metric of the weights that are kept as the best; None: the last weights are."""
+        return self.keep_best or self.early_stopping_metric
 
 
 class MemoryConfig(BaseConfig):

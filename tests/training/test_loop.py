@@ -1,6 +1,7 @@
 """The training loop: resume, early stopping, signals."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybio.core.errors import CheckpointError
+from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.interfaces import Collective
 from raybio.methods import METHODS
 from raybio.store.store import Store
@@ -231,3 +232,128 @@ def test_a_checkpoint_requested_by_one_worker_is_saved_at_that_step_and_the_run_
     tiny_store: Store, tmp_path: Path
 ) -> None:
     run_workers(WantedOnce(str(tiny_store.path), tmp_path / "run"), 2, tmp_path)
+
+
+def keeping_config(**more: object) -> TrainingConfig:
+    """Settings of a run whose best evaluation lies in its middle."""
+    settings = {
+        "schedule.evaluate_every_steps": 2,
+        "schedule.max_steps": 8,
+        "schedule.checkpoint_every_steps": 2,
+        "schedule.keep_checkpoints": 1,
+        "schedule.keep_best": "val/link_mrr",
+    }
+    return tiny_config(NAME, **(settings | more))
+
+
+class ValuesByEvaluation:
+    """An evaluation that gives the values of a list, and keeps the weights that it saw."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = iter(values)
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def __call__(self, model: torch.nn.Module, collective: Collective) -> dict[str, float]:
+        self.weights.append(
+            {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        )
+        return {"val/link_mrr": next(self.values)}
+
+
+def assert_same_weights(model: torch.nn.Module, expected: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_the_best_weights_are_restored_at_the_end_and_the_last_ones_stay_on_disk(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    config = keeping_config()
+    evaluation = ValuesByEvaluation([0.1, math.nan, 0.5, 0.3, 0.5])
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+    checkpoints = CheckpointStore(tmp_path, keep=1)
+    *_, last = fit(system, config, checkpoints=checkpoints)
+    assert (last.step, last.best_step, last.reason) == (8, 4, "finished")
+    assert_same_weights(system.model, evaluation.weights[2])
+    assert [step_of_checkpoint(path) for path in list_checkpoints(tmp_path)] == [8, 4]
+    newest = checkpoints.latest()
+    assert newest is not None
+    for name, tensor in newest.model_tensors().items():
+        assert torch.equal(tensor, evaluation.weights[4][name])
+
+
+def test_a_finished_run_restores_its_best_weights_again_and_a_longer_one_trains_its_last_ones(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    def train(max_steps: int, values: Sequence[float]) -> tuple[int | None, torch.nn.Module]:
+        config = keeping_config(**{"schedule.max_steps": max_steps})
+        evaluation = ValuesByEvaluation(values)
+        system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+        *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path, keep=1))
+        return last.best_step, system.model
+
+    best_step, model = train(8, [0.1, 0.2, 0.5, 0.3, 0.4])
+    again_step, again = train(8, [])
+    assert (best_step, again_step) == (4, 4)
+    assert_same_weights(again, model.state_dict())
+    longer_step, longer = train(10, [0.6])
+    assert longer_step is None
+    config = keeping_config(**{"schedule.max_steps": 10, "schedule.keep_best": None})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    list(fit(system, config))
+    assert_same_weights(longer, system.model.state_dict())
+
+
+def test_the_best_step_may_be_the_start(tiny_store: Store, tmp_path: Path) -> None:
+    config = keeping_config()
+    evaluation = ValuesByEvaluation([0.9, 0.1, 0.2, 0.3, 0.4])
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+    first, *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path, keep=1))
+    assert first.is_checkpoint and last.best_step == 0
+    assert_same_weights(system.model, evaluation.weights[0])
+
+
+def test_early_stopping_keeps_the_best_weights(tiny_store: Store, tmp_path: Path) -> None:
+    stopping = {
+        "schedule.keep_best": None,
+        "schedule.early_stopping_metric": "val/link_mrr",
+        "schedule.early_stopping_patience": 2,
+    }
+    config = keeping_config(**stopping)
+    evaluation = ValuesByEvaluation([0.1, 0.5, 0.2, 0.3])
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+    *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path, keep=1))
+    assert (last.step, last.best_step, last.reason) == (6, 2, "early_stopping")
+    assert_same_weights(system.model, evaluation.weights[1])
+
+
+def test_a_damaged_best_checkpoint_is_named(tiny_store: Store, tmp_path: Path) -> None:
+    config = keeping_config()
+    evaluation = ValuesByEvaluation([0.1, 0.2, 0.5, 0.3, 0.4])
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+    checkpoints = CheckpointStore(tmp_path, keep=1)
+    with pytest.raises(CheckpointError, match="checkpoint of step 4, the best one"):
+        for report in fit(system, config, checkpoints=checkpoints):
+            if report.step == 6:
+                (best,) = [path for path in list_checkpoints(tmp_path) if path.name.endswith("04")]
+                (best / "model.safetensors").write_bytes(b"")
+
+
+@pytest.mark.parametrize("setting", ["keep_best", "early_stopping_metric"])
+def test_a_metric_that_nothing_evaluates_is_refused(
+    tiny_store: Store, tmp_path: Path, setting: str
+) -> None:
+    config = keeping_config(**{"schedule.keep_best": None, f"schedule.{setting}": "val/link_mrrr"})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    with pytest.raises(ConfigError, match=rf"schedule\.{setting} 'val/link_mrrr' is not evaluated"):
+        list(fit(system, config))
+    with pytest.raises(ConfigError, match="no validation rows"):
+        list(fit(replace(system, evaluate=None), config))
+    with pytest.raises(ConfigError, match=f"{setting} needs evaluations"):
+        keeping_config(
+            **{
+                "schedule.keep_best": None,
+                f"schedule.{setting}": "val/link_mrr",
+                "schedule.evaluate_every_steps": 0,
+            }
+        )

@@ -222,15 +222,15 @@ class Config(TrainingConfig):
     def _choosing_needs_sentences_that_do_not_train(self) -> "Config":
         wants = (
             self.evaluation.has_choice
-            or self.schedule.early_stopping_metric
+            or self.schedule.best_metric
             or self.schedule.evaluate_every_steps
         )
         if self.data.train_on_validation and wants:
             raise ValueError(
                 "data.train_on_validation is true, and then no sentence is left to choose by; "
                 "want one number each in evaluation.num_pair_neighbors, num_tag_neighbors and "
-                "probe_positive_weights, schedule.early_stopping_metric=null and "
-                "schedule.evaluate_every_steps=0"
+                "probe_positive_weights, schedule.early_stopping_metric=null, "
+                "schedule.keep_best=null and schedule.evaluate_every_steps=0"
             )
         return self
 

@@ -17,6 +17,8 @@ class Result:
     Attributes:
         status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
         step: optimizer updates.
+        best_step: step of the best weights by ``schedule.keep_best``, which are evaluated and
+            exported; None if they are the last ones.
         precision: ``fp32`` or ``bf16``; None before the workers have started.
         metrics: the newest value of each metric.
         final: the final evaluation of a finished run, without its map; None if there is none.
@@ -41,6 +43,7 @@ class Result:
     was_finished: bool
     folder: RunFolder
     inputs: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -89,6 +92,7 @@ def summarize(
     return {
         "status": status,
         "step": outcome.get("step", reports[-1]["step"] if reports else 0),
+        "best_step": outcome.get("best_step"),
         "precision": outcome.get("precision"),
         "metrics": metrics,
         "final": final,

@@ -46,7 +46,8 @@ def run_loop(
     """Run ``fit``, write its reports to the log, and write ``outcome.json`` at the end.
 
     A report is in the log, and the outcome on disk, before the report is yielded. A run is
-    evaluated and exported at its end. A trial is exported whenever it is better than before.
+    evaluated and exported at its end, with its best weights if ``schedule.best_metric`` is set. A
+    trial is exported whenever it is better than before.
 
     Args besides those of ``fit``:
         folder: folder of the run.
@@ -72,6 +73,7 @@ def run_loop(
         should_stop=_StopFlag(stop),
         should_checkpoint=should_checkpoint,
         on_start=on_start,
+        restores_best=goal is None,
     )
     for report in reports:
         metrics |= report.metrics
@@ -159,17 +161,30 @@ def _finish(
     if not is_writer:
         return
     if is_complete:
-        system.export(folder.export, _model_card(folder, system, config, metrics))
+        of_weights = metrics
+        if last.best_step is not None:
+            of_weights = _metrics_of_step(folder, last.best_step)
+        system.export(folder.export, _model_card(folder, system, config, of_weights))
         write_unit_scores(folder.unit_scores, {} if report is None else report.unit_scores)
     outcome = {
         "status": last.reason,
         "precision": last.precision,
         "step": last.step,
+        "best_step": last.best_step,
         "metrics": metrics,
         "final": {} if report is None else report.to_json(),
         "weights_sha256": weights_digest(system.model.state_dict().items()),
     }
     write_record(folder.outcome, "outcome", outcome)
+
+
+def _metrics_of_step(folder: RunFolder, step: int) -> dict[str, float]:
+    """Return the metrics that the run's log has of a step."""
+    metrics: dict[str, float] = {}
+    for report in read_reports(folder.metrics):
+        if report["step"] == step:
+            metrics |= report["metrics"]
+    return metrics
 
 
 def _model_card(

@@ -114,6 +114,11 @@ DEMO = Config(
         num_layers=2, width=64, num_heads=4, ffn_width=128, max_length=72, pooling="mean"
     ),
     optim=OptimConfig(peak_lr=2e-3, schedule="constant", num_warmup_steps=20, weight_decay=0.0),
-    schedule=ScheduleConfig(max_steps=300, evaluate_every_steps=50, checkpoint_every_steps=100),
+    schedule=ScheduleConfig(
+        max_steps=300,
+        evaluate_every_steps=50,
+        checkpoint_every_steps=100,
+        keep_best="val/log_likelihood",
+    ),
 )
 """Settings of the demo: about a minute on two CPU cores."""

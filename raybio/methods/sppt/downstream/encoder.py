@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from raybio.core.batch import PaddedTokens
@@ -42,7 +41,7 @@ SHARED_SETTINGS = (
 
 
 class TaskModel(Encoder):
-    """An encoder with a task head, which keeps the weights of the best evaluation in buffers.
+    """An encoder with a task head.
 
     If the task has a class or a number a sequence, ``embedding_RD`` is the input of ``head``. If it
     has a class a token, ``hidden_RLD`` holds the scores of the classes.
@@ -51,10 +50,7 @@ class TaskModel(Encoder):
         encoder: the encoder.
         head: maps embeddings to scores; for tokens a head of ``heads`` that takes a mask.
         on_tokens: whether every token has a class.
-        best_value: value of the best evaluation, -inf before the first.
     """
-
-    best_value: Tensor
 
     def __init__(
         self, encoder: Encoder, head: nn.Module, *, on_tokens: bool, dropout: float
@@ -67,9 +63,6 @@ class TaskModel(Encoder):
         self.width = encoder.width
         self.pad_id = encoder.pad_id
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("best_value", torch.tensor(-torch.inf))
-        for name, weight in self._trainable():
-            self.register_buffer(_buffer_name(name), weight.detach().clone())
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
         """Return states, or scores (R, L, C) of tokens, and embeddings (R, D)."""
@@ -82,28 +75,6 @@ class TaskModel(Encoder):
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Return the argument: ``forward`` has computed the scores (K, C) of tokens."""
         return hidden_KD
-
-    def keep_if_best(self, value: float) -> None:
-        """Copy the weights into the buffers if ``value`` is larger than all before."""
-        if not value > float(self.best_value):  # also if value is NaN
-            return
-        self.best_value.fill_(value)
-        for name, weight in self._trainable():
-            self.get_buffer(_buffer_name(name)).copy_(weight.detach())
-
-    def restore_best(self) -> None:
-        """Restore the weights of the best evaluation, if there was one."""
-        if torch.isfinite(self.best_value):
-            with torch.no_grad():
-                for name, weight in self._trainable():
-                    weight.copy_(self.get_buffer(_buffer_name(name)))
-
-    def _trainable(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
-
-
-def _buffer_name(name: str) -> str:
-    return "best_" + name.replace(".", "_")
 
 
 def initial_task_model(config: Config, store: TaskStore) -> TaskModel:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
-from raybio.core.final_report import FinalReport, Stage, UnitScores
+from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
 from raybio.evaluation.unit_scores import sample_units
@@ -71,13 +71,9 @@ class TaskEvaluator(Evaluator):
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
     ) -> Mapping[str, float]:
-        """Return ``val/score``, ``val/log_likelihood`` and more on dev.
-
-        The model keeps the weights with the largest likelihood.
-        """
+        """Return ``val/score``, ``val/log_likelihood`` and more on dev."""
         assert isinstance(model, TaskModel)
         scores = self._score_rows(model, self.store.split_rows("dev"), collective)
-        model.keep_if_best(scores.log_likelihood)
         metrics = {
             f"val/{name}": float(value_N.mean())
             for name, value_N in scores.value_by_measure.items()
@@ -87,12 +83,6 @@ class TaskEvaluator(Evaluator):
     def initial_encoder(self) -> Encoder:
         """Return the initial encoder with a new head."""
         return initial_task_model(self.config, self.store)
-
-    def final_report(self, model: Encoder, collective: Collective) -> FinalReport:
-        """Restore the weights that were best on dev, and evaluate them."""
-        assert isinstance(model, TaskModel)
-        model.restore_best()
-        return super().final_report(model, collective)
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score dev, test and, if enough test rows are not in training, those as ``new_test``."""

@@ -5,8 +5,7 @@ on proteins (Rao et al. 2019) and SciBERT's tasks on texts (Beltagy et al. 2019)
 are those of the authors' code.
 
 Differences: a layer norm instead of TAPE's batch norm; numbers are standardized by training's mean
-and deviation; the weights of the best evaluation on dev lie in the checkpoints, so that a resumed
-run ends with the same weights.
+and deviation.
 """
 
 from collections.abc import Mapping
@@ -123,11 +122,7 @@ def _loss(model: TaskModel, store: TaskStore) -> TaskLoss:
 
 
 def _export(model: TaskModel, folder: Path, card: Mapping[str, Any], max_length: int) -> Path:
-    """Export the encoder without the head, for use outside raybio.
-
-    The weights are the current ones. In a finished run ``TaskEvaluator.final_report`` has restored
-    the best ones. A trial may train on after an export, so the export does not change them.
-    """
+    """Export the encoder without the head, for use outside raybio."""
     if isinstance(model.encoder, ProteinEncoder):
         return export_encoder(model.encoder, folder, card=card, max_tokens=max_length)
     assert isinstance(model.encoder, TextEncoder)

@@ -17,6 +17,7 @@ from raybio.methods.sppt.downstream.heads import ConvTokenHead
 from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.scores import with_intervals
 from raybio.store.store import Store
+from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -98,23 +99,6 @@ def test_scores_of_a_token_do_not_depend_on_padding() -> None:
     torch.testing.assert_close(head(padded, mask)[:, :6], alone)
 
 
-def test_the_weights_of_the_best_evaluation_are_those_that_are_scored(tiny_task: Store) -> None:
-    config = tiny_config(NAME)
-    model = METHODS[NAME].build(config, tiny_task.path).model
-    best = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    model.keep_if_best(-1.0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(1.0)
-    model.keep_if_best(-2.0)
-    model.restore_best()
-    assert all(
-        torch.equal(weight, best[name])
-        for name, weight in model.named_parameters()
-        if weight.requires_grad
-    )
-
-
 def numbers_of(folder: Path, test_sign: float) -> Store:
     """Shares of alanine; those of test are turned round by a sign of -1."""
     task_of(folder, "stability")
@@ -138,18 +122,18 @@ def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_scored(
         settings = {
             "schedule.max_steps": 30,
             "schedule.evaluate_every_steps": 2,
+            "schedule.keep_best": "val/log_likelihood",
             "optim.peak_lr": 0.03,
         }
         config = tiny_config(NAME, **settings)
         system = METHODS[NAME].build(config, store.path)
-        reports = [report.metrics for report in fit(system, config) if report.is_evaluation]
+        checkpoints = CheckpointStore(tmp_path / str(sign) / "checkpoints")
+        steps = fit(system, config, checkpoints=checkpoints)
+        reports = [report.metrics for report in steps if report.is_evaluation]
         seen = [
             {name: value for name, value in one.items() if name.startswith("val/")}
             for one in reports
         ]
-        with torch.no_grad():
-            for weight in system.model.parameters():
-                weight.zero_()
         scores = system.final_evaluate(system.model, SingleProcess()).scores["trained"]
         found.append(
             (seen, {split: scores[split]["spearman"]["value"] for split in ("dev", "test")})
@@ -161,16 +145,6 @@ def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_scored(
     best = int(np.argmax(likelihoods))
     assert best < len(likelihoods) - 1
     assert upright["dev"] == pytest.approx(seen[best]["val/spearman"])
-
-
-def test_without_an_evaluation_the_last_weights_are_scored(tiny_task: Store) -> None:
-    model = METHODS[NAME].build(tiny_config(NAME), tiny_task.path).model
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(1.0)
-    now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    model.restore_best()
-    assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("num_new", [MIN_NEW_ROWS - 1, MIN_NEW_ROWS])
