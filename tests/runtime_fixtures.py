@@ -33,6 +33,7 @@ TINY = {
     "schedule.max_steps": 24,
     "schedule.checkpoint_every_steps": 5,
     "schedule.evaluate_every_steps": 12,
+    "schedule.keep_best": "val/link_lrap",
     "schedule.log_every_steps": 1,
     "precision": "fp32",
 }

@@ -69,7 +69,8 @@ class Progress:
         evaluated_step: step of the last evaluation; -1 before the first.
         best_metric: best value of ``schedule.early_stopping_metric``.
         num_evaluations_without_improvement: evaluations since that value.
-        best_step: step of the best value of ``schedule.best_metric``; its checkpoint is kept.
+        best_step: step after the start with the best value of ``schedule.best_metric``; its
+            checkpoint is kept.
         best_step_metric: that value.
         num_skipped: steps skipped by ``on_nonfinite``.
         precision: ``fp32`` or ``bf16``.
@@ -205,7 +206,13 @@ class _Run:
             # At the very start, or after a signal between an update and its evaluation.
             metrics = self._evaluate()
             is_saved = self._save() if self.progress.best_step == first_step else False
-            yield Report(first_step, metrics, True, is_saved, precision=self.precision)
+            yield Report(
+                first_step,
+                metrics,
+                is_evaluation=True,
+                is_checkpoint=is_saved,
+                precision=self.precision,
+            )
         reason = "early_stopping" if self._has_stopped_improving() else ""
         if first_step >= self.schedule.max_steps:
             reason = "finished"
@@ -321,7 +328,8 @@ class _Run:
             progress.num_evaluations_without_improvement += 1
         kept = self._value(metrics, "keep_best")
         kept = stopping if kept is None else kept
-        if kept is not None and _is_better(kept, progress.best_step_metric):
+        # The start is the table's initial encoder, and no result of training.
+        if progress.step and kept is not None and _is_better(kept, progress.best_step_metric):
             progress.best_step_metric = kept
             progress.best_step = progress.step
 

@@ -304,13 +304,14 @@ def test_a_finished_run_restores_its_best_weights_again_and_a_longer_one_trains_
     assert_same_weights(longer, system.model.state_dict())
 
 
-def test_the_best_step_may_be_the_start(tiny_store: Store, tmp_path: Path) -> None:
+def test_the_start_is_not_the_best_step(tiny_store: Store, tmp_path: Path) -> None:
+    """A run that fails soon after its start must not hold a checkpoint that bars other settings."""
     config = keeping_config()
-    evaluation = ValuesByEvaluation([0.9, 0.1, 0.2, 0.3, 0.4])
+    evaluation = ValuesByEvaluation([0.9, 0.1, 0.2, 0.4, 0.3])
     system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
     first, *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path, keep=1))
-    assert first.is_checkpoint and last.best_step == 0
-    assert_same_weights(system.model, evaluation.weights[0])
+    assert not first.is_checkpoint and last.best_step == 6
+    assert_same_weights(system.model, evaluation.weights[3])
 
 
 def test_early_stopping_keeps_the_best_weights(tiny_store: Store, tmp_path: Path) -> None:

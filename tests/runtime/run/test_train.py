@@ -143,6 +143,7 @@ def test_a_worker_that_dies_twice_is_replaced_and_the_weights_are_those_of_the_u
     result = train(replace(request_two, name="crashed", setup=crash(1, {3: "kill", 13: "raise"})))
     assert all((result.folder.path / f"crashed-{step}").exists() for step in (3, 13))
     assert result.weights_sha256 == unbroken.weights_sha256
+    assert result.best_step == unbroken.best_step
     assert logged_steps(result) == list(range(25))
 
 
