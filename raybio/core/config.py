@@ -6,7 +6,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -63,6 +63,11 @@ _SYMBOLS = {
 """Constraint of a pydantic field -> how ranges are shown."""
 
 
+REPLACES = "replaces"
+"""Key of a field's ``json_schema_extra``: a setting of its section that becomes null where the
+field is given and the other is not."""
+
+
 class Field(NamedTuple):
     """One configuration field, as ``--help`` shows it."""
 
@@ -81,7 +86,7 @@ def load(model: type[C], path: str | Path, base: C | None = None) -> C:
     """
     try:
         defaults = {} if base is None else base.to_mapping()
-        return model.from_mapping(_merge(defaults, read_mapping(path)))
+        return model.from_mapping(_merge(defaults, read_mapping(path), model))
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
 
@@ -182,7 +187,20 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
         for parent in parents:
             node = node[parent]
         node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
+        replaced = replaced_by(type(config), parents).get(leaf)
+        if replaced is not None and ".".join([*parents, replaced]) not in value_by_path:
+            node[replaced] = None
     return type(config).from_mapping(mapping)
+
+
+def replaced_by(model: Any, section: Sequence[str] = ()) -> dict[str, str]:
+    """Return the settings of a section that replace another one: name -> name of the other."""
+    for name in section:
+        model = model.model_fields[name].annotation
+    if not _is_section(model):
+        return {}
+    extras = {name: info.json_schema_extra for name, info in model.model_fields.items()}
+    return {name: extra[REPLACES] for name, extra in extras.items() if isinstance(extra, dict)}
 
 
 def _read_yaml(path: str, text: str) -> Any:
@@ -260,13 +278,21 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseConfig)
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], over: dict[str, Any], model: Any) -> dict[str, Any]:
+    """Return a mapping of ``model`` with the values of another one over it."""
     merged = dict(base)
+    is_known = _is_section(model)
+    replaced = replaced_by(model)
     for key, value in over.items():
         inner = merged.get(key)
         if isinstance(inner, dict) and isinstance(value, dict):
-            value = _merge(inner, value)
+            inner_model = None
+            if is_known and key in model.model_fields:
+                inner_model = model.model_fields[key].annotation
+            value = _merge(inner, value, inner_model)
         merged[key] = value
+        if key in replaced and replaced[key] not in over:
+            merged[replaced[key]] = None
     return merged
 
 

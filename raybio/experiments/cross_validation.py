@@ -20,6 +20,7 @@ from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
+from raybio.methods import METHODS
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
 from raybio.methods.relation_graphs.folds import read_fold
@@ -43,10 +44,11 @@ AFTER_LAST = ", last training"
 """Suffix of the rows of last trainings."""
 
 
-def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) -> SearchSpace:
-    """Return the sweep that trains each model on each fold.
+def fold_space(config: TrainingConfig, models: Sequence[str], store: WordStore) -> SearchSpace:
+    """Return the sweep that trains each model on each fold of a store.
 
-    It keeps the step that is best on the fold's validation sentences.
+    It keeps the step that is best on the fold's validation sentences. Epochs of the schedule are
+    those of each model, whose batches differ.
 
     Raises:
         ConfigError: if the schedule has no evaluations to choose a step by.
@@ -58,14 +60,28 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
             "schedule.evaluate_every_steps above 0. For runs that train on these too: "
             "--compare data.fold=1,2,3 without --all-folds"
         )
+    num_folds = store.num_folds
+    method = METHODS["relation_graphs"]
+    schedules = {
+        model: method.in_steps(override(config, MODEL, model), store).schedule for model in models
+    }
+    max_steps = max(of_model.max_steps for of_model in schedules.values())
+    grace_steps = min(of_model.evaluate_every_steps for of_model in schedules.values())
+    tied = {
+        model: {
+            "schedule.max_steps": of_model.max_steps,
+            "schedule.evaluate_every_steps": of_model.evaluate_every_steps,
+        }
+        for model, of_model in schedules.items()
+    }
     return SearchSpace(
-        method="relation_graphs",
+        method=method.name,
         metric=METRIC,
         mode="max",
         budget=Budget(
             num_trials=len(models) * num_folds,
-            max_steps=schedule.max_steps,
-            grace_steps=min(schedule.evaluate_every_steps, schedule.max_steps),
+            max_steps=max_steps,
+            grace_steps=min(grace_steps, max_steps),
             max_concurrent_trials=None,
         ),
         scheduler=Scheduler(kind="none"),
@@ -74,6 +90,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
             FOLD: Distribution("choice", tuple(range(1, num_folds + 1))),
             MODEL: Distribution("choice", tuple(models)),
         },
+        tied={MODEL: tied} if schedule.has_epochs else {},
     )
 
 
@@ -178,7 +195,7 @@ def train_all_folds(
     # The sweep compares losses; models are evaluated at the end.
     config = override(run.config, "evaluation.num_sentences_in_training", "0")
     sentences = open_store(run.store, WordStore)
-    space = fold_space(config, models, sentences.num_folds)
+    space = fold_space(config, models, sentences)
     swept = sweep(SweepSpec(space=space, run=replace(run, config=config)))
     failed = [
         f"{json.dumps(trial.settings)}: {trial.error}"

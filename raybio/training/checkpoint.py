@@ -186,7 +186,7 @@ class CheckpointStore:
         return None
 
     def of_step(self, step: int) -> CheckpointState:
-        """Return the checkpoint of a step, which ``save`` was told to protect.
+        """Return the checkpoint of a step, which ``save`` protects.
 
         Raises:
             CheckpointError: if there is none, or it is damaged.

@@ -118,7 +118,7 @@ def fit(
 
     Args:
         system: what is trained; its model is moved to ``device`` and changed in place.
-        config: the system's whole configuration.
+        config: the system's whole configuration; epochs of its schedule become steps.
         batches: this worker's batches; default: ``local_batches``.
         collective: the other workers; default: none.
         device: where the model computes.
@@ -145,7 +145,9 @@ def fit(
         DivergedError: see ``TrainStep``.
     """
     collective = collective or SingleProcess()
-    batches = batches or local_batches(system, config.schedule.max_steps, collective)
+    schedule = config.schedule.in_steps(system.steps_per_epoch)
+    config = config.model_copy(update={"schedule": schedule})
+    batches = batches or local_batches(system, schedule.max_steps, collective)
     run = _Run(system, config, collective, torch.device(device), precision, checkpoints)
     on_start(run.progress.step)
     for report in run.reports(batches, should_stop, should_checkpoint):
@@ -444,5 +446,5 @@ def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
     settings = ["schedule.keep_checkpoints", "schedule.log_every_steps"]
     depends_on_max_steps = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
     if not depends_on_max_steps:
-        settings.append("schedule.max_steps")
+        settings += ["schedule.max_epochs", "schedule.max_steps"]
     return tuple(settings)

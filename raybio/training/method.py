@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from raybio.core.table_layout import TableLayout
 from raybio.training.settings import TrainingConfig
@@ -28,6 +28,8 @@ class PartEncoder(NamedTuple):
     parts: str
 
 
+C = TypeVar("C", bound=TrainingConfig)
+
 MetricsByStep = Mapping[int, Mapping[str, float]]
 """Step -> name of a metric -> value, as a run logs them."""
 
@@ -45,7 +47,8 @@ class Method:
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
         system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
-            ``input_lengths`` and ``build``, and optionally ``write_step_selection``.
+            ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
+            ``write_step_selection``.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
@@ -82,6 +85,17 @@ class Method:
     def input_lengths(self, config: Any, store: Any) -> list[Any]:
         """Count the rows that are longer than what is read of them, without loading weights."""
         return self._module.input_lengths(config, store)
+
+    def in_steps(self, config: C, store: Any) -> C:
+        """Return settings with the steps that their epochs are; see ``ScheduleConfig.in_steps``.
+
+        Raises:
+            RaybioError: the error with which ``build`` would end.
+        """
+        if not config.schedule.has_epochs:
+            return config
+        schedule = config.schedule.in_steps(self._module.steps_per_epoch(config, store))
+        return config.model_copy(update={"schedule": schedule})
 
     def build(self, config: Any, store: str | Path) -> "System":
         """Wire the method over the store at a path."""

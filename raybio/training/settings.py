@@ -1,20 +1,41 @@
 """Settings of every training run."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from raybio.core.config import BaseConfig
+from raybio.core.config import REPLACES, BaseConfig
 
 
 class ScheduleConfig(BaseConfig):
-    """When the loop logs, evaluates, saves and stops, in steps (optimizer updates)."""
+    """When the loop logs, evaluates, saves and stops, in steps (optimizer updates).
 
-    max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
+    Epochs become steps when the store is known, see ``in_steps``. Where steps are given and epochs
+    are not, the epochs of a configuration below become null.
+    """
+
+    max_steps: int = Field(
+        100_000,
+        ge=1,
+        description="steps of the whole run",
+        json_schema_extra={REPLACES: "max_epochs"},
+    )
+    max_epochs: float | None = Field(
+        None, gt=0, description="epochs of the whole run; decides max_steps if it is set"
+    )
     log_every_steps: int = Field(10, ge=1, description="steps between two reports of losses")
     checkpoint_every_steps: int = Field(500, ge=1, description="steps between two checkpoints")
     evaluate_every_steps: int = Field(
-        1000, ge=0, description="steps between two evaluations; 0: none"
+        1000,
+        ge=0,
+        description="steps between two evaluations; 0: none",
+        json_schema_extra={REPLACES: "evaluate_every_epochs"},
+    )
+    evaluate_every_epochs: float | None = Field(
+        None,
+        gt=0,
+        description="epochs between two evaluations; decides evaluate_every_steps if it is set",
     )
     keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that are kept")
     keep_best: str | None = Field(
@@ -34,12 +55,35 @@ class ScheduleConfig(BaseConfig):
     @model_validator(mode="after")
     def _metrics_need_evaluations(self) -> "ScheduleConfig":
         for setting in ("early_stopping_metric", "keep_best"):
-            if getattr(self, setting) and not self.evaluate_every_steps:
+            is_evaluated = self.evaluate_every_steps or self.evaluate_every_epochs
+            if getattr(self, setting) and not is_evaluated:
                 raise ValueError(
                     f"{setting} needs evaluations: set evaluate_every_steps above 0, or {setting} "
                     "to null"
                 )
         return self
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether steps depend on the size of the store."""
+        return self.max_epochs is not None or self.evaluate_every_epochs is not None
+
+    def in_steps(self, steps_per_epoch: float) -> "ScheduleConfig":
+        """Return the schedule with the steps that its epochs are.
+
+        Args:
+            steps_per_epoch: steps in which every row is an anchor once; may be fractional. The last
+                epoch is trained to its end, so ``max_steps`` is rounded up.
+        """
+        steps = {}
+        if self.max_epochs is not None:
+            # 3 epochs of 10/3 steps are 10 steps, also in floating point.
+            steps["max_steps"] = max(1, math.ceil(self.max_epochs * steps_per_epoch - 1e-6))
+        if self.evaluate_every_epochs is not None:
+            steps["evaluate_every_steps"] = max(
+                1, round(self.evaluate_every_epochs * steps_per_epoch)
+            )
+        return self.model_copy(update=steps)
 
     @property
     def best_metric(self) -> str | None:

@@ -1,6 +1,7 @@
 """Settings are read, overridden, compared, and refused with a reason."""
 
 import itertools
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -18,6 +19,7 @@ from raybio.core.config import (
     parse_yaml,
 )
 from raybio.core.errors import ConfigError
+from raybio.training.settings import ScheduleConfig, TrainingConfig
 
 
 class Optim(BaseConfig):
@@ -303,3 +305,46 @@ def test_a_setting_missing_from_a_saved_mapping_counts_as_its_default():
         "gone: 1 -> '(absent)'",
         "optim.fused: '(absent)' -> True",
     ]
+
+
+def test_steps_that_are_given_replace_the_epochs_of_a_configuration_below(tmp_path: Path) -> None:
+    by_epochs = override_all(
+        TrainingConfig(), {"schedule.max_epochs": 3, "schedule.evaluate_every_epochs": 1}
+    )
+    by_steps = override_all(by_epochs, {"schedule.max_steps": "50"}).schedule
+    assert (by_steps.max_steps, by_steps.max_epochs, by_steps.evaluate_every_epochs) == (
+        50,
+        None,
+        1,
+    )
+    file = tmp_path / "steps.yaml"
+    file.write_text("schedule: {evaluate_every_steps: 7}")
+    loaded = load(TrainingConfig, file, by_epochs).schedule
+    assert (loaded.evaluate_every_steps, loaded.evaluate_every_epochs, loaded.max_epochs) == (
+        7,
+        None,
+        3,
+    )
+    # A run's own configuration holds both: the steps are those of its epochs.
+    both = override_all(by_steps_and_epochs(by_epochs), {}).schedule
+    assert (both.max_steps, both.max_epochs) == (30, 3)
+    file.write_text("schedule: {max_steps: 30, max_epochs: 3}")
+    assert load(TrainingConfig, file).schedule.max_epochs == 3
+
+
+def by_steps_and_epochs(config: TrainingConfig) -> TrainingConfig:
+    return config.model_copy(update={"schedule": config.schedule.in_steps(10.0)})
+
+
+@pytest.mark.parametrize(
+    "epochs, steps_per_epoch, expected",
+    [(3, 10 / 3, 10), (1, 2.5, 3), (0.1, 2.5, 1), (2, 432.5, 865), (100, 0.7, 70)],
+)
+def test_the_last_epoch_is_trained_to_its_end(
+    epochs: float, steps_per_epoch: float, expected: int
+) -> None:
+    schedule = ScheduleConfig(max_epochs=epochs, evaluate_every_epochs=1)
+    in_steps = schedule.in_steps(steps_per_epoch)
+    assert in_steps.max_steps == expected
+    assert in_steps.evaluate_every_steps == max(1, round(steps_per_epoch))
+    assert in_steps.in_steps(steps_per_epoch) == in_steps

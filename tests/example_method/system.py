@@ -12,6 +12,7 @@ STORE = sppt.STORE
 DEMO_CORPUS = sppt.DEMO_CORPUS
 check = sppt.check
 input_lengths = sppt.input_lengths
+steps_per_epoch = sppt.steps_per_epoch
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -10,6 +10,7 @@ import pytest
 import ray
 from ray.util.state import list_tasks
 
+from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.records import read_record
@@ -33,6 +34,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -70,10 +72,11 @@ def test_other_comparisons_are_refused(more, message):
         models_of(config_of(), [more])
 
 
-def test_every_model_is_trained_on_every_fold_to_the_end():
-    space = fold_space(config_of(), ("cldr", "clner"), 3)
+def test_every_model_is_trained_on_every_fold_to_the_end(tiny_words):
+    space = fold_space(config_of(), ("cldr", "clner"), tiny_words)
+    folds = range(1, tiny_words.num_folds + 1)
     expected = [
-        {"data.fold": fold, "model": model} for fold in (1, 2, 3) for model in ("cldr", "clner")
+        {"data.fold": fold, "model": model} for fold in folds for model in ("cldr", "clner")
     ]
     assert space.grid() == expected
     assert (space.scheduler.kind, space.budget.max_steps, space.budget.grace_steps) == (
@@ -84,9 +87,37 @@ def test_every_model_is_trained_on_every_fold_to_the_end():
     assert space.metric in ("val/log_likelihood",)
 
 
-def test_without_evaluations_no_step_can_be_chosen():
+def test_epochs_are_the_steps_of_each_model(tiny_words):
+    """A step of CLGS is a graph a sentence, one of CLDR a graph a pair: their batches differ."""
+    epochs = {
+        "schedule.max_epochs": 3,
+        "schedule.evaluate_every_epochs": 1,
+        "plan.global_batch_rows": None,
+    }
+    config = config_of(**epochs)
+    models = ("cldr", "clgs", "clner")
+    space = fold_space(config, models, tiny_words)
+    spec = SweepSpec(
+        space=space,
+        run=RunSpec(
+            method="relation_graphs", config=config, store=tiny_words.path, name="f", runs=Path()
+        ),
+    )
+    for settings in space.grid():
+        model = settings["model"]
+        own = override_all(config, {"model": model, "data.fold": 1})
+        expected = METHODS["relation_graphs"].in_steps(own, tiny_words).schedule
+        schedule = spec.config(settings).schedule
+        assert schedule.max_steps == expected.max_steps
+        assert schedule.evaluate_every_steps == expected.evaluate_every_steps
+        assert schedule.max_epochs is None
+    steps = {spec.config(settings).schedule.max_steps for settings in space.grid()}
+    assert len(steps) > 1 and space.budget.max_steps == max(steps)
+
+
+def test_without_evaluations_no_step_can_be_chosen(tiny_words):
     with pytest.raises(ConfigError, match="evaluate_every_steps above 0"):
-        fold_space(config_of(**{"schedule.evaluate_every_steps": 0}), ("joint",), 3)
+        fold_space(config_of(**{"schedule.evaluate_every_steps": 0}), ("joint",), tiny_words)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What every system must do, on a tiny store, whatever its method."""
 
 import json
+import math
 from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
@@ -97,6 +98,25 @@ def test_the_configuration_survives_a_round_trip(name: str) -> None:
     for config in (METHODS[name].config(), METHODS[name].demo):
         assert METHODS[name].config.from_mapping(config.to_mapping()) == config
         assert isinstance(config, BaseConfig)
+
+
+def test_epochs_are_the_steps_of_the_system_and_training_ends_there(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    """The driver counts them without the model, the loop with it."""
+    epochs = {"schedule.max_epochs": 1.5, "optim.schedule": "constant"}
+    config = tiny_config(name, **epochs)
+    system = METHODS[name].build(config, store.path)
+    in_steps = METHODS[name].in_steps(config, store).schedule
+    assert in_steps.max_steps == math.ceil(1.5 * system.steps_per_epoch - 1e-6)
+    every = METHODS[name].in_steps(
+        tiny_config(name, **{"schedule.evaluate_every_epochs": 0.5}), store
+    )
+    assert every.schedule.evaluate_every_steps == max(1, round(0.5 * system.steps_per_epoch))
+    first = next(iter(fit(system, config)))
+    assert first.step == 1
+    *_, last = fit(system, config) if in_steps.max_steps < 40 else [None]
+    assert last is None or (last.step, last.reason) == (in_steps.max_steps, "finished")
 
 
 def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(

@@ -26,6 +26,7 @@ from raybio.methods.biostransformers.config import FIELDS, Config
 from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE
 from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator, initial_encoder
 from raybio.methods.biostransformers.loss import MultipleNegativesRanking
+from raybio.methods.biostransformers.plan import PairPlan
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.store.store import open_store
 
@@ -75,6 +76,11 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
     read = partial(_term_names, store)
     lengths.append(text_lengths("terms", read, terms, reader, max_length=max_length))
     return lengths
+
+
+def steps_per_epoch(config: Config, store: ArticleStore) -> float:
+    """Return the steps in which every pair of an article and a term occurs once."""
+    return PairPlan(store, config.plan, config.seed).steps_per_epoch
 
 
 def build(config: Config, store_path: str | Path) -> System:

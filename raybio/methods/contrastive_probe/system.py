@@ -83,6 +83,11 @@ def _select(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
     return [texts[row] for row in row_R.tolist()]
 
 
+def steps_per_epoch(config: Config, store: ClozeStore) -> float:
+    """Return the steps in which every sentence occurs once."""
+    return _checked_plan(config, store).steps_per_epoch
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire Contrastive-Probe over a prepared store of sentences.
 

@@ -95,6 +95,15 @@ def input_lengths(config: Config, store: WordStore) -> list[InputLengths]:
     return []
 
 
+def steps_per_epoch(config: Config, store: WordStore) -> float:
+    """Return the steps in which every training sentence of the fold occurs once."""
+    return len(read_fold(store, config.data).train) / _num_batch_rows(config)
+
+
+def _num_batch_rows(config: Config) -> int:
+    return config.plan.global_batch_rows or _BATCH_ROWS[config.model]
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire CLDR, CLGS, CLNER or the joint model over a prepared store of sentences.
 
@@ -150,7 +159,7 @@ def build_evaluator(
     collate = RelationGraphCollate(
         reader,
         fold.train,
-        config.plan.global_batch_rows or _BATCH_ROWS[config.model],
+        _num_batch_rows(config),
         config.seed,
         kind=kind,
         graphs=config.graphs,

@@ -29,6 +29,7 @@ from raybio.methods.sppt.evaluate import (
 )
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.objective import StructurePreserving
+from raybio.methods.sppt.plan import LinkPlan
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
@@ -110,6 +111,11 @@ def link_system(
         data_digest=data_digest,
         is_pretrained=config.encoder.source != SCRATCH,
     )
+
+
+def link_steps_per_epoch(config: Any, linked: Linked, *, self_loops: bool = False) -> float:
+    """Return the steps in which each node with a positive is an anchor once."""
+    return LinkPlan(linked.graph, config.plan, config.seed, self_loops).steps_per_epoch
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _variant(spec: RunSpec, value_by_path: dict[str, Any]) -> Variant:
         name=name,
         explicit=spec.explicit | changed.keys(),
     )
-    return Variant(varied, value_by_path)
+    return Variant(varied.in_steps(), value_by_path)
 
 
 def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:

@@ -70,6 +70,7 @@ def train(spec: RunSpec) -> Result:
     """
     folder = spec.folder
     uri = tracking_uri(spec.tracking, spec.runs)
+    spec = spec.in_steps()
     digest = check_spec(spec)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):

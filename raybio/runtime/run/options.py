@@ -93,7 +93,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
 
     digest = open_store(store, entry.store).digest
     default_name = f"{name_prefix or method}-{fingerprint(config)[:8]}{digest[:4]}"
-    return RunSpec(
+    run = RunSpec(
         method=method,
         config=config,
         store=Path(store).absolute(),
@@ -105,6 +105,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         is_length_accepted=options.yes or own.get("is_length_accepted", False),
         verbose=options.verbose,
     )
+    return run.in_steps()
 
 
 def resolve_config(

@@ -1,10 +1,11 @@
 """One training run: what is trained, where it lies, and what it computes with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.training.settings import TrainingConfig
@@ -128,6 +129,21 @@ class RunSpec:
             ConfigError: for a name that is no plain word.
         """
         return RunFolder(self.runs, self.name)
+
+    def in_steps(self) -> Self:
+        """Return the run with the steps that its epochs are, see ``ScheduleConfig.in_steps``.
+
+        Raises:
+            StoreError: if the schedule has epochs, and the store is missing, damaged or of another
+                kind.
+        """
+        if not self.config.schedule.has_epochs:
+            return self
+        from raybio.store.store import open_store  # reads Arrow files: steps need none
+
+        method = METHODS[self.method]
+        config = method.in_steps(self.config, open_store(self.store, method.store))
+        return replace(self, config=config)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,8 +95,8 @@ class SweepSpec:
     def config(self, settings: Settings) -> TrainingConfig:
         """Return the whole configuration of a trial.
 
-        It trains for the sweep's budget. It is evaluated and saved at least as often as trials
-        may be stopped.
+        It trains for the sweep's budget of steps, whatever the epochs of the base configuration.
+        It is evaluated and saved at least as often as trials may be stopped.
 
         Raises:
             ConfigError: if the settings do not fit each other.

@@ -21,6 +21,7 @@ from raybio.methods.mtb_mccl.mccl.evaluate import (
     encoder_before_training,
     head_of,
 )
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationObjective
 from raybio.store.store import open_store
 
@@ -54,6 +55,12 @@ def check(config: Config, store: DocumentStore) -> None:
 def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
     """Count the documents that are truncated."""
     return [document_lengths(store, config.encoder)]
+
+
+def steps_per_epoch(config: Config, store: DocumentStore) -> float:
+    """Return the steps in which every document with a labeled pair occurs once."""
+    labeled = LabeledPairs(store, "train", config.data.label_fraction, config.seed)
+    return len(labeled.rows) / config.plan.global_batch_rows
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -90,6 +90,11 @@ class DocumentPairPlanConfig(BaseConfig):
         description="entity pairs per document in the loss: recurring pairs first, then random "
         "ones",
     )
+    max_document_pairs_per_entity_pair: int = Field(
+        10,
+        ge=1,
+        description="document pairs of an entity pair that count for the length of an epoch",
+    )
 
 
 class EntityPairConfig(PairCountConfig):

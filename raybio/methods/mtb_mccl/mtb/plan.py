@@ -55,8 +55,15 @@ class DocumentPairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every recurring pair is drawn once."""
-        return len(self.trained) * 2 / self.config.global_batch_rows
+        """Steps in which as many document pairs are drawn as there are.
+
+        Of an entity pair count ``max_document_pairs_per_entity_pair``: the few that occur in
+        thousands of documents would make nearly the whole epoch.
+        """
+        num_documents_K = self.recurring.count_K[self.trained].astype(np.int64)
+        num_document_pairs_K = num_documents_K * (num_documents_K - 1) // 2
+        counted_K = np.minimum(num_document_pairs_K, self.config.max_document_pairs_per_entity_pair)
+        return float(counted_K.sum()) * 2 / self.config.global_batch_rows
 
     def rows(self, step: int) -> np.ndarray:
         """Return the distinct documents of a step; fewer than configured where pairs overlap."""

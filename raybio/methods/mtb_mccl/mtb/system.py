@@ -52,6 +52,11 @@ def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
     return [document_lengths(store, config.encoder)]
 
 
+def steps_per_epoch(config: Config, store: DocumentStore) -> float:
+    """Return the steps in which as many document pairs are drawn as the entity pairs have."""
+    return _plan(config, store).steps_per_epoch
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire MTB over a prepared store of documents.
 

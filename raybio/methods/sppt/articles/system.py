@@ -27,7 +27,7 @@ from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
 from raybio.methods.sppt.articles.store import LinkedTextStore
-from raybio.methods.sppt.system import link_system
+from raybio.methods.sppt.system import link_steps_per_epoch, link_system
 from raybio.store.store import open_store
 
 STORE = LinkedTextStore
@@ -66,6 +66,11 @@ def input_lengths(config: Config, store: LinkedTextStore) -> list[InputLengths]:
     reader = text_reader(config.encoder, count_by_word=store.count_by_word)
     rows = np.arange(store.num_rows)
     return [text_lengths("texts", store.texts, rows, reader, max_length=config.encoder.max_length)]
+
+
+def steps_per_epoch(config: Config, store: LinkedTextStore) -> float:
+    """Return the steps in which each linked node is an anchor once."""
+    return link_steps_per_epoch(config, store)
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -84,6 +84,11 @@ def input_lengths(config: Config, store: TaskStore) -> list[InputLengths]:
     return [with_equal_proteins(proteins, store)]
 
 
+def steps_per_epoch(config: Config, store: TaskStore) -> float:
+    """Return the steps in which every training row occurs once."""
+    return len(store.split_rows("train")) / config.plan.global_batch_rows
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire fine-tuning over a prepared task.
 

@@ -24,7 +24,7 @@ from raybio.methods.sppt.proteins.encoder import (
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.methods.sppt.system import LinkEvaluator, link_system
+from raybio.methods.sppt.system import LinkEvaluator, link_steps_per_epoch, link_system
 from raybio.store.store import open_store
 
 STORE = ProteinStore
@@ -65,6 +65,11 @@ def _check_length(config: Config, max_tokens: int) -> None:
             f"{config.encoder.source!r} reads at most {max_tokens} tokens: lower it with --set "
             f"input.max_length={max_tokens}"
         )
+
+
+def steps_per_epoch(config: Config, store: ProteinStore) -> float:
+    """Return the steps in which each linked node is an anchor once."""
+    return link_steps_per_epoch(config, store)
 
 
 def build(config: Config, store_path: str | Path) -> System:

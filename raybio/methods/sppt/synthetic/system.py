@@ -30,7 +30,7 @@ from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator, embed_nod
 from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synthetic_graph
 from raybio.methods.sppt.synthetic.simplicial import SURFACES
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.methods.sppt.system import link_system
+from raybio.methods.sppt.system import link_steps_per_epoch, link_system
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 
@@ -101,6 +101,12 @@ def input_lengths(config: Config, store: TopicStore) -> list[InputLengths]:
     return [
         text_lengths("sentences", nodes.texts, rows, reader, max_length=config.encoder.max_length)
     ]
+
+
+def steps_per_epoch(config: Config, store: TopicStore) -> float:
+    """Return the steps in which each node of the graph is an anchor once."""
+    nodes = synthetic_graph(store, config.graph)
+    return link_steps_per_epoch(config, nodes, self_loops=config.graph.self_loops)
 
 
 def build(config: Config, store_path: str | Path) -> System:

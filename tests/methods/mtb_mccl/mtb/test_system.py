@@ -1,16 +1,19 @@
 """The forms of L_rel that the paper compares, in the system and on real processes."""
 
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, System
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.loss import CENTER_TEMPERATURE
+from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.methods.mtb_mccl.mtb.system import build
 from raybio.training.collective import SingleProcess, sum_gradients
 from raybio.training.loop import fit
@@ -142,3 +145,18 @@ def test_half_a_pair_is_refused() -> None:
 def test_another_form_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match="relation_loss.*contrastive.*binary.*multi_center"):
         tiny_config("mtb_pretrain", **{"objective.relation_loss": "binry"})
+
+
+def test_an_epoch_has_the_document_pairs_of_the_trained_entity_pairs_up_to_a_cap(
+    tiny_documents: DocumentStore,
+) -> None:
+    config = tiny_config("mtb_pretrain")
+    for cap in (1, 2, 1000):
+        capped = override_all(config, {"plan.max_document_pairs_per_entity_pair": cap})
+        plan = DocumentPairPlan(tiny_documents, capped.pairs, capped.plan, capped.seed)
+        expected = 0
+        for pair in plan.trained.tolist():
+            num_documents = len(plan.recurring.documents(pair))
+            document_pairs = list(combinations(range(num_documents), 2))
+            expected += min(len(document_pairs), cap)
+        assert plan.steps_per_epoch == expected / (capped.plan.global_batch_rows / 2)
