@@ -3,16 +3,17 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Stage = Literal["chance", "random", "initial", "trained"]
-"""The models of a report.
+Stage = str
+"""The models of a report: the rows of its table.
 
 ``chance`` is a random order or a constant prediction, computed exactly. ``random`` are random
-vectors. ``initial`` is the encoder before training, ``trained`` the encoder after it.
+vectors. ``initial`` is the encoder before training, ``trained`` the encoder after it. All others
+are a method's rivals, which need no training of an encoder.
 """
 
 Score = Mapping[str, float]

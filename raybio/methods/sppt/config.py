@@ -90,6 +90,11 @@ class LinkEvaluationConfig(BaseConfig):
     block_rows: int = Field(
         1024, ge=1, description="most nodes whose candidates are scored at once"
     )
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no encoder: degree, common neighbors, "
+        "content, look-up",
+    )
 
 
 class ObjectiveConfig(BaseConfig):

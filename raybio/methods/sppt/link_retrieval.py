@@ -8,7 +8,7 @@ Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P dire
 K cut-offs, B anchors of a block, U distinct scores of links.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -166,11 +166,62 @@ def link_retrieval(
         ValueError: for embeddings that are not finite, arrays that do not fit together, or if there
             is no link.
     """
+    check_finite(embedding_ND, "embeddings")
+    if len(embedding_ND) != len(indptr) - 1:
+        raise ValueError(
+            f"{len(embedding_ND)} embeddings do not fit indptr ({len(indptr)} entries, want "
+            f"{len(embedding_ND) + 1})"
+        )
+
+    def in_group(node_G: Integers) -> CandidateScores:
+        node = torch.from_numpy(node_G).to(embedding_ND.device)
+        return scorer(embedding_ND[node], metric, score_dtype)
+
+    return rank_links(
+        in_group,
+        indptr,
+        indices,
+        group_N=group_N,
+        block_rows=block_rows,
+        ignore=ignore,
+        collective=collective,
+    )
+
+
+def rank_links(
+    in_group: Callable[[Integers], "CandidateScores"],
+    indptr: Integers,
+    indices: Integers,
+    *,
+    group_N: ArrayLike | None = None,
+    block_rows: int = 1024,
+    ignore: tuple[Integers, Integers] | None = None,
+    collective: Collective | None = None,
+) -> LinkRetrieval:
+    """Score the ranks of links by any scores of candidates.
+
+    Args:
+        in_group: nodes of a group -> scores of these nodes as candidates of each other, the same on
+            every worker.
+        indptr: as for ``link_retrieval``; so are the other arguments.
+        indices: the other ends of the links.
+        group_N: group of each node.
+        block_rows: most anchors that are scored at once.
+        ignore: pairs that are neither candidates nor links.
+        collective: divides the rows over workers.
+
+    Raises:
+        ValueError: for arrays that do not fit together, or if there is no link.
+    """
     indptr = np.asarray(indptr)
     indices = np.asarray(indices)
-    num_nodes = len(embedding_ND)
+    num_nodes = len(indptr) - 1
     group = np.zeros(num_nodes, dtype=np.int64) if group_N is None else np.asarray(group_N)
-    _check(embedding_ND, indptr, group)
+    if len(group) != num_nodes:
+        raise ValueError(
+            f"group_N ({len(group)} entries) does not fit indptr ({len(indptr)} entries, want "
+            f"{len(group) + 1})"
+        )
     # Nodes in order of group: a group is a range of positions.
     node_by_position = np.argsort(group, kind="stable")
     position_N = np.empty(num_nodes, dtype=np.int64)
@@ -185,9 +236,7 @@ def link_retrieval(
             pairs = _without(pairs, ignored, num_nodes)
         if len(pairs[0]) == 0:
             continue
-        node = torch.from_numpy(node_G).to(embedding_ND.device)
-        scores = scorer(embedding_ND[node], metric, score_dtype)
-        ranking = GroupRanking(scores, *pairs, ignored, block_rows, collective)
+        ranking = GroupRanking(in_group(node_G), *pairs, ignored, block_rows, collective)
         parts.append(rank_group(ranking, node_G, int(group[node_G[0]])))
     return LinkRetrieval.concatenate(parts)
 
@@ -380,13 +429,3 @@ def _group_ranges(sorted_group_N: Integers) -> list[tuple[int, int]]:
         return []
     head = np.flatnonzero(np.diff(sorted_group_N, prepend=sorted_group_N[:1] - 1)).tolist()
     return list(zip(head, [*head[1:], len(sorted_group_N)], strict=True))
-
-
-def _check(embedding_ND: Tensor, indptr: Integers, group_N: Integers) -> None:
-    num_nodes = len(embedding_ND)
-    if len(indptr) != num_nodes + 1 or len(group_N) != num_nodes:
-        raise ValueError(
-            f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want "
-            f"{num_nodes + 1}) and group_N ({len(group_N)} entries, want {num_nodes})"
-        )
-    check_finite(embedding_ND, "embeddings")

@@ -6,7 +6,7 @@ Shape letters: S nodes of an evaluation, N rows, E links, D embedding width.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from raybio.methods.sppt.evaluate import (
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.plan import LinkPlan
+from raybio.methods.sppt.rivals import link_rivals, rank_by_rival
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
@@ -128,7 +129,12 @@ class LinkEvaluator(Evaluator):
         fresh: returns the encoder with its initial weights.
         evaluation: settings of link retrieval.
         config: the run's seed and memory.
+        content: name of the rival that compares contents.
+        content_ngram: tokens of its n-grams.
     """
+
+    content: ClassVar[str] = "3-mers"
+    content_ngram: ClassVar[int] = 3
 
     linked: Linked
     read: ReadRows
@@ -154,7 +160,7 @@ class LinkEvaluator(Evaluator):
         return self._score(model, collective, stage, self._bootstrap())
 
     def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score random vectors, the initial encoder and the trained one."""
+        """Score random vectors, the rivals, the initial encoder and the trained one."""
         device = device_of(model)
         seed = derive_seed(self.config.seed, "random-vectors") % 2**63
         generator = torch.Generator().manual_seed(seed)
@@ -165,8 +171,30 @@ class LinkEvaluator(Evaluator):
         random = self._score_vectors(noise_SD, collective, rng)
         del noise_SD
         yield "random", random
+        if self.evaluation.rivals:
+            yield from self._rivals(device, collective)
         yield "initial", self._score(self.fresh().to(device), collective, "initial", rng)
         yield "trained", self._score(model, collective, "trained", rng)
+
+    def _rivals(
+        self, device: torch.device, collective: Collective
+    ) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the rankings that need no encoder."""
+        chance = chance_scores(self._queries)
+        rivals = link_rivals(
+            self._queries, self.linked.graph, self.read, self.content, self.content_ngram
+        )
+        for rival in rivals:
+            retrievals = rank_by_rival(
+                rival,
+                self._queries,
+                block_rows=self.evaluation.block_rows,
+                device=device,
+                collective=collective,
+            )
+            # Draws of their own, so that the intervals of encoders are the same without them.
+            scores = scores_with_intervals(*retrievals, self._bootstrap())
+            yield rival.name, ModelScores(scores=scores, chance=chance)
 
     def details(self) -> Mapping[str, Any]:
         """Return the number of nodes."""

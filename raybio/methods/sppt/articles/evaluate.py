@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -58,13 +58,19 @@ class ArticleLinkEvaluator(LinkEvaluator):
         evaluation: settings, with the number and size of the samples.
     """
 
+    content: ClassVar[str] = "TF-IDF"
+    content_ngram: ClassVar[int] = 1
+
     linked: LinkedTextStore
     evaluation: ArticleEvaluationConfig
 
     def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score all stages. Test graphs are the units of an additional split, ``samples``."""
+        """Score all stages. Test graphs are the units of an additional split, ``samples``.
+
+        Samples are ranked by embeddings only, so rivals have no scores of them.
+        """
         for stage, scores in super().stages(model, collective):
-            if self.evaluation.test_graphs:
+            if self.evaluation.test_graphs and stage in ("random", "initial", "trained"):
                 scores = self._with_samples(scores, stage, model, collective)
             yield stage, scores
 

@@ -1,0 +1,233 @@
+"""Rivals of link retrieval against loops over pairs."""
+
+import itertools
+from collections import Counter
+from math import log, sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.methods.sppt.evaluate import draw_link_queries
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.rivals import (
+    DIGITS,
+    RELATED,
+    Rival,
+    link_rivals,
+    ngram_tfidf,
+    rank_by_rival,
+    relatives,
+)
+
+SEQUENCES = [
+    "MKVLA",
+    "MKVLG",
+    "MKVIA",
+    "WWRTY",
+    "WWRTC",
+    "GG",
+    "MKVLAWWRTY",
+    "PPDEFGH",
+    "PPDEFGK",
+    "AAAAAA",
+    "MKVLA",
+    "PPDEF",
+]
+GROUPS = np.array([0] * 6 + [1] * 6)
+LINKS = [(0, 3), (1, 3), (1, 4), (2, 5), (0, 5), (6, 7), (7, 10), (8, 9), (6, 11)]
+HELD_OUT = [(0, 4), (2, 3), (8, 10), (6, 8)]
+
+
+class Letters:
+    """Reads a sequence as its letters between two special tokens."""
+
+    mask_id = 0
+    ordinary_ids = np.arange(65, 91)
+
+    def __call__(self, row_R, chance_R=0.0):
+        tokens = [[1, *map(ord, SEQUENCES[row]), 2] for row in np.asarray(row_R).tolist()]
+        lengths = [len(row) for row in tokens]
+        token_T = np.array(list(itertools.chain(*tokens)))
+        return token_T, np.concatenate([[0], np.cumsum(lengths)]), token_T < 65
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return Graph.from_edges(np.array(LINKS), len(SEQUENCES), GROUPS)
+
+
+@pytest.fixture
+def queries(graph: Graph):
+    return draw_link_queries(graph, np.array(HELD_OUT), 0, seed=0)
+
+
+def rival_of(name: str, queries, graph: Graph) -> Rival:
+    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3)
+    return next(rival for rival in rivals if rival.name == name)
+
+
+def scores_of(name: str, queries, graph: Graph) -> dict[tuple[int, int], float]:
+    """Return the scores of all pairs of a group."""
+    scores = {}
+    for group in (0, 1):
+        node_G = np.flatnonzero(group == GROUPS)
+        score_GG = rival_of(name, queries, graph).in_group(node_G)(slice(0, len(node_G)))
+        for row, column in itertools.permutations(range(len(node_G)), 2):
+            scores[int(node_G[row]), int(node_G[column])] = float(score_GG[row, column])
+    return scores
+
+
+def linked(graph: Graph, node: int) -> set[int]:
+    return {int(other) for other in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]}
+
+
+def three_mers(text: str) -> Counter:
+    return Counter(text[start : start + 3] for start in range(len(text) - 2))
+
+
+def cosines() -> np.ndarray:
+    """TF-IDF by the formulas: (1 + log count) x (1 + log((1 + S) / (1 + rows with it)))."""
+    counts = [three_mers(text) for text in SEQUENCES]
+    num_rows = Counter(ngram for count in counts for ngram in count)
+    idf = {ngram: 1 + log((1 + len(counts)) / (1 + num)) for ngram, num in num_rows.items()}
+    vectors = [
+        {ngram: (1 + log(times)) * idf[ngram] for ngram, times in count.items()} for count in counts
+    ]
+    found = np.zeros((len(SEQUENCES), len(SEQUENCES)))
+    for left, right in itertools.product(range(len(SEQUENCES)), repeat=2):
+        lengths = [sqrt(sum(x * x for x in vectors[side].values())) for side in (left, right)]
+        if all(lengths):
+            shared = vectors[left].keys() & vectors[right].keys()
+            product = sum(vectors[left][ngram] * vectors[right][ngram] for ngram in shared)
+            found[left, right] = product / lengths[0] / lengths[1]
+    return found
+
+
+def test_degree_counts_the_training_links_of_the_candidate(queries, graph: Graph) -> None:
+    for (_, candidate), score in scores_of("degree", queries, graph).items():
+        assert score == len(linked(graph, candidate))
+
+
+def test_common_neighbors_counts_the_nodes_that_both_are_linked_to(queries, graph: Graph) -> None:
+    for (anchor, candidate), score in scores_of("common neighbors", queries, graph).items():
+        assert score == len(linked(graph, anchor) & linked(graph, candidate))
+
+
+def test_contents_are_compared_by_the_cosine_of_tf_idf_of_their_n_grams(
+    queries, graph: Graph
+) -> None:
+    cosine_NN = cosines()
+    for pair, score in scores_of("3-mers", queries, graph).items():
+        assert score == pytest.approx(cosine_NN[pair])
+
+
+def test_the_look_up_adds_links_between_relatives_and_never_the_link_itself(
+    queries, graph: Graph
+) -> None:
+    related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
+    np.fill_diagonal(related_NN, 1.0)
+    directed = LINKS + [(right, left) for left, right in LINKS]
+    for (anchor, candidate), score in scores_of("look-up", queries, graph).items():
+        expected = sum(
+            related_NN[anchor, left] * related_NN[right, candidate]
+            for left, right in directed
+            if {left, right} != {anchor, candidate}
+        )
+        assert score == pytest.approx(expected, abs=1e-12)
+
+
+def test_relatives_of_other_groups_count_in_small_graphs_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), 3)
+    assert relatives(tfidf, GROUPS)[0, 10] == pytest.approx(1.0)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
+    own = relatives(tfidf, GROUPS)
+    assert own[0, 10] == 0 and own[0, 1] >= RELATED and own[5, 5] == 1
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_n_grams_do_not_cross_rows(length: int) -> None:
+    tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), length)
+    for row, text in enumerate(SEQUENCES):
+        ngrams = {text[start : start + length] for start in range(len(text) - length + 1)}
+        assert tfidf[row].nnz == len(ngrams)
+
+
+def test_without_ties_the_ranking_is_that_of_embeddings_with_the_same_scores(
+    queries, graph: Graph
+) -> None:
+    """The retrieval of embeddings has oracles of its own."""
+    embedding_ND = torch.randn(len(SEQUENCES), 5, generator=torch.Generator().manual_seed(0))
+    embedding_ND = embedding_ND.double()
+
+    def in_group(node_G: np.ndarray):
+        product_GG = (embedding_ND[node_G] @ embedding_ND[node_G].T).numpy()
+        return lambda rows: product_GG[rows].copy()
+
+    device = torch.device("cpu")
+    settings = {"block_rows": 2, "device": device, "collective": None}
+    of_training, of_heldout = rank_by_rival(Rival("dot", in_group), queries, **settings)
+    for found, links, ignore in (
+        (of_training, queries.training, None),
+        (of_heldout, queries.heldout, queries.training),
+    ):
+        expected = link_retrieval(
+            embedding_ND,
+            links.indptr,
+            links.indices,
+            group_N=GROUPS,
+            metric="dot",
+            ignore=None if ignore is None else (ignore.indptr, ignore.indices),
+        )
+        assert found.measures() == pytest.approx(expected.measures())
+
+
+def test_ties_are_ranked_at_random_whatever_the_size_of_blocks(queries, graph: Graph) -> None:
+    """All candidates tie: chance, and no bonus for the order of nodes."""
+    equal = Rival("equal", lambda node_G: lambda rows: np.zeros((len(node_G), len(node_G)))[rows])
+    device = torch.device("cpu")
+    found = [
+        rank_by_rival(equal, queries, block_rows=size, device=device, collective=None)[0].measures()
+        for size in (1, 4, 1024)
+    ]
+    assert found[0] == found[1] == found[2]
+    big = Graph.from_edges(
+        np.random.default_rng(0).integers(200, size=(400, 2)), 200, np.zeros(200, np.int64)
+    )
+    every = draw_link_queries(big, np.empty((0, 2), np.int64), 0, seed=0)
+    of_training, of_heldout = rank_by_rival(
+        equal, every, block_rows=64, device=device, collective=None
+    )
+    assert of_heldout is None
+    # Links among 199 candidates in random order; in the order of ties all of a row would be first.
+    assert 0.02 < of_training.lrap < 0.08
+
+
+def test_scores_that_differ_by_less_than_rounding_tie(queries, graph: Graph) -> None:
+    noisy = Rival(
+        "noisy",
+        lambda node_G: (
+            lambda rows: (
+                np.full((len(node_G), len(node_G)), 0.3)[rows]
+                + 10.0 ** -(DIGITS + 3) * np.arange(len(node_G))
+            )
+        ),
+    )
+    equal = Rival("equal", lambda node_G: lambda rows: np.full((len(node_G),) * 2, 0.3)[rows])
+    settings = {"block_rows": 4, "device": torch.device("cpu"), "collective": None}
+    assert (
+        rank_by_rival(noisy, queries, **settings)[0].measures()
+        == rank_by_rival(equal, queries, **settings)[0].measures()
+    )
+
+
+def test_in_a_sample_of_nodes_degrees_are_those_of_the_whole_graph(graph: Graph) -> None:
+    sampled = draw_link_queries(graph, np.array(HELD_OUT), 1, seed=0)
+    assert len(sampled.node_S) < len(SEQUENCES)
+    rival = rival_of("degree", sampled, graph)
+    node_G = np.arange(len(sampled.node_S))
+    degree_G = rival.in_group(node_G)(slice(0, 1))[0]
+    assert degree_G.tolist() == graph.degree_N[sampled.node_S].tolist()
