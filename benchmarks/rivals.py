@@ -212,7 +212,7 @@ def retrieve_links(score: ScoreBlock, training: Graph, heldout: Graph) -> dict[s
 
 
 def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
-    scores = scores_with_intervals(found["train"], found.get("val"), np.random.default_rng(0))
+    scores = scores_with_intervals(found, np.random.default_rng(0))
     rows = []
     for split, measures in scores.items():
         title = {"train": "training links", "val": "held-out links"}[split]

@@ -55,6 +55,15 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     return list(files)
 
 
+LEAKAGE = {
+    "with_twin": "held-out links with a twin in training",
+    "c1": "held-out links, both ends seen in training (C1)",
+    "c2": "held-out links, one end seen (C2)",
+    "c3": "held-out links, no end seen (C3)",
+}
+"""Entries of a manifest's leakage -> their names in the table of a store."""
+
+
 def show_store(store: "Store", started: float) -> None:
     """Print what a store holds, and which records were skipped.
 
@@ -74,6 +83,9 @@ def show_store(store: "Store", started: float) -> None:
     table = Table("what", "count", title=f"{escape(str(store.path))} ({seconds:.1f} s)")
     for name, count in counts.items():
         table.add_row(name.replace("_", " "), f"{count:,}")
+    for name, count in manifest.get("leakage", {}).items():
+        if name in LEAKAGE:
+            table.add_row(LEAKAGE[name], f"{count:,}")
     for reason, facts in manifest["quarantine"].items():
         table.add_row(f"[yellow]skipped:[/] {reason}", f"{facts['count']:,}")
     console = Console()

@@ -198,8 +198,20 @@ class LinkedTextConfig(BaseConfig):
     )
 
 
+HeldOut = Literal["random", "homology", "proteins"]
+
+
 class PrepareConfig(LinkedTextConfig):
     """Settings that turn raw files into a store of proteins; the store's manifest has them."""
+
+    held_out: HeldOut = Field(
+        "random",
+        description="random: links; proteins: all links of some proteins; homology: all links of "
+        "some clusters of relatives",
+    )
+    identity: float = Field(
+        0.5, gt=0, le=1, description="fraction of equal residues that makes two proteins relatives"
+    )
 
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(

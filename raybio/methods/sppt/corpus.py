@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError
+from raybio.methods.sppt.config import HeldOut
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.graph.splits import hold_out_links
+from raybio.methods.sppt.graph.splits import hold_out_links, hold_out_nodes
 from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
+from raybio.methods.sppt.leakage import link_classes
 from raybio.store.quarantine import Quarantine
-from raybio.store.ragged import Spool
+from raybio.store.ragged import Ragged, Spool
 from raybio.store.writer import Draft
 
 G = TypeVar("G", bound=GraphStore)
@@ -107,6 +109,8 @@ def assemble(
     heldout_share: float,
     seed: int,
     provenance: dict[str, Any],
+    held_out: HeldOut = "random",
+    cluster: Callable[[Ragged], np.ndarray] | None = None,
 ) -> G:
     """Write the store: rows with content and a link, sorted by group, and their split links.
 
@@ -118,9 +122,12 @@ def assemble(
         heldout_share: fraction of each group's links that is kept out of the training graph.
         seed: seed of the draw of held-out links.
         provenance: the manifest's account of the input.
+        held_out: what is held out: links at random, whole rows, or whole clusters of rows.
+        cluster: returns the cluster of relatives of each row; None: rows are not clustered.
 
     Raises:
-        DataError: if no link between two rows with content is left.
+        DataError: if no link between two rows with content is left, or too few rows can be held
+            out.
     """
     has_content_N = corpus.spooled_N >= 0
     edge_E2 = corpus.edge_E2[has_content_N[corpus.edge_E2].all(axis=1)]
@@ -138,20 +145,58 @@ def assemble(
     used_G, group_R = np.unique(corpus.group_N[row_R], return_inverse=True)
     group_R = group_R.astype(np.int32)
     edge_E2 = np.sort(row_N[edge_E2], axis=1)
-    is_heldout_E = hold_out_links(
-        edge_E2, len(row_R), group_R, share=heldout_share, rng=np.random.default_rng(seed)
+    content = spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters")
+    cluster_R = None if cluster is None else cluster(content)
+    is_heldout_E = _held_out_links(
+        edge_E2, group_R, cluster_R, held_out, share=heldout_share, seed=seed
     )
     graph = Graph.from_edges(edge_E2[~is_heldout_E], len(row_R), group_R)
+    if cluster_R is not None:
+        classes = link_classes(graph, edge_E2[is_heldout_E], cluster_R)
+        leakage = classes.counts() | {"clusters": int(cluster_R.max(initial=-1)) + 1}
+        provenance = provenance | {"leakage": leakage}
     rows = LinkedRows(
         keys=corpus.keys.take(pa.array(row_R)),
-        content=spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters"),
+        content=content,
         group_N=group_R,
         group_names=[corpus.group_names[group] for group in used_G],
         group_labels=[corpus.group_labels[group] for group in used_G],
         graph=graph,
         heldout_E2=edge_E2[is_heldout_E],
+        cluster_N=cluster_R,
     )
     return commit(draft, rows, provenance)
+
+
+def _held_out_links(
+    edge_E2: np.ndarray,
+    group_R: np.ndarray,
+    cluster_R: np.ndarray | None,
+    held_out: HeldOut,
+    *,
+    share: float,
+    seed: int,
+) -> np.ndarray:
+    """Return which links (E,) are held out.
+
+    Raises:
+        DataError: if rows are to be held out and none can be.
+    """
+    rng = np.random.default_rng(seed)
+    if held_out == "random":
+        return hold_out_links(edge_E2, len(group_R), group_R, share=share, rng=rng)
+    is_alone = held_out == "proteins" or cluster_R is None
+    unit_R = np.arange(len(group_R)) if is_alone else cluster_R
+    assert unit_R is not None
+    is_out_R = hold_out_nodes(edge_E2, unit_R, share=share, rng=rng)
+    is_out_E: np.ndarray = is_out_R[edge_E2].any(axis=1)
+    if share and not is_out_E.any():
+        raise DataError(
+            f"--held-out {held_out}: nothing can be held out: every protein or cluster of "
+            f"relatives has more than {share:.0%} of the {len(edge_E2):,} links. Want a larger "
+            "--heldout-share, or --held-out random"
+        )
+    return is_out_E
 
 
 def number_groups(names: pa.Array) -> tuple[np.ndarray, list[str]]:

@@ -8,8 +8,9 @@ is no disadvantage.
 Shape letters: S nodes of an evaluation, M nodes, E links, D embedding width.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +22,19 @@ from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
 from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval
 
 
+class LinkSplit(NamedTuple):
+    """Links that are scored together.
+
+    Attributes:
+        links: the links.
+        ignored: pairs that are neither candidates nor links; None: every other node of the group
+            is a candidate.
+    """
+
+    links: Graph
+    ignored: Graph | None
+
+
 @dataclass(frozen=True)
 class LinkQueries:
     """The nodes of an evaluation and the links among them.
@@ -30,16 +44,47 @@ class LinkQueries:
         group_S: their groups; candidates of a node are the other nodes of its group.
         training: links among them that the model was trained on.
         heldout: links among them that were kept out of training.
+        parts: parts of the held-out links, by name.
     """
 
     node_S: np.ndarray
     group_S: np.ndarray
     training: Graph
     heldout: Graph
+    parts: Mapping[str, Graph] = field(default_factory=dict)
+
+    @property
+    def splits(self) -> dict[str, LinkSplit]:
+        """The links by split: ``train``, ``val`` and its parts.
+
+        Where held-out links are scored, training links are no candidates, nor are the held-out
+        links of other parts.
+        """
+        splits = {"train": LinkSplit(self.training, None)}
+        if self.heldout.num_edges == 0:
+            return splits
+        splits["val"] = LinkSplit(self.heldout, self.training)
+        known_E2 = np.concatenate([_links_of(self.training), _links_of(self.heldout)])
+        for name, part in self.parts.items():
+            if part.num_edges:
+                others_E2 = known_E2[~part.has_edge(known_E2[:, 0], known_E2[:, 1])]
+                ignored = Graph.from_edges(others_E2, part.num_nodes, self.group_S)
+                splits[name] = LinkSplit(part, ignored)
+        return splits
+
+
+def _links_of(graph: Graph) -> np.ndarray:
+    """Return the directed links (L, 2)."""
+    source_L = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
+    return np.stack([source_L, np.asarray(graph.indices)], axis=1)
 
 
 def draw_link_queries(
-    graph: Graph, heldout_E2: np.ndarray, num_nodes_per_group: int, seed: int
+    graph: Graph,
+    heldout_E2: np.ndarray,
+    num_nodes_per_group: int,
+    seed: int,
+    parts: Mapping[str, np.ndarray] | None = None,
 ) -> LinkQueries:
     """Choose the nodes of an evaluation.
 
@@ -50,10 +95,16 @@ def draw_link_queries(
             held-out links, are added (as in the authors' code); the links among all of these are
             queried. 0: every node.
         seed: seed of the draw.
+        parts: held-out links that are also scored by themselves, by name.
     """
+    of_part = {
+        name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
+        for name, link_E2 in (parts or {}).items()
+    }
     heldout = Graph.from_edges(np.asarray(heldout_E2), graph.num_nodes, graph.group_N)
     if num_nodes_per_group == 0:
-        return LinkQueries(np.arange(graph.num_nodes), np.asarray(graph.group_N), graph, heldout)
+        node_N = np.arange(graph.num_nodes)
+        return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, of_part)
     random_N = np.random.default_rng(seed).random(graph.num_nodes)
     node_by_group = np.lexsort([random_N, graph.group_N])
     group_sizes = np.bincount(graph.group_N)
@@ -65,7 +116,10 @@ def draw_link_queries(
     )
     group_S = np.asarray(graph.group_N)[node_S]
     training = induced_subgraph(graph, node_S, group_S)
-    return LinkQueries(node_S, group_S, training, induced_subgraph(heldout, node_S, group_S))
+    inside = {name: induced_subgraph(part, node_S, group_S) for name, part in of_part.items()}
+    return LinkQueries(
+        node_S, group_S, training, induced_subgraph(heldout, node_S, group_S), inside
+    )
 
 
 def retrieve_links(
@@ -73,8 +127,8 @@ def retrieve_links(
     embedding_SD: Tensor,
     config: LinkEvaluationConfig,
     collective: Collective | None = None,
-) -> tuple[LinkRetrieval, LinkRetrieval | None]:
-    """Return the retrieval of the training links and, if there are any, of the held-out links.
+) -> dict[str, LinkRetrieval]:
+    """Return the retrieval of the links of each split.
 
     Args:
         queries: nodes and links.
@@ -82,25 +136,19 @@ def retrieve_links(
         config: metric and block size.
         collective: workers that divide the rows.
     """
-    settings: dict[str, Any] = {
-        "group_N": queries.group_S,
-        "metric": config.metric,
-        "block_rows": config.block_rows,
-        "collective": collective,
+    return {
+        name: link_retrieval(
+            embedding_SD,
+            split.links.indptr,
+            split.links.indices,
+            group_N=queries.group_S,
+            metric=config.metric,
+            block_rows=config.block_rows,
+            ignore=None if split.ignored is None else (split.ignored.indptr, split.ignored.indices),
+            collective=collective,
+        )
+        for name, split in queries.splits.items()
     }
-    training = queries.training
-    heldout = queries.heldout
-    of_training = link_retrieval(embedding_SD, training.indptr, training.indices, **settings)
-    if heldout.num_edges == 0:
-        return of_training, None
-    of_heldout = link_retrieval(
-        embedding_SD,
-        heldout.indptr,
-        heldout.indices,
-        ignore=(training.indptr, training.indices),
-        **settings,
-    )
-    return of_training, of_heldout
 
 
 def evaluate_links(
@@ -113,10 +161,9 @@ def evaluate_links(
 
     Arguments as for ``retrieve_links``.
     """
-    training, heldout = retrieve_links(queries, embedding_SD, config, collective)
-    metrics = link_metrics(training, "train")
-    if heldout is not None:
-        metrics |= link_metrics(heldout, "val")
+    metrics: dict[str, float] = {}
+    for name, retrieval in retrieve_links(queries, embedding_SD, config, collective).items():
+        metrics |= link_metrics(retrieval, name)
     return metrics
 
 

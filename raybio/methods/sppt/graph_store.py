@@ -81,6 +81,7 @@ class LinkedRows:
         group_labels: display name of each group.
         graph: training graph over the rows.
         heldout_E2: links (E, 2) that are kept out of it.
+        cluster_N: cluster of relatives of each row; None: rows are not clustered.
 
     Raises:
         StoreError: if the rows are not sorted by group.
@@ -93,6 +94,7 @@ class LinkedRows:
     group_labels: list[str]
     graph: Graph
     heldout_E2: np.ndarray
+    cluster_N: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if len(self.group_N) and (np.diff(self.group_N) < 0).any():

@@ -5,13 +5,16 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
-from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
+from raybio.methods.sppt.config import HeldOut, LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.corpus import Commit, Corpus, G, assemble
+from raybio.methods.sppt.proteins.clusters import identity_clusters
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.ragged import Spool
+from raybio.store.ragged import Ragged, Spool
 
 
 class Source(Protocol):
@@ -66,7 +69,17 @@ def prepare_proteins(
     """
     config = config or PrepareConfig()
     read = partial(source.read, strip_stop=config.strip_stop, max_length=config.max_length)
-    return _prepare(out, source, read, commit_proteins, config, force=force)
+    cluster = partial(identity_clusters, identity=config.identity)
+    return _prepare(
+        out,
+        source,
+        read,
+        commit_proteins,
+        config,
+        force=force,
+        held_out=config.held_out,
+        cluster=cluster,
+    )
 
 
 def prepare_linked_texts(
@@ -96,6 +109,8 @@ def _prepare(
     config: LinkedTextConfig | PrepareConfig,
     *,
     force: bool,
+    held_out: HeldOut = "random",
+    cluster: Callable[[Ragged], np.ndarray] | None = None,
 ) -> G:
     prepared = preparing(
         out,
@@ -114,4 +129,6 @@ def _prepare(
             heldout_share=config.heldout_share,
             seed=config.seed,
             provenance=new.provenance(),
+            held_out=held_out,
+            cluster=cluster,
         )

@@ -92,8 +92,8 @@ def rank_by_rival(
     block_rows: int,
     device: torch.device,
     collective: Collective | None,
-) -> tuple[LinkRetrieval, LinkRetrieval | None]:
-    """Return the retrieval of the training links and, if there are any, of the held-out links.
+) -> dict[str, LinkRetrieval]:
+    """Return the retrieval of the links of each split.
 
     Args:
         rival: the ranking.
@@ -106,21 +106,18 @@ def rank_by_rival(
     def in_group(node_G: np.ndarray) -> RivalScores:
         return RivalScores(rival.in_group(node_G), node_G, device)
 
-    def rank(links: Graph, known: Graph | None) -> LinkRetrieval:
-        return rank_links(
+    return {
+        name: rank_links(
             in_group,
-            links.indptr,
-            links.indices,
+            split.links.indptr,
+            split.links.indices,
             group_N=queries.group_S,
             block_rows=block_rows,
-            ignore=None if known is None else (known.indptr, known.indices),
+            ignore=None if split.ignored is None else (split.ignored.indptr, split.ignored.indices),
             collective=collective,
         )
-
-    of_training = rank(queries.training, None)
-    if queries.heldout.num_edges == 0:
-        return of_training, None
-    return of_training, rank(queries.heldout, queries.training)
+        for name, split in queries.splits.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Scores of link retrieval for the final report: intervals, chance values, unit scores.
 
-Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for
-training links, "val" for held-out links.
+Scores of a stage are ``{split: {measure: {"value", "low", "high"}}}``: "train" for training links,
+"val" for held-out links, and the names of their parts.
 
 Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links,
 K cut-offs.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,31 +29,27 @@ from raybio.ops.significance import Interval
 
 
 def scores_with_intervals(
-    training: LinkRetrieval, heldout: LinkRetrieval | None, rng: np.random.Generator
+    retrievals: Mapping[str, LinkRetrieval], rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the scores of both retrievals with 95 % bootstrap intervals over anchors."""
+    """Return the scores of each split with 95 % bootstrap intervals over anchors."""
     scores = {}
-    for split, retrieval in _by_split(training, heldout).items():
+    for split, retrieval in retrievals.items():
         intervals = bootstrap_intervals(retrieval, rng)
         scores[split] = {name: interval._asdict() for name, interval in intervals.items()}
     return scores
 
 
-def link_unit_scores(
-    training: LinkRetrieval, heldout: LinkRetrieval | None
-) -> dict[str, UnitScores]:
+def link_unit_scores(retrievals: Mapping[str, LinkRetrieval]) -> dict[str, UnitScores]:
     """Return each anchor's part of ``scores_with_intervals``, by the same names."""
-    retrievals = _by_split(training, heldout)
     return {split: _unit_scores(retrieval) for split, retrieval in retrievals.items()}
 
 
 def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]]:
     """Return the exact scores of randomly ordered candidates, by split and measure."""
-    scores = {"train": exact_scores(link_chance(queries.training, queries.group_S))}
-    if queries.heldout.num_edges:
-        chance = link_chance(queries.heldout, queries.group_S, ignored=queries.training)
-        scores["val"] = exact_scores(chance)
-    return scores
+    return {
+        name: exact_scores(link_chance(split.links, queries.group_S, split.ignored))
+        for name, split in queries.splits.items()
+    }
 
 
 def link_chance(
@@ -185,7 +182,3 @@ def _named_by_cutoff(precision_K: np.ndarray, recall_K: np.ndarray) -> dict[str,
     named = {f"precision_at_{k}": value for k, value in zip(CUTOFFS, precision_K, strict=True)}
     named |= {f"recall_at_{k}": value for k, value in zip(CUTOFFS, recall_K, strict=True)}
     return named
-
-
-def _by_split(training: LinkRetrieval, heldout: LinkRetrieval | None) -> dict[str, LinkRetrieval]:
-    return {"train": training} if heldout is None else {"train": training, "val": heldout}

@@ -4,7 +4,7 @@ Shape letters: S nodes of an evaluation, N rows, E links, D embedding width.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
 
@@ -129,6 +129,7 @@ class LinkEvaluator(Evaluator):
         fresh: returns the encoder with its initial weights.
         evaluation: settings of link retrieval.
         config: the run's seed and memory.
+        heldout_parts: held-out links that the final evaluation also scores by themselves, by name.
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
     """
@@ -141,6 +142,7 @@ class LinkEvaluator(Evaluator):
     fresh: Callable[[], Encoder]
     evaluation: LinkEvaluationConfig
     config: TrainingConfig
+    heldout_parts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
@@ -193,7 +195,7 @@ class LinkEvaluator(Evaluator):
                 collective=collective,
             )
             # Draws of their own, so that the intervals of encoders are the same without them.
-            scores = scores_with_intervals(*retrievals, self._bootstrap())
+            scores = scores_with_intervals(retrievals, self._bootstrap())
             yield rival.name, ModelScores(scores=scores, chance=chance)
 
     def details(self) -> Mapping[str, Any]:
@@ -214,9 +216,9 @@ class LinkEvaluator(Evaluator):
     ) -> ModelScores:
         retrievals = retrieve_links(self._queries, vector_SD, self.evaluation, collective)
         return ModelScores(
-            scores=scores_with_intervals(*retrievals, rng),
+            scores=scores_with_intervals(retrievals, rng),
             chance=chance_scores(self._queries),
-            unit_scores=link_unit_scores(*retrievals),
+            unit_scores=link_unit_scores(retrievals),
         )
 
     def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> LabeledMap:
@@ -239,7 +241,9 @@ class LinkEvaluator(Evaluator):
     def _queries(self) -> LinkQueries:
         """Nodes and links of the final evaluation."""
         num_nodes = self.evaluation.num_nodes_per_group_at_the_end
-        return draw_link_queries(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
+        return draw_link_queries(
+            self.linked.graph, self.linked.heldout, num_nodes, seed=0, parts=self.heldout_parts
+        )
 
     @cached_property
     def _sampled_queries(self) -> LinkQueries:

@@ -8,8 +8,12 @@ LINK_RETRIEVAL = TableLayout(
     splits={
         "train": "training links",
         "val": "held-out links",
+        "no_twins": "held-out links without a twin",
+        "c1": "held-out links, both ends seen (C1)",
+        "c2": "held-out links, one end seen (C2)",
+        "c3": "held-out links, no end seen (C3)",
         "samples": "samples of test graphs",
     },
     plain=frozenset({"mrr"}),
-    secondary=frozenset({"samples"}),
+    secondary=frozenset({"samples", "no_twins", "c1", "c2", "c3"}),
 )

@@ -54,7 +54,8 @@ def test_training_links_do_not_hide_heldout_ones() -> None:
         cliques[:, None] * 10.0 + np.arange(12)[:, None] * 1e-3, dtype=torch.float32
     )
     queries = draw_link_queries(graph, heldout, 0, seed=0)
-    seen, kept_out = retrieve_links(queries, embedding, LinkEvaluationConfig(num_nodes_per_group=0))
+    found = retrieve_links(queries, embedding, LinkEvaluationConfig(num_nodes_per_group=0))
+    seen, kept_out = found.values()
     assert kept_out is not None
     assert kept_out.mrr == 1.0
     assert kept_out.average_precision == 1.0
@@ -86,7 +87,8 @@ def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_
     queries = draw_link_queries(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0, seed=0)
     embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
     retrievals = retrieve_links(queries, embedding, LinkEvaluationConfig())
-    for scores, retrieval in zip(link_unit_scores(*retrievals).values(), retrievals, strict=True):
+    unit_scores = link_unit_scores(retrievals)
+    for scores, retrieval in zip(unit_scores.values(), retrievals.values(), strict=True):
         assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
         assert len(set(retrieval.num_links_A.tolist())) > 1
         assert scores.value_by_measure.keys() == retrieval.measures().keys()

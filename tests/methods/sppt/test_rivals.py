@@ -169,11 +169,12 @@ def test_without_ties_the_ranking_is_that_of_embeddings_with_the_same_scores(
 
     device = torch.device("cpu")
     settings = {"block_rows": 2, "device": device, "collective": None}
-    of_training, of_heldout = rank_by_rival(Rival("dot", in_group), queries, **settings)
-    for found, links, ignore in (
-        (of_training, queries.training, None),
-        (of_heldout, queries.heldout, queries.training),
+    found_by_split = rank_by_rival(Rival("dot", in_group), queries, **settings)
+    for name, links, ignore in (
+        ("train", queries.training, None),
+        ("val", queries.heldout, queries.training),
     ):
+        found = found_by_split[name]
         expected = link_retrieval(
             embedding_ND,
             links.indptr,
@@ -190,7 +191,9 @@ def test_ties_are_ranked_at_random_whatever_the_size_of_blocks(queries, graph: G
     equal = Rival("equal", lambda node_G: lambda rows: np.zeros((len(node_G), len(node_G)))[rows])
     device = torch.device("cpu")
     found = [
-        rank_by_rival(equal, queries, block_rows=size, device=device, collective=None)[0].measures()
+        rank_by_rival(equal, queries, block_rows=size, device=device, collective=None)[
+            "train"
+        ].measures()
         for size in (1, 4, 1024)
     ]
     assert found[0] == found[1] == found[2]
@@ -198,10 +201,9 @@ def test_ties_are_ranked_at_random_whatever_the_size_of_blocks(queries, graph: G
         np.random.default_rng(0).integers(200, size=(400, 2)), 200, np.zeros(200, np.int64)
     )
     every = draw_link_queries(big, np.empty((0, 2), np.int64), 0, seed=0)
-    of_training, of_heldout = rank_by_rival(
+    (of_training,) = rank_by_rival(
         equal, every, block_rows=64, device=device, collective=None
-    )
-    assert of_heldout is None
+    ).values()
     # Links among 199 candidates in random order; in the order of ties all of a row would be first.
     assert 0.02 < of_training.lrap < 0.08
 
@@ -219,8 +221,8 @@ def test_scores_that_differ_by_less_than_rounding_tie(queries, graph: Graph) -> 
     equal = Rival("equal", lambda node_G: lambda rows: np.full((len(node_G),) * 2, 0.3)[rows])
     settings = {"block_rows": 4, "device": torch.device("cpu"), "collective": None}
     assert (
-        rank_by_rival(noisy, queries, **settings)[0].measures()
-        == rank_by_rival(equal, queries, **settings)[0].measures()
+        rank_by_rival(noisy, queries, **settings)["train"].measures()
+        == rank_by_rival(equal, queries, **settings)["train"].measures()
     )
 
 

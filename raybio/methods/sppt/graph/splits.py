@@ -1,6 +1,6 @@
-"""Held-out links of a graph.
+"""Held-out links and nodes of a graph.
 
-Shape letters: N nodes, E edges, L distinct links, G groups, K some of the links.
+Shape letters: N nodes, E edges, L distinct links, G groups, C clusters, K some of the links.
 """
 
 import numpy as np
@@ -68,6 +68,43 @@ def hold_out_links(
     is_held_E = np.zeros(len(edge), dtype=bool)
     is_held_E[pair] = is_held_L[link]
     return is_held_E
+
+
+def hold_out_nodes(
+    edge_E2: ArrayLike, cluster_N: ArrayLike, *, share: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Choose the nodes whose links are kept out of training: whole clusters, drawn at random.
+
+    Clusters are drawn while the links of their nodes are at most a share of all links. A cluster
+    that has a larger share by itself always stays in training.
+
+    Args:
+        edge_E2: (E, 2) distinct links.
+        cluster_N: (N,) cluster of each node.
+        share: fraction of links, in [0, 1].
+        rng: draws the clusters.
+
+    Returns:
+        (N,) True where a node is held out.
+    """
+    edge = np.asarray(edge_E2).reshape(-1, 2)
+    _, number_N = np.unique(np.asarray(cluster_N), return_inverse=True)
+    num_clusters = int(number_N.max(initial=-1)) + 1
+    wanted = share * len(edge)
+    end_E2 = number_N[edge]
+    is_inner_E = end_E2[:, 0] == end_E2[:, 1]
+    num_links_C = np.bincount(end_E2.ravel(), minlength=num_clusters)
+    num_links_C -= np.bincount(end_E2[is_inner_E, 0], minlength=num_clusters)
+    order_C = np.lexsort([rng.permutation(num_clusters), num_links_C > wanted])
+    rank_C = np.empty(num_clusters, np.int64)
+    rank_C[order_C] = np.arange(num_clusters)
+    # A link is held out with the first of its two clusters.
+    first_E = rank_C[end_E2].min(axis=1)
+    num_held_C = np.cumsum(np.bincount(first_E, minlength=num_clusters))
+    num_drawn = int(np.searchsorted(num_held_C, wanted, side="right"))
+    num_drawn = min(num_drawn, int((num_links_C <= wanted).sum()))
+    is_held_N: NDArray[np.bool_] = rank_C[number_N] < num_drawn
+    return is_held_N
 
 
 def _isolating(end_K2: Integers, degree_N: Positions) -> Positions:

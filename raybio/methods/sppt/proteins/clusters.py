@@ -34,6 +34,9 @@ MIN_SHARED = 3
 MAX_CHANCE = 1e-9
 """Largest probability that unrelated sequences of the same lengths share as many k-mers."""
 
+NUM_DEVIATIONS = 7.0
+"""Standard deviations above the mean that no normal draw of a billion reaches."""
+
 NUM_LETTERS = 26
 
 MAX_PROTEINS_OF_KMER = 128
@@ -84,20 +87,23 @@ def identity_clusters(sequences: Ragged, identity: float) -> NDArray[np.int64]:
 def _proteins_of_kmers(sequences: Ragged) -> sp.csr_matrix:
     """Return which (part of a) k-mer is in which protein: a matrix (K, N) of zeros and ones."""
     num_proteins = len(sequences.indptr_N1) - 1
-    owners = []
-    codes = []
+    owners: list[NDArray[np.int32]] = []
+    codes: list[NDArray[np.int32]] = []
     for first in range(0, num_proteins, PROTEINS_AT_ONCE):
         # A block at a time: finding the distinct ones needs several copies.
         bounds_B1 = sequences.indptr_N1[first : first + PROTEINS_AT_ONCE + 1]
         owner_K, code_K = _distinct_kmers(sequences.value_T, bounds_B1)
         owners.append((owner_K + first).astype(np.int32))
         codes.append(code_K.astype(np.int32))
-    code_K = np.concatenate(codes) if codes else np.empty(0, np.int32)
+    nothing = np.empty(0, np.int32)
+    code_K = np.concatenate([nothing, *codes])
+    owner_K = np.concatenate([nothing, *owners])
+    del codes, owners
     # By k-mer and then by protein.
     order_K = np.argsort(code_K, kind="stable")
-    owner_K = (np.concatenate(owners) if owners else code_K)[order_K]
     code_K = code_K[order_K]
-    del order_K, owners, codes
+    owner_K = owner_K[order_K]
+    del order_K
     start_K = np.flatnonzero(np.diff(code_K, prepend=-1) != 0)
     num_K = np.diff(np.append(start_K, len(code_K)))
     # Parts begin at another place in each k-mer.
@@ -160,4 +166,8 @@ class _SharedByChance(NamedTuple):
         """Return the numbers for pairs of proteins with so many pairs of k-mers."""
         num_runs_P = num_pairs_P * self.equal**KMER * (1 - self.equal)
         place_P = np.searchsorted(self.num_runs_E, num_runs_P)
-        return self.wanted_E[np.minimum(place_P, len(self.wanted_E) - 1)]
+        wanted_P = self.wanted_E[np.minimum(place_P, len(self.wanted_E) - 1)]
+        # Long sequences: the normal law with the same mean and variance.
+        mean_P = num_runs_P / (1 - self.equal)
+        deviation_P = np.sqrt(num_runs_P * (1 + self.equal)) / (1 - self.equal)
+        return np.maximum(wanted_P, mean_P + NUM_DEVIATIONS * deviation_P)

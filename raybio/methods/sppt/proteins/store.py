@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
-from raybio.store.columns import ArrowColumn, column_tables
+from raybio.store.columns import ArrowColumn, NumberColumn, column_tables
 from raybio.store.writer import Draft
+
+CLUSTERS = "clusters.arrow"
 
 
 class ProteinStore(GraphStore):
@@ -21,6 +23,14 @@ class ProteinStore(GraphStore):
 
     residues = ArrowColumn(ROWS, "residues")
     """Sequence of each row, a list of bytes."""
+
+    cluster_N = NumberColumn(CLUSTERS, "cluster")
+    """Cluster of relatives of each row, see ``clusters.py``."""
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether the store was prepared with clusters."""
+        return CLUSTERS in self.manifest["files"]
 
     @cached_property
     def residue_T(self) -> np.ndarray:
@@ -49,7 +59,9 @@ def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) 
     sequences = pa.LargeListArray.from_arrays(
         pa.array(residues.indptr_N1.astype(np.int64, copy=False)), pa.array(residues.value_T)
     )
-    tables = column_tables(ProteinStore, rows.columns() | {"residues": sequences})
+    assert rows.cluster_N is not None
+    more = {"residues": sequences, "cluster_N": rows.cluster_N}
+    tables = column_tables(ProteinStore, rows.columns() | more)
     return draft.commit(ProteinStore, tables, rows.counts("residues"), provenance)
 
 

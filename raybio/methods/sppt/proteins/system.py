@@ -8,10 +8,13 @@ reproduced and where it differs from the authors' code.
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.input_lengths import InputLengths
+from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.proteins.checkpoint import check_protein_source
 from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import Config
@@ -90,6 +93,7 @@ def build(config: Config, store_path: str | Path) -> System:
         partial(_encoder, config),
         config.evaluation,
         config,
+        heldout_parts=_heldout_parts(store),
     )
     return link_system(
         "sppt_protein",
@@ -106,6 +110,14 @@ def build(config: Config, store_path: str | Path) -> System:
         # The same store gives other tokens with another tokenizer.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",
     )
+
+
+def _heldout_parts(store: ProteinStore) -> dict[str, np.ndarray]:
+    """Return the held-out links by what training shows of their ends; none without clusters."""
+    if not store.has_clusters:
+        return {}
+    classes = link_classes(store.graph, store.heldout, store.cluster_N)
+    return classes.parts(store.heldout)
 
 
 def _encoder(config: Config) -> ProteinEncoder:
