@@ -45,6 +45,12 @@ Store = Annotated[Path | None, typer.Option(help="prepared store; default: the e
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML file of settings")]
 
 
+RecipeName = Annotated[
+    str | None,
+    typer.Option("--recipe", help="settings that come with the job, listed below; or demo"),
+]
+
+
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")
 ]

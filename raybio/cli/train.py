@@ -47,6 +47,7 @@ def training_job(
     @app.command(help=description, context_settings={"help_option_names": []})
     def command(
         store: options.Store = None,
+        recipe: options.RecipeName = None,
         config: options.ConfigFile = None,
         settings: options.Settings = None,
         init: options.Init = None,
@@ -109,6 +110,7 @@ def training_job(
             )
         given = RunOptions(
             store=store,
+            recipe=recipe,
             config=config,
             settings=tuple(all_settings),
             name=name,
@@ -166,6 +168,11 @@ def help_of(method: str) -> Callable[[typer.Context, bool], None]:
 
 
 def _print_settings(method: str) -> None:
+    recipes = METHODS[method].recipes
+    if recipes:
+        print("\nRecipes (--recipe)")
+        for recipe in recipes.values():
+            print(f"  {recipe.name}: {recipe.about}")
     settings = fields(METHODS[method].config)
     if not sys.stdout.isatty():
         print("\nSettings (--set or YAML): path, type, default, range, meaning")

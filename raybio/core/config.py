@@ -85,10 +85,19 @@ def load(model: type[C], path: str | Path, base: C | None = None) -> C:
         ConfigError: if the file is missing, is not a YAML mapping, or does not fit the model.
     """
     try:
-        defaults = {} if base is None else base.to_mapping()
-        return model.from_mapping(_merge(defaults, read_mapping(path), model))
+        return merge(model, read_mapping(path), base)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+
+
+def merge(model: type[C], settings: dict[str, Any], base: C | None = None) -> C:
+    """Return nested settings over ``base`` (default: the model's own defaults).
+
+    Raises:
+        ConfigError: if they do not fit the model.
+    """
+    defaults = {} if base is None else base.to_mapping()
+    return model.from_mapping(_merge(defaults, settings, model))
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from raybio.core.recipes import Recipe, recipes_of
 from raybio.core.table_layout import TableLayout
 from raybio.training.settings import TrainingConfig
 
@@ -85,6 +86,11 @@ class Method:
     def input_lengths(self, config: Any, store: Any) -> list[Any]:
         """Count the rows that are longer than what is read of them, without loading weights."""
         return self._module.input_lengths(config, store)
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """The recipes that are shipped with the method, by name."""
+        return recipes_of(self.system.rpartition(".")[0])
 
     def in_steps(self, config: C, store: Any) -> C:
         """Return settings with the steps that their epochs are; see ``ScheduleConfig.in_steps``.

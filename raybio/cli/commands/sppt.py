@@ -153,7 +153,9 @@ def proteins(
         float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
     ] = PROTEINS.heldout_share,
     held_out: Annotated[str, typer.Option(help=PROTEIN_HELP["held_out"])] = PROTEINS.held_out,
-    identity: Annotated[float, typer.Option(help=PROTEIN_HELP["identity"])] = PROTEINS.identity,
+    identity: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["identity"])
+    ] = PROTEINS.identity,
     seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
     strip_stop: Annotated[
         bool, typer.Option(help=PROTEIN_HELP["strip_stop"])

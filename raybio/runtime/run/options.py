@@ -7,15 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import fingerprint, load, override_all
+from raybio.core.config import fingerprint, load, merge, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
+from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
 from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
+
+DEMO = "demo"
+"""Name of the recipe of a method's demo."""
 
 FOLD = "data.fold"
 """The setting that chooses a fold of a cross-validation."""
@@ -34,6 +38,7 @@ class RunOptions:
 
     Attributes:
         store: path of a prepared store.
+        recipe: name of settings that are shipped with the method, or ``demo``.
         config: YAML file of settings.
         settings: texts ``SETTING=VALUE``.
         name: name of the run.
@@ -46,6 +51,7 @@ class RunOptions:
     """
 
     store: Path | None = None
+    recipe: str | None = None
     config: Path | None = None
     settings: tuple[str, ...] = ()
     name: str | None = None
@@ -60,7 +66,8 @@ class RunOptions:
 def resolve(method: str, options: RunOptions, name_prefix: str | None = None) -> RunSpec:
     """Turn options into the run that they describe.
 
-    - Settings: the method's defaults (the demo's without a store), ``--config``, then ``--set``.
+    - Settings: the method's defaults (the demo's without a store), ``--recipe``, ``--config``, then
+      ``--set``.
     - The name of a run that exists, given without store and config, continues with its own.
     - A configuration from the folder of a run or sweep brings its store, workers and device.
 
@@ -119,6 +126,10 @@ def resolve_config(
         ConfigError: for wrong settings.
     """
     store, base = _store_and_base(entry, options, runs)
+    if options.recipe == DEMO:
+        base = entry.demo
+    elif options.recipe is not None:
+        base = merge(entry.config, recipe_named(options.recipe, entry.recipes).settings)
 
     def with_options(below: TrainingConfig) -> TrainingConfig:
         config = below if options.config is None else load(entry.config, options.config, below)

@@ -1,8 +1,9 @@
 """The embedded default corpus: a simulated miniature tree of life in the real file formats.
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``).
-Proteins interact by rules between families (``interactions.py``). The simulation only has the shape
-of the task; it is no model of biology.
+Proteins interact by rules between families (``interactions.py``). All links of some clusters of
+relatives are held out, so they can be learned from the composition of sequences and cannot be
+looked up. The simulation only has the shape of the task; it is no model of biology.
 
 Shape letters: A genes of the root, G genes of a species, S species, E links.
 """
@@ -45,12 +46,9 @@ class SimulationConfig(BaseConfig):
     num_proteins: int = Field(1960, ge=4, description="proteins of all species together")
     num_links: int = Field(7840, ge=2, description="distinct links of all species together")
     num_families: int = Field(
-        50, ge=3, description="domain families; every fifth has no interaction rule"
+        20, ge=3, description="domain families; every fifth has no interaction rule"
     )
     domain_length: int = Field(36, ge=8, description="mean letters of a domain")
-    family_divergence: float = Field(
-        0.3, ge=0, description="substitutions a site between a family's genes at the root"
-    )
     tree_depth: float = Field(
         0.3, ge=0, description="substitutions a site from the root to each species"
     )
@@ -71,12 +69,13 @@ class SimulationConfig(BaseConfig):
 
 
 def _prepare(raw: Path, store: Path, config: SimulationConfig) -> ProteinStore:
-    return prepare_proteins(store, write_tree_of_life(raw, config), PrepareConfig())
+    settings = PrepareConfig(held_out="homology", heldout_share=0.1)
+    return prepare_proteins(store, write_tree_of_life(raw, config), settings)
 
 
 SIMULATED_PROTEINS = DemoCorpus(
     name="simulated",
-    version=2,
+    version=3,
     config=SimulationConfig,
     kind=ProteinStore,
     prepare_files=_prepare,
@@ -120,7 +119,7 @@ def write_tree_of_life(
     family_A4 = draw_families(num_root_genes, config.num_families, num_with_rules, rng)
     num_candidates = int(SPARE_GENES * 4 * num_links_S.max())
     rules = draw_rules(family_A4, num_with_rules, num_candidates, config.seed, rng)
-    ancestor = found_proteome(family_A4, config.domain_length, config.family_divergence, rng)
+    ancestor = found_proteome(family_A4, config.domain_length, rng)
     names = []
     for number, proteome in _leaves(ancestor, config):
         rng = np.random.default_rng(derive_seed(config.seed, "species", number))

@@ -3,7 +3,8 @@
 Genes have one to four domains. All steps are vectorized over a proteome, so that a branch of the
 species tree costs milliseconds.
 
-Shape letters: G genes, T residues of all genes, F domain families, K some genes or positions.
+Shape letters: G genes, T residues of all genes, F domain families, A amino acids, K some genes or
+positions.
 """
 
 from typing import NamedTuple
@@ -20,11 +21,15 @@ LINKER = len(SPEEDS) - 1
 SHARE_OF_SPEED = (0.45, 0.35, 0.2)
 """Probabilities of the speeds of a domain's sites."""
 
-SHARE_OF_DOMAIN_COUNT = (0.55, 0.3, 0.1, 0.05)
+SHARE_OF_DOMAIN_COUNT = (0.8, 0.15, 0.04, 0.01)
 """Probabilities of one to four domains."""
 
-FOUNDER_CONCENTRATION = 20.0
-"""Of the Dirichlet distribution of a family's amino acids; lower makes families more distinct."""
+PREFERENCE_CONCENTRATION = 3.0
+"""Of the Dirichlet distribution of a family's preferred amino acids; lower makes families more
+distinct."""
+
+SHARE_PREFERRED = 0.8
+"""Fraction of a domain's residues that follow its family's preference."""
 
 INDELS_PER_SUBSTITUTION = 0.05
 MEAN_INDEL_LENGTH = 2.0
@@ -57,23 +62,24 @@ class Proteome(NamedTuple):
 
 
 def found_proteome(
-    family_G4: NDArray[np.int64], domain_length: int, divergence: float, rng: np.random.Generator
+    family_G4: NDArray[np.int64], domain_length: int, rng: np.random.Generator
 ) -> Proteome:
-    """Return the root's proteome: genes of diverged copies of their families' domains.
+    """Return the root's proteome: genes of domains, with linkers between and around them.
 
-    Linkers stand between and around the domains.
+    Domains of a family prefer the same amino acids, as real families do (collagen: glycine), and
+    are otherwise unrelated: a family shows in a sequence, and not in its alignment with another
+    one.
 
     Args:
         family_G4: families of each gene's domains (G, 4), -1 where there is none.
         domain_length: mean letters of a domain.
-        divergence: substitutions a site between a family's founder and each of its copies.
-        rng: draws founders, speeds, linkers and substitutions.
+        rng: draws preferences, speeds, domains and linkers.
     """
     num_families = int(family_G4.max()) + 1
     length_F = np.maximum(
         rng.normal(domain_length, 0.15 * domain_length, num_families).astype(np.int64), 8
     )
-    founder_F = [_founder(int(length), rng) for length in length_F]
+    share_FA = _preferences(num_families, rng)
     speed_F = [
         rng.choice(len(SHARE_OF_SPEED), int(length), p=SHARE_OF_SPEED).astype(np.uint8)
         for length in length_F
@@ -90,15 +96,15 @@ def found_proteome(
             speeds.append(np.full(len(linker), LINKER, dtype=np.uint8))
             length += len(linker)
             if family >= 0:
-                residues.append(founder_F[family])
+                domain = rng.choice(len(share_FA[family]), length_F[family], p=share_FA[family])
+                residues.append(domain.astype(np.uint8))
                 speeds.append(speed_F[family])
-                length += len(founder_F[family])
+                length += len(domain)
         indptr.append(indptr[-1] + length)
     residue_T = np.concatenate(residues)
     speed_T = np.concatenate(speeds)
-    diverged_T = substitute(residue_T, speed_T, SPEEDS, divergence, rng)
     return Proteome(
-        diverged_T, speed_T, np.asarray(indptr, dtype=np.int64), np.arange(len(family_G4))
+        residue_T, speed_T, np.asarray(indptr, dtype=np.int64), np.arange(len(family_G4))
     )
 
 
@@ -144,10 +150,10 @@ def evolve(
     return proteome.take(np.concatenate([np.flatnonzero(stays), np.flatnonzero(doubles)]))
 
 
-def _founder(length: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw a domain that prefers some amino acids, as real families do (collagen: glycine)."""
-    preferred = rng.dirichlet(FOUNDER_CONCENTRATION * frequencies())
-    return rng.choice(len(preferred), length, p=preferred).astype(np.uint8)
+def _preferences(num_families: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return the probabilities of amino acids in the domains of each family."""
+    preferred_FA = rng.dirichlet(PREFERENCE_CONCENTRATION * frequencies(), num_families)
+    return SHARE_PREFERRED * preferred_FA + (1 - SHARE_PREFERRED) * frequencies()
 
 
 def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> Proteome:

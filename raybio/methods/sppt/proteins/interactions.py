@@ -1,7 +1,8 @@
 """Interactions of the simulated tree of life: rules between families, and links by them.
 
-All species share the rules. So sequences allow a model to predict a link that is held out in one
-species from links of the other species. A fraction of each species' links is noise.
+All species share the rules. So sequences allow a model to predict a link of a protein without
+relatives in training from links of other proteins of its families. A fraction of each species'
+links is noise.
 
 Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root
 genes, E links, C candidate pairs of a species.
@@ -33,9 +34,8 @@ def draw_rules(
 ) -> InteractionRules:
     """Draw rules between families, and return the strongest pairs of root genes that they allow.
 
-    Families form pairs that interact, and a third of the families also interact with themselves.
-    So there are rules between different families, and interacting proteins can still lie close
-    together in an embedding space.
+    Families form pairs that interact, and none interacts with itself. So interacting proteins do
+    not look alike, and can still lie close together in an embedding space.
 
     Args:
         family_A4: families of each root gene's domains, -1 where there is none.
@@ -47,7 +47,7 @@ def draw_rules(
     weight_FF = np.zeros((family_A4.max() + 1,) * 2)
     module = rng.permutation(num_with_rules) // FAMILIES_PER_MODULE
     is_allowed_FF = module[:, None] == module
-    np.fill_diagonal(is_allowed_FF, rng.random(num_with_rules) < 1 / 3)
+    np.fill_diagonal(is_allowed_FF, False)
     drawn_FF = np.triu(rng.uniform(0.7, 1.0, is_allowed_FF.shape))
     symmetric_FF = np.maximum(drawn_FF, drawn_FF.T)
     weight_FF[:num_with_rules, :num_with_rules] = np.where(is_allowed_FF, symmetric_FF, 0.0)

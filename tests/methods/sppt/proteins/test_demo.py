@@ -44,7 +44,9 @@ def test_the_files_have_the_layout_of_the_download_and_what_is_odd_in_it_is_set_
 
 def test_one_fasta_file_gives_the_same_store(small, tmp_path):
     source = write_tree_of_life(tmp_path / "raw", SMALL, one_fasta=True)
-    assert prepare_proteins(tmp_path / "store", source).manifest["files"] == small.manifest["files"]
+    settings = PrepareConfig(held_out="homology", heldout_share=0.1)
+    again = prepare_proteins(tmp_path / "store", source, settings)
+    assert again.manifest["files"] == small.manifest["files"]
 
 
 def test_the_corpus_is_prepared_once_and_found_again(small):
@@ -85,32 +87,51 @@ def profiles(store):
     return count / np.linalg.norm(count, axis=1, keepdims=True)
 
 
-def test_held_out_links_follow_from_sequences_and_the_links_of_other_species(small):
-    """The nearest sequences of two proteins in other species vote: an encoder has to learn this."""
+def mean_reciprocal_rank(store, score_NN):
+    """Of held-out links in both directions, and its expectation for random scores."""
+    group_N = store.group_N
+    graph = store.graph
+    ranks = []
+    chance = []
+    for u, v in np.concatenate([store.heldout, store.heldout[:, ::-1]]):
+        is_known = graph.has_edge(u, np.arange(store.num_rows))
+        others = np.flatnonzero((group_N == group_N[u]) & ~is_known)
+        others = others[others != u]
+        scores = score_NN[u, others]
+        truth = scores[others == v][0]
+        ranks.append((scores > truth).sum() + ((scores == truth).sum() + 1) / 2)
+        chance.append((1 / np.arange(1, len(others) + 1)).mean())
+    return (1 / np.array(ranks)).mean(), np.mean(chance)
+
+
+def training_links(store):
+    link_NN = np.zeros((store.num_rows, store.num_rows))
+    source = np.repeat(np.arange(store.num_rows), store.graph.degree_N)
+    link_NN[source, store.graph.indices] = 1
+    return link_NN
+
+
+def test_held_out_links_cannot_be_looked_up(small):
+    """No relative of one end is in training, and similar sequences do not know the links."""
+    leakage = small.manifest["leakage"]
+    assert leakage["with_twin"] == leakage["c1"] == 0
     similar = profiles(small)
     similar = similar @ similar.T
-    group_N, graph = small.group_N, small.graph
-    num_groups = len(small.group_names)
-    nearest = np.stack(
-        [
-            np.flatnonzero(group_N == g)[similar[:, group_N == g].argmax(axis=1)]
-            for g in range(num_groups)
-        ]
-    )
-    ranks, chance = [], []
-    for u, v in np.concatenate([small.heldout, small.heldout[:, ::-1]]):
-        others = np.flatnonzero(
-            (group_N == group_N[u]) & ~graph.has_edge(u, np.arange(small.num_rows))
-        )
-        others = others[others != u]
-        votes = np.zeros(len(others))
-        for group in set(range(num_groups)) - {int(group_N[u])}:
-            votes += graph.has_edge(nearest[group, u], nearest[group, others])
-        truth = votes[others == v][0]
-        ranks.append((votes > truth).sum() + ((votes == truth).sum() + 1) / 2)
-        chance.append((1 / np.arange(1, len(others) + 1)).mean())
-    reciprocal = (1 / np.array(ranks)).mean()
-    assert reciprocal > 4 * np.mean(chance)
+    relative_NN = similar * (similar >= 0.3)
+    found, chance = mean_reciprocal_rank(small, relative_NN @ training_links(small) @ relative_NN.T)
+    assert found < 1.5 * chance
+
+
+def test_held_out_links_follow_from_the_composition_of_sequences(small):
+    """Training links between proteins of like composition vote: an encoder has to learn this."""
+    owner = np.repeat(np.arange(small.num_rows), np.diff(small.indptr_N1))
+    share_NA = np.zeros((small.num_rows, 26))
+    np.add.at(share_NA, (owner, small.residue_T.astype(np.int64) - ord("A")), 1.0)
+    share_NA /= share_NA.sum(axis=1, keepdims=True)
+    distance_NN = np.linalg.norm(share_NA[:, None] - share_NA, axis=2)
+    near_NN = np.exp(-((distance_NN / 0.08) ** 2))
+    found, chance = mean_reciprocal_rank(small, near_NN @ training_links(small) @ near_NN.T)
+    assert found > 2.5 * chance
 
 
 def test_interacting_proteins_are_of_different_families_as_well(small):
@@ -121,6 +142,5 @@ def test_interacting_proteins_are_of_different_families_as_well(small):
     assert 0.5 < (linked < 0.1).mean() < 0.98
 
 
-def test_held_out_share_is_the_default(small):
-    counts = small.manifest["counts"]
-    assert abs(counts["heldout_links"] / 2400 - PrepareConfig().heldout_share) < 0.01
+def test_about_a_tenth_of_the_links_is_held_out(small):
+    assert 0.05 < small.manifest["counts"]["heldout_links"] / 2400 <= 0.1

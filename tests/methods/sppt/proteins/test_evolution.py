@@ -12,7 +12,7 @@ from raybio.methods.sppt.proteins.evolution import (
 def ancestor(num_genes=60, num_families=10, seed=0):
     rng = np.random.default_rng(seed)
     families = draw_families(num_genes, num_families, 8, rng)
-    return families, found_proteome(families, 30, 0.3, rng)
+    return families, found_proteome(families, 30, rng)
 
 
 def test_genes_have_one_to_four_domains_and_begin_with_a_family_that_has_rules():

@@ -1,0 +1,61 @@
+"""Recipes: settings of a published or tried run, shipped with a method.
+
+A recipe is a file ``recipes/NAME.yaml`` beside the method's ``system.py``. Its first line is a
+comment that says what it reproduces.
+"""
+
+import difflib
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from raybio.core.config import parse_yaml
+from raybio.core.errors import ConfigError
+
+SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe.
+
+    Attributes:
+        name: its name, for ``--recipe``.
+        about: what it reproduces, in a sentence.
+        settings: nested settings; the others are the method's defaults.
+    """
+
+    name: str
+    about: str
+    settings: dict[str, Any]
+
+
+def recipes_of(package: str) -> dict[str, Recipe]:
+    """Return the recipes in a method's package, such as ``raybio.methods.sppt.proteins``."""
+    folder = resources.files(package) / "recipes"
+    if not folder.is_dir():
+        return {}
+    files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
+    found = [_read(file) for file in sorted(files, key=lambda file: file.name)]
+    return {recipe.name: recipe for recipe in found}
+
+
+def recipe_named(name: str, recipes: dict[str, Recipe]) -> Recipe:
+    """Return a recipe.
+
+    Raises:
+        ConfigError: if there is none of that name, with those that there are.
+    """
+    if name not in recipes:
+        near = difflib.get_close_matches(name, list(recipes), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        there = f"there are {', '.join(recipes)} and demo" if recipes else "demo is the only one"
+        raise ConfigError(f"--recipe {name}: there is no such recipe; {there}.{hint}")
+    return recipes[name]
+
+
+def _read(file: Traversable) -> Recipe:
+    text = file.read_text(encoding="utf-8")
+    about = text.partition("\n")[0].removeprefix("#").strip()
+    return Recipe(file.name.removesuffix(SUFFIX), about, parse_yaml(text))
