@@ -71,14 +71,15 @@ def _show(found: "Comparison", out: Path) -> None:
     )
     from raybio.runtime.compare.table import lines_for_terminal
 
-    tests = sorted([*found.tests, *found.by_seed], key=lambda test: test.p_holm)
+    tests = sorted(
+        [*found.tests, *found.by_seed],
+        key=lambda test: (test.p_holm is None, test.p_holm or 0.0),
+    )
     rest = f", {SHOWN_TESTS} of {len(tests)}" if len(tests) > SHOWN_TESTS else ""
     tables = {
         "Runs": cost_table(found),
         "Settings that differ": settings_table(found),
-        f"Paired tests{rest}": _narrow(tests_table(tests[:SHOWN_TESTS], found.layout))
-        if tests
-        else [],
+        f"Tests{rest}": _narrow(tests_table(tests[:SHOWN_TESTS], found.layout)) if tests else [],
         # Final scores say more, where there are any.
         "Evaluations during training": [] if found.rows else evaluations_table(found),
     }

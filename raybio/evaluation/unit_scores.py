@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from raybio.core.errors import DataError
 from raybio.core.final_report import UnitScores
-from raybio.ops.significance import Interval, paired_test, ratio_interval
+from raybio.ops.significance import Interval, hierarchical_test, mean_interval
 
 Floats = NDArray[np.float64]
 
@@ -33,14 +33,17 @@ class PairedDifference:
 
     Attributes:
         num_units: U.
-        difference: the first group's mean minus the second's, with its 95 % bootstrap interval over
-            units.
-        p: p-value of the two-sided paired permutation test.
+        difference: the first group's mean minus the second's, with its 95 % bootstrap interval.
+        p: two-sided p-value; None: too few seeds to test.
     """
 
     num_units: int
     difference: Interval
-    p: float
+    p: float | None
+
+
+MIN_SEEDS = 3
+"""With fewer seeds on a side, nothing is known of what another seed would give."""
 
 
 def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray]) -> UnitScores:
@@ -60,13 +63,16 @@ def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray])
 def paired_difference(
     first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str, seed: int = 0
 ) -> PairedDifference:
-    """Compare two groups of runs in a measure, unit by unit.
+    """Compare two groups of runs in a measure, on the same units.
+
+    With ``MIN_SEEDS`` runs on both sides, interval and p-value are over seeds and units. With
+    fewer, the interval is over units only, of means over the runs, and there is no p-value.
 
     Args:
-        first: one run, or repetitions of one, whose values are averaged for each unit.
+        first: one run, or repetitions of one.
         second: likewise.
         measure: the measure.
-        seed: of bootstrap and permutations.
+        seed: of the bootstrap.
 
     Raises:
         ValueError: if the runs were not evaluated on the same units.
@@ -74,12 +80,13 @@ def paired_difference(
     unit_U = first[0].unit_U
     if not all(np.array_equal(scores.unit_U, unit_U) for scores in (*first, *second)):
         raise ValueError("runs that were evaluated on different units cannot be compared in pairs")
-    first_U = np.mean([scores.value_by_measure[measure] for scores in first], axis=0)
-    second_U = np.mean([scores.value_by_measure[measure] for scores in second], axis=0)
-    weight_U = np.ones(len(unit_U))
-    difference = ratio_interval(first_U - second_U, weight_U, np.random.default_rng(seed))
-    test = paired_test(first_U, second_U, weight_U, np.random.default_rng(seed))
-    return PairedDifference(len(unit_U), difference, test.p)
+    first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
+    second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
+    rng = np.random.default_rng(seed)
+    if min(len(first), len(second)) >= MIN_SEEDS:
+        return PairedDifference(len(unit_U), *hierarchical_test(first_SU, second_SU, rng))
+    difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
+    return PairedDifference(len(unit_U), mean_interval(difference_U, rng), None)
 
 
 def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> None:

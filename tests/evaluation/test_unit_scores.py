@@ -20,34 +20,61 @@ def scores(value_U: np.ndarray) -> UnitScores:
     return UnitScores(np.arange(len(value_U)), {"hit": value_U})
 
 
+def runs_of(difficulty: np.ndarray, mean: float, rng: np.random.Generator) -> list[UnitScores]:
+    """Three seeds that differ by themselves, on units that differ much more."""
+    luck = rng.normal(0, 0.02, 3)
+    return [scores(difficulty + mean + one + rng.normal(0, 0.3, len(difficulty))) for one in luck]
+
+
 def test_a_planted_difference_is_significant_and_equal_means_are_so_no_more_often_than_p() -> None:
     rng = np.random.default_rng(0)
     difficulty = rng.normal(size=300)  # much larger than the difference: only pairs can show it
-    better = scores(difficulty + rng.normal(0.1, 0.3, 300))
-    worse = scores(difficulty + rng.normal(0.0, 0.3, 300))
-    compared = paired_difference([better], [worse], "hit")
+    better = runs_of(difficulty, 0.15, rng)
+    compared = paired_difference(better, runs_of(difficulty, 0.0, rng), "hit")
     assert compared.num_units == 300
-    assert 0 < compared.difference.low < 0.1 < compared.difference.high
-    assert compared.p < 0.001
-    num_alarms = 0
-    for _ in range(60):
-        first = scores(difficulty + rng.normal(0, 0.3, 300))
-        second = scores(difficulty + rng.normal(0, 0.3, 300))
-        num_alarms += paired_difference([first], [second], "hit").p < 0.05
-    assert num_alarms <= 8
-    assert paired_difference([better], [better], "hit").p == 1
-    assert paired_difference([better], [better], "hit").difference == (0, 0, 0)
+    assert 0 < compared.difference.low < 0.15 < compared.difference.high < 0.3
+    assert compared.p is not None and compared.p < 0.01
+    found = [
+        paired_difference(runs_of(difficulty, 0.0, rng), runs_of(difficulty, 0.0, rng), "hit")
+        for _ in range(100)
+    ]
+    assert sum(one.p < 0.05 for one in found) <= 10
+    assert sum(one.difference.low > 0 or one.difference.high < 0 for one in found) <= 10
+    same = paired_difference(better, better, "hit")
+    assert same.p == 1
+    assert same.difference.value == 0
 
 
-def test_repetitions_are_averaged_for_each_unit() -> None:
+def test_seeds_that_differ_widen_the_interval_which_units_alone_do_not_show() -> None:
+    rng = np.random.default_rng(2)
+    difficulty = rng.normal(size=300)
+    alike = [scores(difficulty + mean) for mean in (0.1, 0.1, 0.1)]
+    unlike = [scores(difficulty + mean) for mean in (-0.2, 0.1, 0.4)]
+    zero = [scores(difficulty) for _ in range(3)]
+    narrow = paired_difference(alike, zero, "hit")
+    wide = paired_difference(unlike, zero, "hit")
+    assert narrow.difference.value == pytest.approx(wide.difference.value)
+    assert narrow.difference.low == pytest.approx(narrow.difference.high)
+    assert narrow.p == pytest.approx(1 / 2001) and wide.p > 0.2
+    # Student's interval of three against three seeds, four degrees of freedom.
+    half = 2.776 * np.std([-0.2, 0.1, 0.4], ddof=1) / np.sqrt(3)
+    assert (wide.difference.high - wide.difference.low) / 2 == pytest.approx(half, rel=0.35)
+
+
+@pytest.mark.parametrize("num", [1, 2])
+def test_with_fewer_than_three_seeds_on_a_side_there_is_an_interval_over_units_and_no_p(
+    num: int,
+) -> None:
     rng = np.random.default_rng(1)
-    runs = rng.random((5, 40))
-    together = paired_difference(
-        [scores(run) for run in runs[:3]], [scores(run) for run in runs[3:]], "hit"
-    )
-    assert together == paired_difference(
-        [scores(runs[:3].mean(axis=0))], [scores(runs[3:].mean(axis=0))], "hit"
-    )
+    runs = rng.random((8, 40))
+    few = [scores(run) for run in runs[:num]]
+    more = [scores(run) for run in runs[3:]]
+    for first, second in ((few, more), (more, few)):
+        found = paired_difference(first, second, "hit")
+        assert found.p is None
+        means = [np.mean([one.value_by_measure["hit"] for one in side]) for side in (first, second)]
+        assert found.difference.value == pytest.approx(means[0] - means[1])
+        assert found.difference.low < found.difference.value < found.difference.high
 
 
 def test_runs_on_different_units_are_refused() -> None:

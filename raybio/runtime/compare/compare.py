@@ -26,11 +26,11 @@ from raybio.runtime.run.folder import COMPLETE
 Table = list[list[str]]
 
 REMARK_TESTS = (
-    "Paired over the units (nodes, texts, queries) that both runs were evaluated on, at most "
-    "10,000 of a split and the same in all runs: the difference with its 95 % bootstrap interval, "
-    "and p of the two-sided permutation test, corrected for all tests of this table (Holm). The "
-    "test shows whether these trained models differ, not what other seeds would bring. Dependent "
-    "units, such as linked nodes, make p too small."
+    "On the units (nodes, texts, queries) that all runs were evaluated on, at most 10,000 of a "
+    "split. With three seeds on both sides: the difference with the 95 % interval of a bootstrap "
+    "over seeds and then units, and its two-sided p, corrected for all tests of this table (Holm). "
+    "With fewer seeds: the interval over units only, and no p, since it would not show what other "
+    "seeds bring. Dependent units, such as linked nodes, make intervals too narrow."
 )
 
 REMARK_SEEDS = (
@@ -258,8 +258,8 @@ def _sections(
             ]
             sections.append(Section(f"{title}: repetitions", text, repeated))
     for title, remark, tests in (
-        ("Paired tests over units", REMARK_TESTS, comparison.tests),
-        ("Paired tests over seeds", REMARK_SEEDS, comparison.by_seed),
+        ("Tests over seeds and units", REMARK_TESTS, comparison.tests),
+        ("Tests in pairs of seeds", REMARK_SEEDS, comparison.by_seed),
     ):
         if tests:
             sections.append(Section(title, [remark], tests_table(tests, comparison.layout)))
@@ -305,8 +305,8 @@ def tests_table(tests: Sequence[RunTest], layout: TableLayout) -> Table:
                 test.two,
                 f"{difference} [{low}, {high}]",
                 f"{test.num:,}",
-                f"{test.p:.4f}",
-                f"{test.p_holm:.4f}",
+                "–" if test.p is None else f"{test.p:.4f}",
+                "–" if test.p_holm is None else f"{test.p_holm:.4f}",
                 test.verdict,
             ]
         )

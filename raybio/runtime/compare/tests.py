@@ -1,4 +1,4 @@
-"""Paired tests between runs: on the same units of a final evaluation, and over the same seeds."""
+"""Tests between runs: over seeds and units of a final evaluation, and in pairs of seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import numpy as np
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import paired_difference
-from raybio.ops.significance import holm
+from raybio.ops.significance import holm, mean_interval, paired_test
 from raybio.runtime.compare.runs import GivenRun, Group
 
 MIN_SEEDS = 6
@@ -30,9 +30,9 @@ class RunTest:
         measure: the score.
         num: units, or seeds, that both have.
         difference: one minus two.
-        low: lower end of its 95 % bootstrap interval over units, or seeds.
+        low: lower end of its 95 % bootstrap interval.
         high: upper end.
-        p: two-sided, as if it were the only test.
+        p: two-sided, as if it were the only test; None: too few seeds to test.
         p_holm: corrected for all tests of its kind in the comparison.
         num_tests: number of those tests.
     """
@@ -46,16 +46,18 @@ class RunTest:
     difference: float
     low: float
     high: float
-    p: float
-    p_holm: float
+    p: float | None
+    p_holm: float | None
     num_tests: int = 1
 
     @property
     def verdict(self) -> str:
         """The conclusion: which is higher, or whether there was too little data to show it."""
+        if self.p_holm is None:
+            return "too few seeds to test"
         if self.p_holm < LEVEL:
             return f"{self.one if self.difference > 0 else self.two} is higher"
-        # p where all differences have one sign.
+        # p in pairs where all differences have one sign.
         smallest_p = 2.0 ** (1 - self.num)
         if smallest_p * self.num_tests >= LEVEL:
             return f"too few {self.over} to show"
@@ -89,7 +91,10 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
                     f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
                     "no test"
                 )
-            tests += [_test("units", one, two, split, measure, sides) for measure in defined]
+            for measure in defined:
+                paired = paired_difference(sides[0], sides[1], measure)
+                found = (paired.num_units, *paired.difference, paired.p, paired.p)
+                tests.append(RunTest("units", one.label, two.label, split, measure, *found))
     return _corrected(tests), list(dict.fromkeys(notes))
 
 
@@ -108,11 +113,10 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
             for of_group in by_draw:
                 scores = [of_group[draw].scores[split] for draw in draws]
                 sides.append([_over_seeds(scores, layout)])
-            tests += [
-                _test("seeds", one, two, split, measure, sides)
-                for measure in layout.measures
-                if _is_defined(sides, measure)
-            ]
+            for measure in layout.measures:
+                if _is_defined(sides, measure):
+                    found = _paired_seeds(sides, measure)
+                    tests.append(RunTest("seeds", one.label, two.label, split, measure, *found))
     return _corrected(tests)
 
 
@@ -126,26 +130,14 @@ def _over_seeds(
     return UnitScores(np.arange(len(of_seeds)), values)
 
 
-def _test(
-    over: str,
-    one: Group,
-    two: Group,
-    split: str,
-    measure: str,
-    sides: Sequence[Sequence[UnitScores]],
-) -> RunTest:
-    paired = paired_difference(sides[0], sides[1], measure)
-    return RunTest(
-        over,
-        one.label,
-        two.label,
-        split,
-        measure,
-        paired.num_units,
-        *paired.difference,
-        paired.p,
-        paired.p,
-    )
+def _paired_seeds(
+    sides: Sequence[Sequence[UnitScores]], measure: str
+) -> tuple[int, float, float, float, float, float]:
+    """Return number of seeds, difference, its interval, and p twice."""
+    first_S, second_S = (side[0].value_by_measure[measure] for side in sides)
+    interval = mean_interval(first_S - second_S, np.random.default_rng(0))
+    test = paired_test(first_S, second_S, np.ones(len(first_S)), np.random.default_rng(0))
+    return len(first_S), *interval, test.p, test.p
 
 
 def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
@@ -155,10 +147,16 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
 
 
 def _corrected(tests: Sequence[RunTest]) -> list[RunTest]:
-    raised = holm([test.p for test in tests])
+    """Return the tests with Holm's correction for those that have a p-value."""
+    tested = [test.p for test in tests if test.p is not None]
+    raised = iter(holm(tested))
     return [
-        replace(test, p_holm=float(p), num_tests=len(tests))
-        for test, p in zip(tests, raised, strict=True)
+        replace(
+            test,
+            p_holm=None if test.p is None else float(next(raised)),
+            num_tests=len(tested),
+        )
+        for test in tests
     ]
 
 

@@ -99,35 +99,44 @@ def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
     return mean + hardness + np.random.default_rng(seed).normal(0, 0.1, len(UNITS))
 
 
+def write_seeds(folder: Path, name: str, first: int, mean: float, weight: float) -> None:
+    for seed in range(3):
+        settings = {"objective.lambda_spml": weight, "seed": seed}
+        write_run(folder, f"{name}{seed}", noisy(first + seed, mean), settings)
+
+
 def test_a_planted_difference_is_found_and_equal_runs_do_not_differ(tmp_path: Path) -> None:
-    for name, values, weight in (
-        ("a", noisy(1), 0.1),
-        ("better", noisy(2, 0.55), 0.2),
-        ("same", noisy(3), 0.3),
-    ):
-        write_run(tmp_path, name, values, {"objective.lambda_spml": weight})
-    write_run(tmp_path, "twin", noisy(1), {"objective.lambda_spml": 0.1})
+    write_seeds(tmp_path, "a", 1, 0.5, 0.1)
+    write_seeds(tmp_path, "better", 11, 0.57, 0.2)
+    write_seeds(tmp_path, "same", 21, 0.5, 0.3)
+    write_seeds(tmp_path, "twin", 1, 0.5, 0.4)
     found = compared(tmp_path)
     assert len(found.tests) == 6 * len(MEASURES)
-    verdicts = {(test.one, test.two): test.verdict for test in found.tests}
+    verdicts = {(test.one[:1], test.two[:1]): test.verdict for test in found.tests}
     assert verdicts == {
-        ("a", "better"): "better is higher",
-        ("better", "same"): "better is higher",
-        ("better", "twin"): "better is higher",
-        ("a", "same"): "not shown",
-        ("a", "twin"): "not shown",
-        ("same", "twin"): "not shown",
+        ("a", "b"): "better0 (3 runs) is higher",
+        ("b", "s"): "better0 (3 runs) is higher",
+        ("b", "t"): "better0 (3 runs) is higher",
+        ("a", "s"): "not shown",
+        ("a", "t"): "not shown",
+        ("s", "t"): "not shown",
     }
     for test in found.tests:
         assert test.p <= test.p_holm <= min(1, len(found.tests) * test.p)
         assert test.low <= test.difference <= test.high
-        if {test.one, test.two} == {"a", "twin"}:
+        if {test.one[:1], test.two[:1]} == {"a", "t"}:
             assert (test.difference, test.p) == (0, 1)
     (first,) = [
-        test for test in found.tests if (test.one, test.two, test.measure) == ("a", "better", "mrr")
+        test
+        for test in found.tests
+        if (test.one[:1], test.two[:1], test.measure) == ("a", "b", "mrr")
     ]
-    assert first.difference == pytest.approx(noisy(1).mean() - noisy(2, 0.55).mean())
-    assert first.low < -0.05 < first.high < 0
+    means = [
+        np.mean([noisy(seed, mean).mean() for seed in seeds])
+        for seeds, mean in (((1, 2, 3), 0.5), ((11, 12, 13), 0.57))
+    ]
+    assert first.difference == pytest.approx(means[0] - means[1])
+    assert first.low < -0.07 < first.high < 0
 
 
 def test_the_table_begins_with_chance_where_the_runs_were_evaluated_alike(tmp_path: Path) -> None:
@@ -149,7 +158,11 @@ def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_te
     by_seed = {seed: noisy(seed) for seed in range(40)}
     means = {seed: values.mean() for seed, values in by_seed.items()}
     for seed in (max(means, key=means.__getitem__), min(means, key=means.__getitem__), 0, 1, 2):
-        write_run(tmp_path, f"run{seed}", by_seed[seed], {"objective.lambda_spml": seed / 100})
+        for repeat in range(3):
+            rng = np.random.default_rng([seed, repeat])
+            values = by_seed[seed] + rng.normal(0, 0.01, len(UNITS))
+            settings = {"objective.lambda_spml": seed / 100, "seed": repeat}
+            write_run(tmp_path, f"run{seed}-{repeat}", values, settings)
     tests = compared(tmp_path).tests
     assert len(tests) == 10 * len(MEASURES)
     assert min(test.p for test in tests) < 0.05
@@ -194,7 +207,7 @@ def test_splits_that_are_not_compared_are_shown_and_not_tested(tmp_path: Path) -
 def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:
     num = 9
     for seed in range(num):
-        luck = 0.02 * seed  # of the seed, in both
+        luck = 0.005 * seed  # of the seed, in both
         write_run(
             tmp_path,
             f"low{seed}",
@@ -224,10 +237,10 @@ def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_pat
             2 / 2**num, abs=0.002
         )  # all signs alike: the smallest that they can give
     metric, step, *cells = next(row for row in evaluations_table(found) if row[0] == "val/link_mrr")
-    assert (step, cells) == ("10", ["0.28 ± 0.055", "0.58 ± 0.055"])
+    assert (step, cells) == ("10", ["0.22 ± 0.014", "0.52 ± 0.014"])
     report = (write_comparison(found, tmp_path / "out")[0]).read_text()
     mean, deviation = (np.mean, np.std)
-    values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(num)]
+    values = [noisy(seed, 0.5 + 0.005 * seed).mean() for seed in range(num)]
     assert f"| low0 (9 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
     # The least p of seven, times the number of tests, is above the level: whatever the runs had
     # given would not do.
@@ -381,7 +394,9 @@ def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> N
     with (out / "tests.csv").open(newline="") as file:
         tests = list(csv.DictReader(file))
     data = json.loads((out / "report.json").read_text())
-    assert [float(one["p_holm"]) for one in tests] == [one["p_holm"] for one in data["tests"]]
+    differences = [one["difference"] for one in data["tests"]]
+    assert [float(one["difference"]) for one in tests] == differences != []
+    assert {one["p_holm"] for one in tests} == {""}  # one seed a side
     with (out / "curves.csv").open(newline="") as file:
         rows = [row for row in csv.reader(file) if row[0] == "val/link_mrr"]
     assert rows == [
@@ -470,3 +485,15 @@ def test_the_job_compares_real_runs(unbroken: Result, request_two: RunSpec, tmp_
     assert "unit_scores" not in read_record(other.folder.result, "result")["final"]
     with pytest.raises(ConfigError, match="want at least two"):
         given_runs(["unbroken"], Path(request_two.runs))
+
+
+def test_one_run_against_one_has_an_interval_and_no_p(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1), {"objective.lambda_spml": 0.1})
+    write_run(tmp_path, "b", noisy(2, 0.9), {"objective.lambda_spml": 0.2})
+    found = compared(tmp_path)
+    assert {(test.p, test.p_holm, test.verdict) for test in found.tests} == {
+        (None, None, "too few seeds to test")
+    }
+    assert all(test.high < 0 for test in found.tests)
+    report = write_comparison(found, tmp_path / "out")[0].read_text()
+    assert "| – | – | too few seeds to test |" in report

@@ -190,12 +190,12 @@ def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_documents() 
     better, gold, in_train = problem(share=0.9)
     worse = [row for row in better if row not in set(gold) or hash(row) % 3]
     one, two = (scored(predicted, gold, in_train).unit_scores() for predicted in (better, worse))
-    found = paired_difference([one], [two], "f1")
+    found = paired_difference([one] * 3, [two] * 3, "f1")
     expected = scored(better, gold).values["f1"] - scored(worse, gold).values["f1"]
     assert found.difference.value == pytest.approx(expected)
     assert found.difference.low > 0
     assert found.p < 0.01
-    assert paired_difference([one], [one], "f1").p == 1
+    assert paired_difference([one] * 3, [one] * 3, "f1").p == 1
 
 
 def test_wrong_arguments_are_refused() -> None:
