@@ -194,8 +194,9 @@ class LinkEvaluator(Evaluator):
                 device=device,
                 collective=collective,
             )
-            # Draws of their own, so that the intervals of encoders are the same without them.
-            scores = scores_with_intervals(retrievals, self._bootstrap())
+            # The same draws in all runs over a store, whatever their seed.
+            rng = np.random.default_rng(bootstrap_seed(0))
+            scores = scores_with_intervals(retrievals, rng)
             yield rival.name, ModelScores(scores=scores, chance=chance)
 
     def details(self) -> Mapping[str, Any]:

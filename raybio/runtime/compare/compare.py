@@ -89,7 +89,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
     by_seed: list[RunTest] = []
     rows: dict[str, Any] = {}
     if with_scores:
-        rows = _chance_row(runs)
+        rows = _untrained_rows(runs)
         rows |= {run.label: run.scores for run in runs if run.scores}
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
@@ -130,12 +130,19 @@ def _notes(
     return notes
 
 
-def _chance_row(runs: Sequence[GivenRun]) -> dict[str, Any]:
-    """Return the row "chance", or nothing where the runs were not evaluated alike."""
-    chances = [run.chance for run in runs if run.scores]
-    # Compared as text, since NaN is not equal to itself.
-    is_shared = len({repr(chance) for chance in chances}) == 1
-    return {"chance": chances[0]} if is_shared and chances[0] else {}
+def _untrained_rows(runs: Sequence[GivenRun]) -> dict[str, Any]:
+    """Return the rows of chance and rivals that are the same in all runs.
+
+    The encoder before training is not among them if it depends on the seed.
+    """
+    of_runs = [run.untrained for run in runs if run.scores]
+    rows = {}
+    for name in of_runs[0] if of_runs else ():
+        # Compared as text, since NaN is not equal to itself.
+        is_shared = len({repr(rows_of_run.get(name)) for rows_of_run in of_runs}) == 1
+        if is_shared and of_runs[0][name]:
+            rows[name] = of_runs[0][name]
+    return rows
 
 
 def _cut_inputs(run: GivenRun) -> str:

@@ -109,10 +109,12 @@ class GivenRun:
         return {} if report is None else report.scores.get("trained", {})
 
     @property
-    def chance(self) -> SplitScores:
-        """Split -> score -> its value by chance; empty before the final evaluation."""
+    def untrained(self) -> Mapping[str, SplitScores]:
+        """Scores of chance, of rivals and of the encoder before training, by name of the row."""
         report = self.final_report
-        return {} if report is None else report.scores.get("chance", {})
+        if report is None:
+            return {}
+        return {name: scores for name, scores in report.scores.items() if name != "trained"}
 
     @cached_property
     def unit_scores(self) -> dict[str, UnitScores]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_recomputable
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 
 KEY = "raybio.key"
@@ -134,17 +135,28 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
     client.log_batch(run_id, metrics=metrics)
 
 
-def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return a report of ``final/SPLIT/SCORE``; empty before the final evaluation."""
+def final_scores(folder: RunFolder, method: str) -> list[dict[str, Any]]:
+    """Return a report of the final evaluation, or nothing before it.
+
+    ``final/SPLIT/SCORE`` are all scores of the trained model. ``rival/ROW/SPLIT/SCORE`` are those
+    of the other rows of the table, as far as runs are compared by them.
+    """
     outcome = read_recomputable(folder.outcome, "outcome") or {}
     report = FinalReport.from_json(outcome.get("final", {}))
-    scores = {} if report is None else report.scores.get("trained", {})
-    metrics = {
-        f"final/{split}/{name}": one["value"]
-        for split, own in scores.items()
-        for name, one in own.items()
-        if not math.isnan(one["value"])  # undefined
-    }
+    if report is None:
+        return []
+    layout = METHODS[method].table
+    metrics = {}
+    for row, of_row in report.scores.items():
+        for split, own in of_row.items():
+            for name, one in own.items():
+                is_compared = split in layout.compared and name in layout.measures
+                if math.isnan(one["value"]):
+                    continue  # undefined
+                if row == "trained":
+                    metrics[f"final/{split}/{name}"] = one["value"]
+                elif is_compared:
+                    metrics[f"rival/{row}/{split}/{name}"] = one["value"]
     if not metrics:
         return []
     # The file's own time: what is sent twice is stored once.

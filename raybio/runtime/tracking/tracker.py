@@ -388,7 +388,7 @@ class Tracker:
         mlflow_run.log_reports(
             self._client,
             str(self.run_id),
-            [*self._last_reports, *mlflow_run.final_scores(self.folder)],
+            [*self._last_reports, *mlflow_run.final_scores(self.folder, self.method)],
         )
         for run_id in self._found():
             # A slow server may have made a run whose request was given up.

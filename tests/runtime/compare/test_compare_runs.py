@@ -139,6 +139,20 @@ def test_a_planted_difference_is_found_and_equal_runs_do_not_differ(tmp_path: Pa
     assert first.low < -0.07 < first.high < 0
 
 
+def test_rows_without_training_that_all_runs_share_come_first(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        folder = write_run(tmp_path, name, noisy(number), {"seed": number}, chance=0.1)
+        result = read_record(folder.result, "result")
+        scores = result["final"]["scores"]
+        trained = scores.pop("trained")
+        own = {name: {"value": 0.2 + 0.1 * number} for name in MEASURES}
+        scores |= {"degree": scores["chance"], "initial": {"val": own}, "trained": trained}
+        write_record(folder.result, "result", result)
+    found = compared(tmp_path)
+    assert list(found.rows)[:2] == ["chance", "degree"]
+    assert "initial" not in found.rows  # it depends on the seed
+
+
 def test_the_table_begins_with_chance_where_the_runs_were_evaluated_alike(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1), {"seed": 1}, chance=0.1)
     write_run(tmp_path, "b", noisy(2), {"seed": 2}, chance=0.1)

@@ -26,7 +26,7 @@ CONFIG = {
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "runs", "first")
-    folder.open("sppt", TrainingConfig(), Path("/store"), "d" * 64, ())
+    folder.open("sppt_protein", TrainingConfig(), Path("/store"), "d" * 64, ())
     return folder
 
 
@@ -37,7 +37,7 @@ def uri(tmp_path: Path, empty_database: Path) -> str:
 
 
 def new_tracker(folder: RunFolder, uri: str) -> Tracker:
-    return Tracker(folder, uri, "sppt", CONFIG, "d" * 64)
+    return Tracker(folder, uri, "sppt_protein", CONFIG, "d" * 64)
 
 
 def history(uri: str, run_id: str, name: str) -> list[tuple[int, float]]:
@@ -97,7 +97,12 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
         log.append(step, {"loss": 1 / step, "rate": 0.5})
     folder.export.mkdir()
     (folder.export / "config.json").write_text("{}")
-    scores = {"trained": {"test": {"f1": {"value": 0.75, "low": 0.7, "high": 0.8}}}, "initial": {}}
+    rival = {"lrap": {"value": 0.5, "low": 0.4, "high": 0.6}, "recall_at_5": {"value": 0.1}}
+    scores = {
+        "trained": {"test": {"f1": {"value": 0.75, "low": 0.7, "high": 0.8}}},
+        "initial": {},
+        "common neighbors": {"val": rival, "c2": rival},
+    }
     write_record(folder.outcome, "outcome", {"step": 2500, "final": {"scores": scores}})
     tracker.finish("FINISHED")
     client = MlflowClient(uri)
@@ -109,6 +114,10 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     assert run.inputs.dataset_inputs[0].dataset.digest == "d" * 36
     assert history(uri, tracker.run_id, "loss") == [(step, 1 / step) for step in range(1, 2501)]
     assert history(uri, tracker.run_id, "final/test/f1") == [(2500, 0.75)]
+    assert history(uri, tracker.run_id, "rival/common neighbors/val/lrap") == [(2500, 0.5)]
+    # Of the rivals, only the scores and splits that runs are compared by.
+    logged = {name for name in run.data.metrics if name.startswith("rival/")}
+    assert logged == {"rival/common neighbors/val/lrap"}
     names = {file.path for file in client.list_artifacts(tracker.run_id)}
     assert {"config.yaml", "config.json", "export"} <= names
     assert "MLFLOW_RUN_ID" not in os.environ
@@ -178,7 +187,12 @@ def test_sqlite_on_a_network_file_system_is_warned_about_once_for_a_sweep(
     monkeypatch.setattr(machine, "network_file_system", lambda _: "nfs4")
     parent = new_tracker(folder, uri)
     child = Tracker(
-        RunFolder(folder.path.parent, "second"), uri, "sppt", CONFIG, "d" * 64, parent=parent
+        RunFolder(folder.path.parent, "second"),
+        uri,
+        "sppt_protein",
+        CONFIG,
+        "d" * 64,
+        parent=parent,
     )
     child.folder.make()
     for tracker in (parent, child):
