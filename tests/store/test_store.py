@@ -10,12 +10,14 @@ import pytest
 
 from raybio.core.errors import StoreError
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.graph_store import FILES, LinkedRows
-from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
+from raybio.methods.sppt.graph_store import FILES as GRAPH_FILES
+from raybio.methods.sppt.graph_store import LinkedRows
+from raybio.methods.sppt.proteins.store import CLUSTERS, ProteinStore, commit_proteins
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
 from raybio.store.writer import Draft
 
+FILES = (*GRAPH_FILES, CLUSTERS)
 SEQUENCES = ["ACD", "EFGH", "IKLMN", "P", "QRS"]
 
 
@@ -31,6 +33,7 @@ def parts(sequences=SEQUENCES, group_N=(0, 0, 0, 1, 1)):
         "group_labels": ["Seven", "Twelve"],
         "graph": Graph.from_edges(np.array([[0, 1], [1, 2], [3, 4]]), len(sequences), group),
         "heldout_E2": np.array([[0, 2]]),
+        "cluster_N": np.arange(len(sequences)),
         "provenance": {"sources": {}, "parameters": {"seed": 3}, "quarantine": {}},
     }
 

@@ -27,7 +27,11 @@ from tests.runtime_fixtures import TINY
 
 SYSTEM = "sppt_protein"
 RECORDS = ["run.json", "launch.json", "tracking.json", "outcome.json", "result.json"]
-SHORT = {"schedule.max_steps": 10, "schedule.evaluate_every_steps": 0}
+SHORT = {
+    "schedule.max_steps": 10,
+    "schedule.evaluate_every_steps": 0,
+    "schedule.keep_best": None,
+}
 
 
 def cut(share: int) -> Callable[[Path], None]:
