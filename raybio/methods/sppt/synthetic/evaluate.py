@@ -1,11 +1,12 @@
 """Evaluation of SPPT on synthetic graphs: classes and links of nodes, from their embeddings."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from raybio.core.final_report import LabeledMap, Stage
@@ -24,6 +25,9 @@ from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.leave_one_out import LeaveOneOut, leave_one_out
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
+
+CHARACTERS = "character 2-4-grams"
+"""Name of the rival that compares the letters of sentences, without an encoder."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,33 @@ class NodeLabelEvaluator(Evaluator):
         """Return the encoder at the start of training."""
         return self.new_encoder()
 
+    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the letters of the sentences, the initial encoder and the trained one."""
+        yield CHARACTERS, self._scores_of(leave_one_out(self._ngrams(), self.nodes.label_N))
+        yield from super().stages(model, collective)
+
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the classes of all nodes; draw a map of the trained model."""
         embedding_ND = self._embed(model, collective)
-        classified = self._classify(embedding_ND)
+        return replace(
+            self._scores_of(self._classify(embedding_ND)),
+            spread=spread_metrics(embedding_ND),
+            embedding_map=self._map(embedding_ND) if stage == "trained" else None,
+        )
+
+    def _scores_of(self, classified: LeaveOneOut) -> ModelScores:
         largest_share = np.bincount(self.nodes.label_N).max() / len(self.nodes.label_N)
         return ModelScores(
             scores={"nodes": classified.scores(bootstrap_seed(self.config.seed))},
             chance={"nodes": exact_scores({"auroc": 0.5, "accuracy": largest_share})},
-            spread=spread_metrics(embedding_ND),
             unit_scores={"nodes": classified.units()},
-            embedding_map=self._map(embedding_ND) if stage == "trained" else None,
         )
+
+    def _ngrams(self) -> np.ndarray:
+        """Return TF-IDF vectors (N, F) of the character 2- to 4-grams that the encoder reads."""
+        texts = [text[: self.config.encoder.max_length] for text in self.nodes.text_N]
+        vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
+        return vectors.toarray()
 
     def details(self) -> Mapping[str, Any]:
         """Return the size and the homophily of the graph."""
