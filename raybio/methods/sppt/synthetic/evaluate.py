@@ -86,7 +86,9 @@ class NodeLabelEvaluator(Evaluator):
 
     def _ngrams(self) -> np.ndarray:
         """Return TF-IDF vectors (N, F) of the character 2- to 4-grams that the encoder reads."""
-        texts = [text[: self.config.encoder.max_length] for text in self.nodes.text_N]
+        length = self.config.encoder.max_length
+        # "auto": texts are read as far as the encoder has positions, which is further than these.
+        texts = [text if length == "auto" else text[:length] for text in self.nodes.text_N]
         vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
         return vectors.toarray()
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.methods.sppt.synthetic.evaluate import CHARACTERS, NodeLabelEvaluator
 from raybio.methods.sppt.synthetic.store import TopicStore
@@ -32,7 +33,7 @@ def accuracy_of_letters(evaluator: NodeLabelEvaluator, words: tuple[str, str]) -
     return scores.scores["nodes"]["accuracy"]["value"]
 
 
-def test_classes_of_different_letters_are_told_apart_without_an_encoder(
+def test_classes_of_different_letters_are_found_without_an_encoder(
     evaluator: NodeLabelEvaluator,
 ) -> None:
     assert accuracy_of_letters(evaluator, ("abab abba", "xyxy yxxy")) == 1.0
@@ -45,6 +46,16 @@ def test_letters_that_the_encoder_does_not_read_do_not_count(
     unread = "m" * evaluator.config.encoder.max_length
     words = (f"{unread} abab abba", f"{unread} xyxy yxxy")
     assert accuracy_of_letters(evaluator, words) < 0.9
+
+
+def test_whole_sentences_count_where_the_length_is_left_to_the_encoder(
+    evaluator: NodeLabelEvaluator,
+) -> None:
+    config = override_all(evaluator.config, {"encoder.max_length": "auto"})
+    by_encoder = replace(evaluator, config=config)
+    unread = "m" * evaluator.config.encoder.max_length
+    words = (f"{unread} abab abba", f"{unread} xyxy yxxy")
+    assert accuracy_of_letters(by_encoder, words) == 1.0
 
 
 def test_the_final_table_has_the_rival_before_the_encoders(evaluator: NodeLabelEvaluator) -> None:
