@@ -197,11 +197,11 @@ def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_sentences() 
     better, gold = problem(mistakes=0.02)
     worse = [(tags, rows[: len(rows) // 2]) for tags, rows in better]
     one, two = (scored(predicted, gold) for predicted in (better, worse))
-    found = paired_difference([one.unit_scores()], [two.unit_scores()], "re_f1")
+    found = paired_difference([one.unit_scores()] * 3, [two.unit_scores()] * 3, "re_f1")
     assert found.difference.value == pytest.approx(one.values["re_f1"] - two.values["re_f1"])
     assert found.difference.low > 0
     assert found.p < 0.01
-    assert paired_difference([one.unit_scores()], [two.unit_scores()], "ner_f1").p == 1
+    assert paired_difference([one.unit_scores()] * 3, [two.unit_scores()] * 3, "ner_f1").p == 1
 
 
 def test_the_order_of_pairs_and_sentences_does_not_matter() -> None:
