@@ -37,7 +37,7 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
     },
     # Meng et al.: the probed checkpoint, and the command line of the code.
     "contrastive_probe": {
-        "paper_table_5": {
+        "paper_table_3": {
             "schedule.max_steps": 150,
             "plan.global_batch_rows": 192,
             "optim.peak_lr": 2e-5,

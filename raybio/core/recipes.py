@@ -1,6 +1,6 @@
 """Recipes: settings of a published or tried run, shipped with a method.
 
-A recipe is a file ``recipes/NAME.yaml`` beside the method's ``system.py``. Its first line is a
+A recipe is a file ``recipes/NAME.yaml`` next to the method's ``system.py``. Its first line is a
 comment that says what it reproduces.
 """
 

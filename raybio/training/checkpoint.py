@@ -213,7 +213,7 @@ class CheckpointStore:
         Args:
             state: what is saved.
             step: optimizer updates so far.
-            protected_step: step of a checkpoint that is kept beside the newest ones.
+            protected_step: step of a checkpoint that is kept in addition to the newest ones.
 
         Raises:
             CheckpointError: if the previous write failed for good.

@@ -10,6 +10,7 @@ Shape letters: S nodes of an evaluation, M nodes, E links, D embedding width.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,12 @@ from raybio.core.interfaces import Collective
 from raybio.methods.sppt.config import LinkEvaluationConfig
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
-from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval
+from raybio.methods.sppt.link_retrieval import (
+    InGroup,
+    LinkRetrieval,
+    embedding_scores,
+    rank_links,
+)
 
 
 class LinkSplit(NamedTuple):
@@ -53,7 +59,7 @@ class LinkQueries:
     heldout: Graph
     parts: Mapping[str, Graph] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def splits(self) -> dict[str, LinkSplit]:
         """The links by split: ``train``, ``val`` and its parts.
 
@@ -122,13 +128,36 @@ def draw_link_queries(
     )
 
 
+def rank_splits(
+    queries: LinkQueries,
+    in_group: InGroup,
+    *,
+    block_rows: int,
+    collective: Collective | None,
+) -> dict[str, LinkRetrieval]:
+    """Return the retrieval of the links of each split by any scores; see ``rank_links``."""
+    retrievals = {}
+    for name, split in queries.splits.items():
+        ignored = split.ignored
+        retrievals[name] = rank_links(
+            in_group,
+            split.links.indptr,
+            split.links.indices,
+            group_N=queries.group_S,
+            block_rows=block_rows,
+            ignore=None if ignored is None else (ignored.indptr, ignored.indices),
+            collective=collective,
+        )
+    return retrievals
+
+
 def retrieve_links(
     queries: LinkQueries,
     embedding_SD: Tensor,
     config: LinkEvaluationConfig,
     collective: Collective | None = None,
 ) -> dict[str, LinkRetrieval]:
-    """Return the retrieval of the links of each split.
+    """Return the retrieval of the links of each split by embeddings.
 
     Args:
         queries: nodes and links.
@@ -136,19 +165,8 @@ def retrieve_links(
         config: metric and block size.
         collective: workers that divide the rows.
     """
-    return {
-        name: link_retrieval(
-            embedding_SD,
-            split.links.indptr,
-            split.links.indices,
-            group_N=queries.group_S,
-            metric=config.metric,
-            block_rows=config.block_rows,
-            ignore=None if split.ignored is None else (split.ignored.indptr, split.ignored.indices),
-            collective=collective,
-        )
-        for name, split in queries.splits.items()
-    }
+    in_group = embedding_scores(embedding_SD, config.metric)
+    return rank_splits(queries, in_group, block_rows=config.block_rows, collective=collective)
 
 
 def evaluate_links(

@@ -166,19 +166,13 @@ def link_retrieval(
         ValueError: for embeddings that are not finite, arrays that do not fit together, or if there
             is no link.
     """
-    check_finite(embedding_ND, "embeddings")
     if len(embedding_ND) != len(indptr) - 1:
         raise ValueError(
             f"{len(embedding_ND)} embeddings do not fit indptr ({len(indptr)} entries, want "
             f"{len(embedding_ND) + 1})"
         )
-
-    def in_group(node_G: Integers) -> CandidateScores:
-        node = torch.from_numpy(node_G).to(embedding_ND.device)
-        return scorer(embedding_ND[node], metric, score_dtype)
-
     return rank_links(
-        in_group,
+        embedding_scores(embedding_ND, metric, score_dtype),
         indptr,
         indices,
         group_N=group_N,
@@ -188,8 +182,25 @@ def link_retrieval(
     )
 
 
+def embedding_scores(
+    embedding_ND: Tensor, metric: Metric, score_dtype: torch.dtype = torch.float64
+) -> "InGroup":
+    """Return the nearness of embeddings as scores for ``rank_links``.
+
+    Raises:
+        ValueError: for embeddings that are not finite.
+    """
+    check_finite(embedding_ND, "embeddings")
+
+    def in_group(node_G: Integers) -> CandidateScores:
+        node = torch.from_numpy(node_G).to(embedding_ND.device)
+        return scorer(embedding_ND[node], metric, score_dtype)
+
+    return in_group
+
+
 def rank_links(
-    in_group: Callable[[Integers], "CandidateScores"],
+    in_group: "InGroup",
     indptr: Integers,
     indices: Integers,
     *,
@@ -262,6 +273,10 @@ class CandidateScores(Protocol):
     def block(self, first: int, end: int) -> Tensor:
         """Return scores (end - first, N) of anchors ``[first, end)``; -inf for themselves."""
         ...
+
+
+InGroup = Callable[[Integers], CandidateScores]
+"""Nodes of a group -> scores of these nodes as candidates of each other."""
 
 
 @dataclass(frozen=True)

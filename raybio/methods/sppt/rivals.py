@@ -30,9 +30,9 @@ from torch import Tensor
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.collate import ReadRows
-from raybio.methods.sppt.evaluate import LinkQueries
+from raybio.methods.sppt.evaluate import LinkQueries, rank_splits
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import LinkRetrieval, rank_links
+from raybio.methods.sppt.link_retrieval import LinkRetrieval
 
 RELATED = 0.2
 """Smallest cosine of TF-IDF vectors of relatives."""
@@ -106,18 +106,7 @@ def rank_by_rival(
     def in_group(node_G: np.ndarray) -> RivalScores:
         return RivalScores(rival.in_group(node_G), node_G, device)
 
-    return {
-        name: rank_links(
-            in_group,
-            split.links.indptr,
-            split.links.indices,
-            group_N=queries.group_S,
-            block_rows=block_rows,
-            ignore=None if split.ignored is None else (split.ignored.indptr, split.ignored.indices),
-            collective=collective,
-        )
-        for name, split in queries.splits.items()
-    }
+    return rank_splits(queries, in_group, block_rows=block_rows, collective=collective)
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,7 @@ class RivalScores:
     def block(self, first: int, end: int) -> Tensor:
         """Return scores (end - first, G) of anchors ``[first, end)``; -inf for themselves."""
         score_BG = np.round(self.scores(slice(first, end)), DIGITS)
-        # A pair and its reverse are drawn together, and no draw depends on the size of blocks.
+        # A pair and its reverse tie alike, and no draw depends on the size of blocks.
         drawn_G = hash_uniform(derive_seed(0, "order of ties"), self.node_G)
         drawn_BG = (drawn_G[first:end, None] + drawn_G) % 1
         score_BG += drawn_BG * 0.5 * 10.0**-DIGITS
@@ -209,7 +198,9 @@ def relatives(tfidf_SF: sp.csr_matrix, group_S: np.ndarray) -> sp.csr_matrix:
     num_nodes = tfidf_SF.shape[0]
     is_one_group = num_nodes <= MAX_NODES_ACROSS_GROUPS
     group = np.zeros(num_nodes, np.int64) if is_one_group else np.asarray(group_S)
-    rows, columns, values = [np.arange(num_nodes)], [np.arange(num_nodes)], [np.ones(num_nodes)]
+    rows = [np.arange(num_nodes)]
+    columns = [np.arange(num_nodes)]
+    values = [np.ones(num_nodes)]
     for number in np.unique(group).tolist():
         node_G = np.flatnonzero(group == number)
         vector_FG = tfidf_SF[node_G].T.tocsr()
