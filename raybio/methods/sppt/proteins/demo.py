@@ -2,8 +2,8 @@
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``).
 Proteins interact by rules between families (``interactions.py``). All links of some clusters of
-relatives are held out, so they can be learned from the composition of sequences and cannot be
-looked up. The simulation only has the shape of the task; it is no model of biology.
+relatives are held out: links between relatives do not give them away, the composition of sequences
+does. The simulation only has the shape of the task; it is no model of biology.
 
 Shape letters: A genes of the root, G genes of a species, S species, E links.
 """

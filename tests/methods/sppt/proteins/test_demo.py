@@ -111,7 +111,7 @@ def training_links(store):
     return link_NN
 
 
-def test_held_out_links_cannot_be_looked_up(small):
+def test_relatives_do_not_give_held_out_links_away(small):
     """No relative of one end is in training, and similar sequences do not know the links."""
     leakage = small.manifest["leakage"]
     assert leakage["with_twin"] == leakage["c1"] == 0
@@ -123,7 +123,7 @@ def test_held_out_links_cannot_be_looked_up(small):
 
 
 def test_held_out_links_follow_from_the_composition_of_sequences(small):
-    """Training links between proteins of like composition vote: an encoder has to learn this."""
+    """Training links between proteins of like composition vote, without any training."""
     owner = np.repeat(np.arange(small.num_rows), np.diff(small.indptr_N1))
     share_NA = np.zeros((small.num_rows, 26))
     np.add.at(share_NA, (owner, small.residue_T.astype(np.int64) - ord("A")), 1.0)
