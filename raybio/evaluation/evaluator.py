@@ -40,7 +40,8 @@ class ModelScores:
 class Evaluator(ABC):
     """Evaluates the model of a run, during training and at its end.
 
-    A method implements ``evaluate_during_training``, ``initial_encoder`` and ``score``.
+    A method implements ``evaluate_during_training``, ``initial_encoder`` and ``score``, and
+    ``rivals`` where simpler methods solve its task.
     """
 
     @abstractmethod
@@ -63,12 +64,22 @@ class Evaluator(ABC):
             stage: which of the two it is.
         """
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score what needs no training of an encoder, by the names of its rows in tables.
+
+        Args:
+            device: device that does the work.
+            collective: workers that share the work.
+        """
+        yield from ()
+
     def details(self) -> Mapping[str, Any]:
         """Return what the method reports of the evaluation as a whole; plain JSON."""
         return {}
 
     def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the initial encoder and then the trained one, in the order of the report."""
+        """Score the rivals, the initial encoder and the trained one, in the order of the report."""
+        yield from self.rivals(device_of(model), collective)
         initial = self.initial_encoder().to(device_of(model))
         yield "initial", self.score(initial, collective, "initial")
         del initial  # its memory is free before the trained encoder is scored

@@ -173,15 +173,16 @@ class LinkEvaluator(Evaluator):
         random = self._score_vectors(noise_SD, collective, rng)
         del noise_SD
         yield "random", random
-        if self.evaluation.rivals:
-            yield from self._rivals(device, collective)
+        yield from self.rivals(device, collective)
         yield "initial", self._score(self.fresh().to(device), collective, "initial", rng)
         yield "trained", self._score(model, collective, "trained", rng)
 
-    def _rivals(
+    def rivals(
         self, device: torch.device, collective: Collective
     ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rankings that need no encoder."""
+        """Score the rankings that need no encoder, unless the settings leave them out."""
+        if not self.evaluation.rivals:
+            return
         chance = chance_scores(self._queries)
         rivals = link_rivals(
             self._queries, self.linked.graph, self.read, self.content, self.content_ngram

@@ -62,10 +62,9 @@ class NodeLabelEvaluator(Evaluator):
         """Return the encoder at the start of training."""
         return self.new_encoder()
 
-    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the letters of the sentences, the initial encoder and the trained one."""
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the letters of the sentences."""
         yield CHARACTERS, self._scores_of(leave_one_out(self._ngrams(), self.nodes.label_N))
-        yield from super().stages(model, collective)
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the classes of all nodes; draw a map of the trained model."""
