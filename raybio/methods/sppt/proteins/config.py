@@ -93,10 +93,10 @@ DEMO = Config(
     encoder=EncoderConfig(
         num_layers=2, width=128, num_heads=4, ffn_width=512, max_positions=72, pooling="mean"
     ),
-    input=InputConfig(max_length=72, crop="random"),
+    input=InputConfig(max_length=72, crop="front"),
     objective=ObjectiveConfig(lambda_spml=0.5),
     plan=PlanConfig(global_batch_rows=64, anchor_order="group_first", num_negatives_per_anchor=0),
-    schedule=ScheduleConfig(max_steps=500, checkpoint_every_steps=100, evaluate_every_steps=100),
+    schedule=ScheduleConfig(max_steps=300, checkpoint_every_steps=100, evaluate_every_steps=50),
     optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=50, schedule="cosine", final_lr_ratio=0.05),
 )
 """Settings for the embedded miniature tree of life: minutes on two CPU cores.

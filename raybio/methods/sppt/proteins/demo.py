@@ -1,11 +1,14 @@
 """The embedded default corpus: a simulated miniature tree of life in the real file formats.
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``).
-Proteins interact by rules between families (``interactions.py``). All links of some clusters of
-relatives are held out: links between relatives do not give them away, the composition of sequences
-does. The simulation only has the shape of the task; it is no model of biology.
+Every root gene has a compartment, which its descendants keep. Proteins of one compartment interact
+(``interactions.py``), and a degenerate signal in their first residues tells which one it is
+(``sorting_signals.py``). Families, which decide most of a sequence, have no part in that. All links
+of some clusters of relatives are held out: neither relatives nor k-mers nor the composition of
+whole sequences give these links away, and a model that has learned to read the signals predicts
+them. The simulation only has the shape of the task; it is no model of biology.
 
-Shape letters: A genes of the root, G genes of a species, S species, E links.
+Shape letters: A genes of the root, G genes of a species, S species, E links, C compartments.
 """
 
 from collections.abc import Iterator
@@ -25,6 +28,7 @@ from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.evolution import Proteome, draw_families, evolve, found_proteome
 from raybio.methods.sppt.proteins.formats.tree_of_life import SPECIES_COLUMNS, TreeOfLife
 from raybio.methods.sppt.proteins.interactions import draw_links, draw_rules
+from raybio.methods.sppt.proteins.sorting_signals import draw_signal_shares, with_signals
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.substitution import LETTERS
 from raybio.store.demo_corpus import DemoCorpus
@@ -46,7 +50,10 @@ class SimulationConfig(BaseConfig):
     num_proteins: int = Field(1960, ge=4, description="proteins of all species together")
     num_links: int = Field(7840, ge=2, description="distinct links of all species together")
     num_families: int = Field(
-        20, ge=3, description="domain families; every fifth has no interaction rule"
+        20, ge=1, description="domain families, which decide sequences and no links"
+    )
+    num_compartments: int = Field(
+        10, ge=1, description="compartments; links are between proteins of one of them"
     )
     domain_length: int = Field(36, ge=8, description="mean letters of a domain")
     tree_depth: float = Field(
@@ -75,7 +82,7 @@ def _prepare(raw: Path, store: Path, config: SimulationConfig) -> ProteinStore:
 
 SIMULATED_PROTEINS = DemoCorpus(
     name="simulated",
-    version=3,
+    version=4,
     config=SimulationConfig,
     kind=ProteinStore,
     prepare_files=_prepare,
@@ -114,17 +121,19 @@ def write_tree_of_life(
     share_S = rng.uniform(0.8, 1.2, config.num_species)
     num_proteins_S = _divided(config.num_proteins, share_S)
     num_links_S = _divided(config.num_links, share_S)
-    num_with_rules = max(config.num_families - config.num_families // 5, 1)
     num_root_genes = int(num_proteins_S.max() * SPARE_GENES) + 2
-    family_A4 = draw_families(num_root_genes, config.num_families, num_with_rules, rng)
+    family_A4 = draw_families(num_root_genes, config.num_families, rng)
+    compartment_A = rng.permutation(np.arange(num_root_genes) % config.num_compartments)
+    signal_CA = draw_signal_shares(config.num_compartments, rng)
     num_candidates = int(SPARE_GENES * 4 * num_links_S.max())
-    rules = draw_rules(family_A4, num_with_rules, num_candidates, config.seed, rng)
+    rules = draw_rules(compartment_A, num_candidates, config.seed)
     ancestor = found_proteome(family_A4, config.domain_length, rng)
     names = []
     for number, proteome in _leaves(ancestor, config):
         rng = np.random.default_rng(derive_seed(config.seed, "species", number))
         taxid = FIRST_TAXID + number
         genome = _resized(proteome, int(num_proteins_S[number]), rng)
+        genome = with_signals(genome, compartment_A[genome.ancestor_G], signal_CA, rng)
         links = draw_links(
             genome.ancestor_G,
             rules,

@@ -108,17 +108,14 @@ def found_proteome(
     )
 
 
-def draw_families(
-    num_genes: int, num_families: int, num_first_families: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def draw_families(num_genes: int, num_families: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw the families of each gene's one to four domains (G, 4), -1 where there is none.
 
-    The first domain has one of the first ``num_first_families`` families, each about equally often.
-    The other domains have any family.
+    First domains have each family about equally often.
     """
     count_G = rng.choice(len(SHARE_OF_DOMAIN_COUNT), num_genes, p=SHARE_OF_DOMAIN_COUNT) + 1
     family_G4 = rng.integers(0, num_families, (num_genes, len(SHARE_OF_DOMAIN_COUNT)))
-    family_G4[:, 0] = rng.permutation(np.arange(num_genes) % num_first_families)
+    family_G4[:, 0] = rng.permutation(np.arange(num_genes) % num_families)
     family_G4[np.arange(family_G4.shape[1]) >= count_G[:, None]] = -1
     return family_G4
 

@@ -1,11 +1,9 @@
-"""Interactions of the simulated tree of life: rules between families, and links by them.
+"""Interactions of the simulated tree of life: proteins of one compartment interact.
 
-All species share the rules. So sequences allow a model to predict a link of a protein without
-relatives in training from links of other proteins of its families. A fraction of each species'
-links is noise.
+All species share the compartments of the root's genes. A fraction of each species' links is noise.
 
-Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root
-genes, E links, C candidate pairs of a species.
+Shape letters: A genes of the root, G genes of a species, K candidate pairs of root genes, E links,
+C candidate pairs of a species.
 """
 
 from typing import NamedTuple
@@ -15,8 +13,6 @@ from numpy.typing import NDArray
 
 from raybio.core.randomness import derive_seed, hash_uniform
 
-FAMILIES_PER_MODULE = 2
-
 
 class InteractionRules(NamedTuple):
     """Candidate links between root genes, the strongest first: ends (K, 2) and strengths (K,)."""
@@ -25,41 +21,16 @@ class InteractionRules(NamedTuple):
     strength_K: NDArray[np.float64]
 
 
-def draw_rules(
-    family_A4: NDArray[np.int64],
-    num_with_rules: int,
-    num_kept: int,
-    seed: int,
-    rng: np.random.Generator,
-) -> InteractionRules:
-    """Draw rules between families, and return the strongest pairs of root genes that they allow.
-
-    Families form pairs that interact, and none interacts with itself. So interacting proteins do
-    not look alike, and can still lie close together in an embedding space.
+def draw_rules(compartment_A: NDArray[np.int64], num_kept: int, seed: int) -> InteractionRules:
+    """Return the strongest pairs of root genes, both of one compartment.
 
     Args:
-        family_A4: families of each root gene's domains, -1 where there is none.
-        num_with_rules: number of families with rules, the first ones.
+        compartment_A: compartment of each root gene.
         num_kept: most pairs that are returned.
         seed: seed of the strengths.
-        rng: draws the rules.
     """
-    weight_FF = np.zeros((family_A4.max() + 1,) * 2)
-    module = rng.permutation(num_with_rules) // FAMILIES_PER_MODULE
-    is_allowed_FF = module[:, None] == module
-    np.fill_diagonal(is_allowed_FF, False)
-    drawn_FF = np.triu(rng.uniform(0.7, 1.0, is_allowed_FF.shape))
-    symmetric_FF = np.maximum(drawn_FF, drawn_FF.T)
-    weight_FF[:num_with_rules, :num_with_rules] = np.where(is_allowed_FF, symmetric_FF, 0.0)
-    # Index -1 of a missing domain reads one more row and column, which are zero.
-    weight_FF = np.pad(weight_FF, (0, 1))
-    best_AA = np.zeros((len(family_A4),) * 2)
-    for own_A in family_A4.T:
-        for other_A in family_A4.T:
-            np.maximum(best_AA, weight_FF[own_A[:, None], other_A], out=best_AA)
-    left_K, right_K = np.nonzero(np.triu(best_AA, 1))
-    noise_K = hash_uniform(derive_seed(seed, "strength"), left_K, right_K)
-    strength_K = best_AA[left_K, right_K] + 0.5 * noise_K
+    left_K, right_K = np.nonzero(np.triu(compartment_A[:, None] == compartment_A, 1))
+    strength_K = 1.0 + 0.5 * hash_uniform(derive_seed(seed, "strength"), left_K, right_K)
     order = np.argsort(-strength_K, kind="stable")[:num_kept]
     return InteractionRules(np.stack([left_K, right_K], axis=1)[order], strength_K[order])
 

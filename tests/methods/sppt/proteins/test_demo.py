@@ -122,24 +122,47 @@ def test_relatives_do_not_give_held_out_links_away(small):
     assert found < 1.5 * chance
 
 
-def test_held_out_links_follow_from_the_composition_of_sequences(small):
+def shares_of_letters(store, num_first=None):
+    """Shares of letters (N, 26) of whole proteins, or of their first residues."""
+    position = np.arange(len(store.residue_T)) - np.repeat(
+        store.indptr_N1[:-1], np.diff(store.indptr_N1)
+    )
+    owner = np.repeat(np.arange(store.num_rows), np.diff(store.indptr_N1))
+    read = position < (num_first or np.inf)
+    share_NA = np.zeros((store.num_rows, 26))
+    np.add.at(share_NA, (owner[read], store.residue_T[read].astype(np.int64) - ord("A")), 1.0)
+    return share_NA / share_NA.sum(axis=1, keepdims=True)
+
+
+def votes_of_like(share_NA, store, width):
     """Training links between proteins of like composition vote, without any training."""
-    owner = np.repeat(np.arange(small.num_rows), np.diff(small.indptr_N1))
-    share_NA = np.zeros((small.num_rows, 26))
-    np.add.at(share_NA, (owner, small.residue_T.astype(np.int64) - ord("A")), 1.0)
-    share_NA /= share_NA.sum(axis=1, keepdims=True)
     distance_NN = np.linalg.norm(share_NA[:, None] - share_NA, axis=2)
-    near_NN = np.exp(-((distance_NN / 0.08) ** 2))
-    found, chance = mean_reciprocal_rank(small, near_NN @ training_links(small) @ near_NN.T)
-    assert found > 2.5 * chance
+    near_NN = np.exp(-((distance_NN / width) ** 2))
+    return near_NN @ training_links(store) @ near_NN.T
 
 
-def test_interacting_proteins_are_of_different_families_as_well(small):
-    """Links are not mere similarity: most linked pairs share no more words than random pairs."""
+@pytest.mark.parametrize("width", [0.03, 0.06, 0.12, 0.24])
+def test_the_composition_of_sequences_does_not_give_held_out_links_away(small, width):
+    found, chance = mean_reciprocal_rank(
+        small, votes_of_like(shares_of_letters(small), small, width)
+    )
+    assert found < 1.5 * chance
+
+
+def test_held_out_links_follow_from_the_signals(small):
+    """Who knows that the first residues matter can look the links up: a model can learn them."""
+    first_NA = shares_of_letters(small, num_first=10)
+    found, chance = mean_reciprocal_rank(small, votes_of_like(first_NA, small, 0.17))
+    assert found > 3 * chance
+
+
+def test_linked_proteins_are_no_more_alike_than_others(small):
     similar = profiles(small)
     u = np.repeat(np.arange(small.num_rows), np.diff(small.graph.indptr))
     linked = (similar[u] * similar[small.graph.indices]).sum(axis=1)
-    assert 0.5 < (linked < 0.1).mean() < 0.98
+    rng = np.random.default_rng(0)
+    random = (similar[u] * similar[rng.permutation(small.graph.indices)]).sum(axis=1)
+    assert abs((linked < 0.1).mean() - (random < 0.1).mean()) < 0.1
 
 
 def test_about_a_tenth_of_the_links_is_held_out(small):
