@@ -9,6 +9,7 @@ from raybio.core.errors import LongRunError, RaybioError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.run_plots import plot_final, plot_run
+from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_spec, input_lengths, report_cuts
@@ -178,7 +179,8 @@ def _follow(
         LongRunError: if the run takes more than a day on CPUs and that is not accepted.
     """
     folder = spec.folder
-    with ProgressView(spec.name, spec.config.schedule.max_steps) as view:
+    measures = METHODS[spec.method].table.measures
+    with ProgressView(spec.name, spec.config.schedule.max_steps, measures=measures) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
             follower.update(view)

@@ -1,6 +1,7 @@
 """The progress view of a run on the driver: a live panel in a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,8 +16,24 @@ PLAIN_LINE_SECONDS = 10.0
 class ProgressView:
     """Shows reports of a run as they come; used as a context manager."""
 
-    def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
-        """Show run ``name`` of ``max_steps`` steps."""
+    def __init__(
+        self,
+        name: str,
+        max_steps: int,
+        console: Console | None = None,
+        *,
+        measures: Collection[str] | None = None,
+    ) -> None:
+        """Show run ``name`` of ``max_steps`` steps.
+
+        Args:
+            name: name of the run.
+            max_steps: steps of the run.
+            console: where it is shown; None: standard error.
+            measures: measures of the method's table. Evaluations show them and the spread of
+                embeddings, and count the other metrics. None: all metrics.
+        """
+        self.measures = measures
         self.name = name
         self.max_steps = max_steps
         self.console = console or Console(stderr=True)
@@ -100,12 +117,28 @@ class ProgressView:
     def _losses(self) -> dict[str, float]:
         return {name: value for name, value in self.train.items() if "loss" in name}
 
+    @property
+    def _evaluated(self) -> str:
+        if self.measures is None:
+            return _show(self.evaluation)
+        endings = tuple(self.measures)
+        shown = {
+            name: value
+            for name, value in self.evaluation.items()
+            if name.startswith("spread/") or name.endswith(endings)
+        }
+        # A table whose measures are named otherwise hides nothing.
+        if not shown:
+            return _show(self.evaluation)
+        num_hidden = len(self.evaluation) - len(shown)
+        return _show(shown) + (f"  (and {num_hidden} in metrics.jsonl)" if num_hidden else "")
+
     def _print_now_and_then(self, is_evaluation: bool, *, is_first_loss: bool) -> None:
         now = time.monotonic()
         is_due = is_evaluation or is_first_loss or self.step >= self.max_steps
         if is_due or now - self._last_line >= PLAIN_LINE_SECONDS:
             self._last_line = now
-            self._print(self._line() + (f" | {_show(self.evaluation)}" if is_evaluation else ""))
+            self._print(self._line() + (f" | {self._evaluated}" if is_evaluation else ""))
 
     def _line(self) -> str:
         parts = [f"{self.name}: step {self.step:,}/{self.max_steps:,}"]
@@ -134,7 +167,7 @@ class ProgressView:
         if self.evaluation:
             lines.append(
                 Text(
-                    f"  evaluation at step {self.evaluation_step:,}: {_show(self.evaluation)}",
+                    f"  evaluation at step {self.evaluation_step:,}: {self._evaluated}",
                     style="cyan",
                 )
             )

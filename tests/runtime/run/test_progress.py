@@ -78,3 +78,13 @@ def test_what_is_left_is_shown_in_hours_and_above_two_days_in_days(
     seconds: float, shown: str
 ) -> None:
     assert _clock(seconds) == shown
+
+
+def test_evaluations_show_the_measures_of_the_table_and_count_the_others() -> None:
+    text = io.StringIO()
+    metrics = {"loss": 1.0, "val/link_lrap": 0.25, "val/link_recall_at_5": 0.5, "spread/rank": 3.0}
+    console = Console(file=text, force_terminal=False, width=400)
+    with ProgressView("first", 10, console, measures=("lrap", "mrr")) as view:
+        view.update([report(5, **metrics)])
+    assert "val/link_lrap 0.25  spread/rank 3  (and 1 in metrics.jsonl)" in text.getvalue()
+    assert "recall_at_5" not in text.getvalue()
