@@ -7,6 +7,7 @@ Shape letters: Q queries (or other units that are resampled or swapped), R resam
 tests.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -109,7 +110,7 @@ def mean_interval(
     return ratio_interval(value_Q, np.ones(len(value_Q)), rng, num_resamples=num_resamples)
 
 
-class HierarchicalTest(NamedTuple):
+class DifferenceTest(NamedTuple):
     """A mean over runs, or the difference of two, with its interval and its two-sided p value."""
 
     difference: Interval
@@ -118,7 +119,7 @@ class HierarchicalTest(NamedTuple):
 
 def hierarchical_mean(
     value_SQ: NDArray[np.float64], rng: np.random.Generator, *, num_resamples: int = 2000
-) -> HierarchicalTest:
+) -> DifferenceTest:
     """Return the mean over runs and queries with its interval, and the p value of a mean of 0.
 
     Seeds are drawn, and queries for all runs together, as in ``hierarchical_test``, with S - 1
@@ -143,7 +144,7 @@ def hierarchical_test(
     rng: np.random.Generator,
     *,
     num_resamples: int = 2000,
-) -> HierarchicalTest:
+) -> DifferenceTest:
     """Test whether two groups of runs differ: a bootstrap over seeds and queries.
 
     Seeds are drawn within each group, and queries for all runs together (Saravanan, Berman and
@@ -189,41 +190,59 @@ def _resampled_means(
     return means
 
 
-def _tested(observed: float, resampled_N: NDArray[np.float64]) -> HierarchicalTest:
+def _tested(observed: float, resampled_N: NDArray[np.float64]) -> DifferenceTest:
     low, high = np.percentile(resampled_N, [2.5, 97.5])
     # A difference that rounding leaves between equal runs is none.
     is_as_far_N = np.abs(resampled_N - observed) >= abs(observed) - 1e-12
     p = (1 + int(is_as_far_N.sum())) / (len(resampled_N) + 1)
-    return HierarchicalTest(Interval(observed, float(low), float(high)), p)
+    return DifferenceTest(Interval(observed, float(low), float(high)), p)
 
 
-class FoldMean(NamedTuple):
-    """A mean over folds with its 95 % interval, and the two-sided p value of a mean of 0."""
+def t_mean(value_S: Sequence[float], *, overlap: float = 0.0) -> DifferenceTest:
+    """Return the mean of S >= 2 values with its 95 % interval, and p of a mean of 0.
 
-    mean: Interval
-    p: float
+    Both are by Student's t with S - 1 degrees of freedom.
 
-
-def fold_mean(value_K: Sequence[float]) -> FoldMean:
-    """Return the mean over the K >= 2 folds of one cross-validation, with its interval.
-
-    Student's t with K - 1 degrees of freedom. The training rows of folds overlap, so the variance
-    of the mean is s^2 (1 / K + 1 / (K - 1)) and not s^2 / K: the corrected resampled t-test
-    (Nadeau and Bengio 2003), whose second term is test rows over training rows.
+    The variance of the mean is s^2 (1 / S + overlap): the corrected resampled t-test (Nadeau and
+    Bengio 2003).
 
     Args:
-        value_K: a score of each fold, or the difference of two models on it.
+        value_S: scores of independent runs, or differences of two models.
+        overlap: test rows over training rows, if runs share training rows. In a cross-validation
+            of K folds it is 1 / (K - 1).
     """
-    values = np.asarray(value_K, np.float64)
-    num = len(values)
-    mean = float(values.mean())
-    error = float(values.std(ddof=1) * np.sqrt(1 / num + 1 / (num - 1)))
-    half = float(student_t.ppf(0.975, num - 1)) * error
-    if error == 0:
-        p = 1.0 if mean == 0 else 0.0
+    values = np.asarray(value_S, np.float64)
+    error = float(values.std(ddof=1) * np.sqrt(1 / len(values) + overlap))
+    return _t_test(float(values.mean()), error, len(values) - 1)
+
+
+def welch_test(first_S: Sequence[float], second_S: Sequence[float]) -> DifferenceTest:
+    """Return the difference of two means with its 95 % interval and p: Welch's t-test.
+
+    Args:
+        first_S: at least two scores of independent runs.
+        second_S: those of other runs, whose variance may differ.
+    """
+    variances = []
+    degrees_by_side = []
+    for values in (np.asarray(first_S, np.float64), np.asarray(second_S, np.float64)):
+        variances.append(float(values.var(ddof=1)) / len(values))
+        degrees_by_side.append(len(values) - 1)
+    variance = sum(variances)
+    # Welch and Satterthwaite's degrees of freedom.
+    squares = [own**2 / number for own, number in zip(variances, degrees_by_side, strict=True)]
+    degrees = variance**2 / sum(squares) if variance > 0 else float(sum(degrees_by_side))
+    difference = float(np.mean(first_S) - np.mean(second_S))
+    return _t_test(difference, math.sqrt(variance), degrees)
+
+
+def _t_test(mean: float, error: float, degrees: float) -> DifferenceTest:
+    half = float(student_t.ppf(0.975, degrees)) * error
+    if error > 0:
+        p = float(2 * student_t.sf(abs(mean) / error, degrees))
     else:
-        p = float(2 * student_t.sf(abs(mean) / error, num - 1))
-    return FoldMean(Interval(mean, mean - half, mean + half), p)
+        p = 1.0 if mean == 0 else 0.0
+    return DifferenceTest(Interval(mean, mean - half, mean + half), p)
 
 
 def paired_test(

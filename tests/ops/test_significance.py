@@ -3,10 +3,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from raybio.ops import significance
 from raybio.ops.significance import (
-    fold_mean,
     hierarchical_mean,
     hierarchical_test,
     holm,
@@ -14,6 +14,8 @@ from raybio.ops.significance import (
     mean_over_seeds,
     paired_test,
     ratio_interval,
+    t_mean,
+    welch_test,
 )
 from tests import oracles
 
@@ -258,20 +260,35 @@ def test_equal_runs_have_p_one_and_seeds_that_disagree_in_sign_show_nothing():
 
 def test_the_mean_over_folds_has_the_corrected_interval_of_overlapping_training_rows():
     values = [0.71, 0.64, 0.69, 0.73, 0.66]
-    found = fold_mean(values)
+    found = t_mean(values, overlap=1 / 4)
     mean = sum(values) / 5
     variance = sum((value - mean) ** 2 for value in values) / 4
     error = math.sqrt(variance * (1 / 5 + 1 / 4))
     half = 2.776445 * error  # Student's t, four degrees of freedom
-    assert found.mean == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+    assert found.difference == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
     assert found.p < 1e-3
     # At the end of the interval p is 0.05.
-    assert fold_mean(np.array(values) - found.mean.low).p == pytest.approx(0.05)
-    uncorrected = 2.776445 * math.sqrt(variance / 5)
-    assert half / uncorrected == pytest.approx(1.5)
+    low = found.difference.low
+    assert t_mean(np.array(values) - low, overlap=1 / 4).p == pytest.approx(0.05)
+    assert t_mean(values).p == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
 
 
-def test_folds_without_a_difference_have_p_one():
-    assert fold_mean([0.0, 0.0]) == ((0, 0, 0), 1)
-    assert fold_mean([0.1, -0.1, 0.1, -0.1]).p == 1
-    assert fold_mean([0.2, 0.2]).p == 0
+def test_two_groups_of_seeds_are_compared_as_scipy_does_it():
+    rng = np.random.default_rng(0)
+    first = rng.normal(0.5, 0.1, 3)
+    second = rng.normal(0.4, 0.3, 4)
+    found = welch_test(first, second)
+    reference = stats.ttest_ind(first, second, equal_var=False)
+    interval = reference.confidence_interval()
+    assert found.p == pytest.approx(reference.pvalue)
+    assert found.difference[1:] == pytest.approx((interval.low, interval.high))
+    back = welch_test(second, first)
+    assert (back.difference.value, back.p) == (-found.difference.value, found.p)
+
+
+def test_equal_values_have_p_one_and_constant_differences_p_zero():
+    assert t_mean([0.0, 0.0]) == ((0, 0, 0), 1)
+    assert t_mean([0.1, -0.1, 0.1, -0.1]).p == 1
+    assert t_mean([0.25, 0.25]).p == 0
+    assert welch_test([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]) == ((0, 0, 0), 1)
+    assert welch_test([0.5, 0.5], [0.25, 0.25]) == ((0.25, 0.25, 0.25), 0)
