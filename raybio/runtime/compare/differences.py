@@ -31,7 +31,8 @@ PASSES = "passes"
 REACHES = "reaches"
 
 HOW_COMPARED = (
-    "passes: the 95 % interval of the difference lies on its side; reaches: the interval includes 0"
+    "reaches: the 95 % interval of the difference includes 0; passes: the interval lies on the "
+    "side of the untrained row"
 )
 
 

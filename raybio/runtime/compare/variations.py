@@ -255,9 +255,13 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
     if repeated and repeated[0][0] == 0:
-        # Scores without training may differ by seed too, as where it draws the labels.
+        # Scores without training may differ by seed too, as where it draws the labels. Those that
+        # do not have their row above.
         for stage in untrained:
             of_runs = [reports[number].scores[stage] for number in repeated[0]]
+            # Compared as text, since NaN is not equal to itself.
+            if len({repr(scores) for scores in of_runs}) == 1:
+                continue
             units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
             rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs, units, measures)
     # The run's own repetitions come last, which plots show in the accent color.

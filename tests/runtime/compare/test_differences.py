@@ -271,3 +271,13 @@ def test_a_comparison_of_finished_runs_names_the_rival_of_each_group(tmp_path: P
     assert named[0].startswith("degree passes first.lambda_spml-0.3 (3 runs) on held-out links")
     write_comparison(found, tmp_path / "out")
     assert named[0] in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_untrained_rows_are_averaged_only_where_they_differ_by_seed(tmp_path: Path) -> None:
+    table, _ = stored_table(tmp_path, 3)
+    averaged = [label for label in table.rows if label.endswith(", 3 runs")]
+    assert averaged == [
+        "initial, 3 runs",
+        "lambda_spml = 0.3, 3 runs",
+        "lambda_spml = 0.5, 3 runs",
+    ]
