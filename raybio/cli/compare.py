@@ -67,8 +67,8 @@ def _show(found: "Comparison", out: Path) -> None:
         cost_table,
         evaluations_table,
         settings_table,
-        tests_table,
     )
+    from raybio.runtime.compare.run_test import tests_table
     from raybio.runtime.compare.table import lines_for_terminal
 
     tests = sorted(

@@ -36,7 +36,7 @@ class UnitScores:
     """
 
     unit_U: NDArray[np.integer[Any]]
-    value_by_measure: Mapping[str, NDArray[np.float64]]
+    value_by_measure: Mapping[str, NDArray[np.floating[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +59,15 @@ class FinalReport:
     Attributes:
         scores: stage -> split -> measure -> score; tables show the stages in this order.
         spread: spread of the embeddings by stage, see ``ops.spread``.
-        unit_scores: by split, those of the trained model. A file of their own stores them, not the
-            JSON.
+        unit_scores: stage -> split -> scores of its units; of the stages that have them. A file of
+            their own stores them, not the JSON.
         embedding_map: of the trained model, where the method draws one.
         details: what one method adds; plain JSON.
     """
 
     scores: Mapping[Stage, SplitScores]
     spread: Mapping[Stage, Mapping[str, float]] = field(default_factory=dict)
-    unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
+    unit_scores: Mapping[Stage, Mapping[str, UnitScores]] = field(default_factory=dict)
     embedding_map: LabeledMap | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 

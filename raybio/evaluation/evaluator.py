@@ -67,6 +67,8 @@ class Evaluator(ABC):
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score what needs no training of an encoder, by the names of its rows in tables.
 
+        With unit scores on the units of the trained model, tables show the paired difference.
+
         Args:
             device: device that does the work.
             collective: workers that share the work.
@@ -91,9 +93,12 @@ class Evaluator(ABC):
         trained = scores_by_stage["trained"]
         scores: dict[Stage, SplitScores] = {"chance": trained.chance}
         spread: dict[Stage, Mapping[str, float]] = {}
+        unit_scores: dict[Stage, Mapping[str, UnitScores]] = {}
         details_by_name: dict[str, dict[str, Any]] = {}
         for stage, model_scores in scores_by_stage.items():
             scores[stage] = model_scores.scores
+            if model_scores.unit_scores:
+                unit_scores[stage] = model_scores.unit_scores
             if model_scores.spread is not None:
                 spread[stage] = model_scores.spread
             for name, detail in model_scores.details.items():
@@ -101,7 +106,7 @@ class Evaluator(ABC):
         return FinalReport(
             scores=scores,
             spread=spread,
-            unit_scores=trained.unit_scores,
+            unit_scores=unit_scores,
             embedding_map=trained.embedding_map,
             details={**details_by_name, **self.details()},
         )

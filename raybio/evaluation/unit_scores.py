@@ -4,6 +4,7 @@ U units (nodes, texts, terms, queries, sentences) of one split. The mean of a me
 all units is the run's score, whether that is micro, macro or over groups.
 """
 
+import math
 import os
 import zipfile
 import zlib
@@ -16,10 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.core.errors import DataError
-from raybio.core.final_report import UnitScores
-from raybio.ops.significance import Interval, hierarchical_test, mean_interval
+from raybio.core.final_report import Stage, UnitScores
+from raybio.core.table_layout import TableLayout
+from raybio.ops.significance import (
+    Interval,
+    hierarchical_mean,
+    hierarchical_test,
+    mean_interval,
+)
 
 Floats = NDArray[np.float64]
+
+ScoresBySplit = Mapping[str, UnitScores]
+
+TRAINED = "trained"
 
 MAX_UNITS = 10_000
 """Units kept of a split. More would hardly sharpen a test, and a store may have millions."""
@@ -89,15 +100,111 @@ def paired_difference(
     return PairedDifference(len(unit_U), mean_interval(difference_U, rng), None)
 
 
-def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> None:
-    """Write the scores of all splits atomically; write no file if there are none."""
-    if not scores_by_split:
+def untrained_difference(
+    trained: Sequence[UnitScores], untrained: Sequence[UnitScores], measure: str, seed: int = 0
+) -> PairedDifference:
+    """Compare runs with a model that needs no training, on the same units.
+
+    The untrained model is that of each run, such as a ranking that is the same in all of them, or
+    an initial encoder that depends on the seed: the differences are run by run. With ``MIN_SEEDS``
+    runs, interval and p-value are over seeds of the runs and units. With fewer, the interval is
+    over units only, and there is no p-value.
+
+    Args:
+        trained: scores of each run.
+        untrained: scores of the untrained model in the same runs.
+        measure: the measure.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: if they were not evaluated on the same units.
+    """
+    unit_U = trained[0].unit_U
+    if not all(np.array_equal(scores.unit_U, unit_U) for scores in (*trained, *untrained)):
+        raise ValueError("models that were evaluated on different units cannot be compared")
+    # Rounded alike, since those of untrained models are stored in float32: equal ones differ by 0.
+    trained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in trained])
+    untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
+    difference_SU = trained_SU.astype(np.float64) - untrained_SU
+    rng = np.random.default_rng(seed)
+    if len(trained) >= MIN_SEEDS:
+        return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
+    return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
+
+
+def interval_over_runs(
+    score_S: Sequence[float], unit_scores: Sequence[UnitScores], measure: str, seed: int = 0
+) -> Interval:
+    """Return the mean score of runs with its 95 % interval.
+
+    The interval is over seeds and units with ``MIN_SEEDS`` runs, over units only with fewer, and
+    NaN where a unit's score is undefined. Where a sample of the units is kept, the interval is
+    that of the sample, around the mean score.
+
+    Args:
+        score_S: score of each run.
+        unit_scores: scores of the same units in each run.
+        measure: the measure.
+        seed: of the bootstrap.
+    """
+    value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
+    if not np.isfinite(value_SU).all():
+        return Interval(float(np.mean(score_S)), math.nan, math.nan)
+    rng = np.random.default_rng(seed)
+    if len(value_SU) >= MIN_SEEDS:
+        of_units = hierarchical_mean(value_SU, rng).difference
+    else:
+        of_units = mean_interval(value_SU.mean(axis=0), rng)
+    score = float(np.mean(score_S))
+    shift = score - of_units.value
+    return Interval(score, of_units.low + shift, of_units.high + shift)
+
+
+def stored_unit_scores(
+    by_stage: Mapping[Stage, ScoresBySplit], layout: TableLayout
+) -> dict[Stage, ScoresBySplit]:
+    """Return what a run keeps: all scores of the trained model, and less of the other stages.
+
+    Of the others these are the measures of tables, on the splits that runs are compared on, in
+    float32, if they are of the trained model's units: else they could not be compared in pairs.
+    """
+    trained = by_stage.get(TRAINED, {})
+    stored: dict[Stage, ScoresBySplit] = {}
+    for stage, scores_by_split in by_stage.items():
+        if stage == TRAINED:
+            stored[stage] = scores_by_split
+            continue
+        kept = {}
+        for split, scores in scores_by_split.items():
+            is_compared = split in layout.compared and split in trained
+            if is_compared and np.array_equal(scores.unit_U, trained[split].unit_U):
+                value_by_measure = {
+                    name: value_U.astype(np.float32)
+                    for name, value_U in scores.value_by_measure.items()
+                    if name in layout.measures
+                }
+                kept[split] = UnitScores(scores.unit_U, value_by_measure)
+        if kept:
+            stored[stage] = kept
+    return stored
+
+
+def write_unit_scores(path: Path, by_stage: Mapping[Stage, ScoresBySplit]) -> None:
+    """Write unit scores atomically; write no file if there are none.
+
+    Other stages have the units of the trained model, which are written once. Arrays are named
+    ``split/measure`` of the trained model, and ``stage/split/measure`` of others.
+    """
+    if not any(by_stage.values()):
         return
     arrays: dict[str, Any] = {}
-    for split, scores in scores_by_split.items():
-        arrays[f"{split}/{_UNIT}"] = scores.unit_U
-        for measure, value_U in scores.value_by_measure.items():
-            arrays[f"{split}/{measure}"] = value_U
+    for stage, scores_by_split in by_stage.items():
+        prefix = "" if stage == TRAINED else f"{stage}/"
+        for split, scores in scores_by_split.items():
+            if stage == TRAINED:
+                arrays[f"{split}/{_UNIT}"] = scores.unit_U
+            for measure, value_U in scores.value_by_measure.items():
+                arrays[f"{prefix}{split}/{measure}"] = value_U
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -106,23 +213,30 @@ def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> 
     os.replace(temporary, path)
 
 
-def read_unit_scores(path: Path) -> dict[str, UnitScores]:
-    """Return the scores by split that ``write_unit_scores`` wrote; empty without a file.
+def read_unit_scores(path: Path) -> dict[Stage, dict[str, UnitScores]]:
+    """Return stage -> split -> scores that ``write_unit_scores`` wrote; empty without a file.
 
     Raises:
         DataError: if the file is damaged.
     """
     if not path.exists():
         return {}
-    arrays_by_split: dict[str, dict[str, np.ndarray]] = {}
+    arrays_by_key: dict[tuple[Stage, str], dict[str, np.ndarray]] = {}
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             for key in arrays.files:
-                split, name = key.split("/")
-                arrays_by_split.setdefault(split, {})[name] = arrays[key]
-        return {
-            split: UnitScores(named.pop(_UNIT), named) for split, named in arrays_by_split.items()
+                *stage, split, name = key.rsplit("/", 2)
+                stage_split = (stage[0] if stage else TRAINED, split)
+                arrays_by_key.setdefault(stage_split, {})[name] = arrays[key]
+        units = {
+            split: named.pop(_UNIT)
+            for (stage, split), named in arrays_by_key.items()
+            if stage == TRAINED
         }
+        by_stage: dict[Stage, dict[str, UnitScores]] = {}
+        for (stage, split), named in arrays_by_key.items():
+            by_stage.setdefault(stage, {})[split] = UnitScores(units[split], named)
+        return by_stage
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}). Remove it: runs are then compared without tests"

@@ -4,7 +4,7 @@ sweeps/NAME/
     trials/…            one training of each model on each fold; export/ has its best step
     last/MODEL-1/       with --last-training: a run on the validation sentences as well
     folds/MODEL-1.json  scores of a fold's test sentences
-    folds.md, .json     mean ± deviation over the folds
+    folds.md, .json     mean ± deviation over the folds, intervals and differences
 """
 
 import json
@@ -22,7 +22,7 @@ from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_e
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
+from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_differences, fold_table
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.run.folder import RunFolder
@@ -263,7 +263,12 @@ def _write_tables(
     data = {}
     for row, by_fold in scores.items():
         data[row] = {str(fold): own for fold, own in by_fold.items()}
-    write_record(folder.path / "folds.json", "cross-validation", {"scores": data})
+    differences = []
+    for one, two, measure, difference, p_holm in fold_differences(scores):
+        pair = {"one": one, "two": two, "measure": measure, "p_holm": p_holm}
+        differences.append(pair | difference._asdict())
+    content = {"scores": data, "differences": differences}
+    write_record(folder.path / "folds.json", "cross-validation", content)
     folders = markdown_table(["model", "fold", "folder"], folder_rows)
     (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])

@@ -9,12 +9,10 @@ from typing import NamedTuple
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.export import SETTINGS
+from raybio.methods.relation_graphs.fold_report import UNTUNED
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import sha256_of
-
-UNTUNED = "untuned"
-
 
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
 """Model of the relations of a row -> model of its entities."""

@@ -7,6 +7,7 @@ Shape letters: Q queries (or other units that are resampled or swapped), R resam
 tests.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from scipy.stats import t as student_t
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of the arrays of resamples."""
 
-Numbers = NDArray[np.integer[Any]] | NDArray[np.float64]
+Numbers = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
 
 class PairedTest(NamedTuple):
@@ -109,11 +110,32 @@ def mean_interval(
     return ratio_interval(value_Q, np.ones(len(value_Q)), rng, num_resamples=num_resamples)
 
 
-class HierarchicalTest(NamedTuple):
-    """The difference of two groups of runs with its interval, and its two-sided p value."""
+class DifferenceTest(NamedTuple):
+    """A mean over runs, or the difference of two, with its interval and its two-sided p value."""
 
     difference: Interval
     p: float
+
+
+def hierarchical_mean(
+    value_SQ: NDArray[np.float64], rng: np.random.Generator, *, num_resamples: int = 2000
+) -> DifferenceTest:
+    """Return the mean over runs and queries with its interval, and the p value of a mean of 0.
+
+    Seeds are drawn, and queries for all runs together, as in ``hierarchical_test``, with S - 1
+    degrees of freedom. For scores, the interval says what runs with other seeds on other queries
+    would give. For differences from something without a seed, such as a fixed ranking of
+    candidates, the p value is valid: seeds of the runs and queries are random, and the fixed side
+    adds no variance but through the queries. Where both sides have the same seeds, their
+    differences seed by seed are the values.
+
+    Args:
+        value_SQ: values of the queries in at least two runs with different seeds.
+        rng: draws the resamples.
+        num_resamples: number of resamples.
+    """
+    (mean_N,) = _resampled_means((value_SQ,), rng, num_resamples)
+    return _tested(float(value_SQ.mean()), mean_N)
 
 
 def hierarchical_test(
@@ -122,13 +144,15 @@ def hierarchical_test(
     rng: np.random.Generator,
     *,
     num_resamples: int = 2000,
-) -> HierarchicalTest:
+) -> DifferenceTest:
     """Test whether two groups of runs differ: a bootstrap over seeds and queries.
 
     Seeds are drawn within each group, and queries for all runs together (Saravanan, Berman and
     Sober 2020). The bootstrap of few seeds is too narrow, so deviations between seeds are widened
     by sqrt(S / (S - 1)) and by Student's t over the normal quantile, with the degrees of freedom
-    of both groups.
+    of both groups. p is the share of resamples that lie as far from the observed difference as 0
+    does. A permutation of whole runs would need no such correction, but three against three have
+    20 orders only, and p could not fall below 0.1.
 
     Args:
         first_SQ: values of the queries in at least two runs with different seeds.
@@ -136,11 +160,18 @@ def hierarchical_test(
         rng: draws the resamples.
         num_resamples: number of resamples.
     """
-    num_queries = first_SQ.shape[1]
-    degrees = len(first_SQ) + len(second_SQ) - 2
+    first_N, second_N = _resampled_means((first_SQ, second_SQ), rng, num_resamples)
+    return _tested(float(first_SQ.mean() - second_SQ.mean()), first_N - second_N)
+
+
+def _resampled_means(
+    groups: Sequence[NDArray[np.float64]], rng: np.random.Generator, num_resamples: int
+) -> list[NDArray[np.float64]]:
+    """Return the means (num_resamples,) of each group (S, Q), over drawn seeds and queries."""
+    num_queries = groups[0].shape[1]
+    degrees = sum(len(value_SQ) - 1 for value_SQ in groups)
     quantile = float(student_t.ppf(0.975, degrees) / normal.ppf(0.975))
-    observed = float(first_SQ.mean() - second_SQ.mean())
-    differences = np.empty(num_resamples)
+    means = [np.empty(num_resamples) for _ in groups]
     rows = max(1, _ENTRIES_AT_ONCE // num_queries)
     for start in range(0, num_resamples, rows):
         num_rows = min(rows, num_resamples - start)
@@ -148,21 +179,70 @@ def hierarchical_test(
         drawn_RQ += num_queries * np.arange(num_rows)[:, None]
         count_RQ = np.bincount(drawn_RQ.ravel(), minlength=num_rows * num_queries)
         share_RQ = count_RQ.reshape(num_rows, num_queries) / num_queries
-        means = []
-        for value_SQ in (first_SQ, second_SQ):
+        for value_SQ, mean_N in zip(groups, means, strict=True):
             num_seeds = len(value_SQ)
             mean_RS = share_RQ @ value_SQ.T
             drawn_RS = rng.integers(0, num_seeds, (num_rows, num_seeds))
             of_seeds_R = np.take_along_axis(mean_RS, drawn_RS, axis=1).mean(axis=1)
             all_R = mean_RS.mean(axis=1)
             widened = quantile * np.sqrt(num_seeds / (num_seeds - 1))
-            means.append(all_R + widened * (of_seeds_R - all_R))
-        differences[start : start + num_rows] = means[0] - means[1]
-    low, high = np.percentile(differences, [2.5, 97.5])
+            mean_N[start : start + num_rows] = all_R + widened * (of_seeds_R - all_R)
+    return means
+
+
+def _tested(observed: float, resampled_N: NDArray[np.float64]) -> DifferenceTest:
+    low, high = np.percentile(resampled_N, [2.5, 97.5])
     # A difference that rounding leaves between equal runs is none.
-    is_as_far_R = np.abs(differences - observed) >= abs(observed) - 1e-12
-    p = (1 + int(is_as_far_R.sum())) / (num_resamples + 1)
-    return HierarchicalTest(Interval(observed, float(low), float(high)), p)
+    is_as_far_N = np.abs(resampled_N - observed) >= abs(observed) - 1e-12
+    p = (1 + int(is_as_far_N.sum())) / (len(resampled_N) + 1)
+    return DifferenceTest(Interval(observed, float(low), float(high)), p)
+
+
+def t_mean(value_S: Sequence[float], *, overlap: float = 0.0) -> DifferenceTest:
+    """Return the mean of S >= 2 values with its 95 % interval, and p of a mean of 0.
+
+    Both are by Student's t with S - 1 degrees of freedom.
+
+    The variance of the mean is s^2 (1 / S + overlap): the corrected resampled t-test (Nadeau and
+    Bengio 2003).
+
+    Args:
+        value_S: scores of independent runs, or differences of two models.
+        overlap: test rows over training rows, if runs share training rows. In a cross-validation
+            of K folds it is 1 / (K - 1).
+    """
+    values = np.asarray(value_S, np.float64)
+    error = float(values.std(ddof=1) * np.sqrt(1 / len(values) + overlap))
+    return _t_test(float(values.mean()), error, len(values) - 1)
+
+
+def welch_test(first_S: Sequence[float], second_S: Sequence[float]) -> DifferenceTest:
+    """Return the difference of two means with its 95 % interval and p: Welch's t-test.
+
+    Args:
+        first_S: at least two scores of independent runs.
+        second_S: those of other runs, whose variance may differ.
+    """
+    variances = []
+    degrees_by_side = []
+    for values in (np.asarray(first_S, np.float64), np.asarray(second_S, np.float64)):
+        variances.append(float(values.var(ddof=1)) / len(values))
+        degrees_by_side.append(len(values) - 1)
+    variance = sum(variances)
+    # Welch and Satterthwaite's degrees of freedom.
+    squares = [own**2 / number for own, number in zip(variances, degrees_by_side, strict=True)]
+    degrees = variance**2 / sum(squares) if variance > 0 else float(sum(degrees_by_side))
+    difference = float(np.mean(first_S) - np.mean(second_S))
+    return _t_test(difference, math.sqrt(variance), degrees)
+
+
+def _t_test(mean: float, error: float, degrees: float) -> DifferenceTest:
+    half = float(student_t.ppf(0.975, degrees)) * error
+    if error > 0:
+        p = float(2 * student_t.sf(abs(mean) / error, degrees))
+    else:
+        p = 1.0 if mean == 0 else 0.0
+    return DifferenceTest(Interval(mean, mean - half, mean + half), p)
 
 
 def paired_test(

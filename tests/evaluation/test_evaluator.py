@@ -1,8 +1,9 @@
 """The skeleton of every evaluation, on an evaluator that counts."""
 
+import numpy as np
 import torch
 
-from raybio.core.final_report import Stage
+from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
 from raybio.training.collective import SingleProcess
@@ -30,6 +31,7 @@ class WeightEvaluator(Evaluator):
             scores={"val": exact_scores({"weight": model.weight.item()})},
             chance={"val": exact_scores({"weight": 0.0})},
             spread={"cosine": model.weight.item()},
+            unit_scores={"val": UnitScores(np.arange(2), {"weight": np.full(2, 0.5)})},
             details={"rules": stage},
         )
 
@@ -43,6 +45,7 @@ def test_a_report_has_chance_first_and_then_the_initial_and_the_trained_encoder(
     values = {stage: scores["val"]["weight"]["value"] for stage, scores in report.scores.items()}
     assert values == {"chance": 0.0, "initial": 0.25, "trained": 0.75}
     assert report.spread == {"initial": {"cosine": 0.25}, "trained": {"cosine": 0.75}}
+    assert list(report.unit_scores) == ["initial", "trained"]
 
 
 def test_details_of_a_model_are_reported_by_stage_next_to_those_of_the_whole() -> None:

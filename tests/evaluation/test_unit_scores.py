@@ -7,11 +7,15 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.core.final_report import UnitScores
+from raybio.core.table_layout import TableLayout
 from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import (
+    interval_over_runs,
     paired_difference,
     read_unit_scores,
     sample_units,
+    stored_unit_scores,
+    untrained_difference,
     write_unit_scores,
 )
 
@@ -99,10 +103,11 @@ def test_written_scores_are_read_back_and_a_damaged_file_is_named(tmp_path: Path
     write_unit_scores(path, {})
     assert not path.exists()
     write_unit_scores(
-        path, {"val": scores(np.array([0.5, 1 / 3])), "train": scores(np.array([1.0]))}
+        path,
+        {"trained": {"val": scores(np.array([0.5, 1 / 3])), "train": scores(np.array([1.0]))}},
     )
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    found = read_unit_scores(path)
+    found = read_unit_scores(path)["trained"]
     assert found.keys() == {"val", "train"}
     assert found["val"].unit_U.tolist() == [0, 1]
     assert found["val"].value_by_measure["hit"].tolist() == [0.5, 1 / 3]
@@ -112,3 +117,73 @@ def test_written_scores_are_read_back_and_a_damaged_file_is_named(tmp_path: Path
         if damaged != content:
             with pytest.raises(DataError, match=r"unit_scores\.npz: cannot be read"):
                 read_unit_scores(path)
+
+
+def test_rivals_are_kept_in_float32_on_the_units_and_measures_that_tables_compare(
+    tmp_path: Path,
+) -> None:
+    layout = TableLayout("T", {"hit": "hit"}, {"val": "v", "part": "p"}, secondary={"part"})
+    value_U = np.random.default_rng(0).random(50)
+    of_model = UnitScores(np.arange(50), {"hit": value_U, "more": value_U})
+    elsewhere = UnitScores(np.arange(1, 51), {"hit": value_U})
+    stored = stored_unit_scores(
+        {
+            "a/b, 3-mers": {"val": of_model, "part": of_model},
+            "elsewhere": {"val": elsewhere},
+            "trained": {"val": of_model, "part": of_model},
+        },
+        layout,
+    )
+    assert stored["trained"] == {"val": of_model, "part": of_model}
+    path = tmp_path / "unit_scores.npz"
+    write_unit_scores(path, stored)
+    found = read_unit_scores(path)
+    assert {stage: list(splits) for stage, splits in found.items()} == {
+        "trained": ["val", "part"],
+        "a/b, 3-mers": ["val"],
+    }
+    (measure,) = found["a/b, 3-mers"]["val"].value_by_measure.items()
+    assert (measure[0], measure[1].dtype) == ("hit", np.float32)
+    assert found["a/b, 3-mers"]["val"].unit_U.tolist() == list(range(50))
+    assert found["trained"]["val"].value_by_measure["more"].tolist() == value_U.tolist()
+    # Only the precision differs: that is no difference.
+    same = untrained_difference(
+        [found["trained"]["val"]] * 3, [found["a/b, 3-mers"]["val"]] * 3, "hit"
+    )
+    assert (same.difference, same.p) == ((0, 0, 0), 1)
+
+
+def test_a_rival_of_one_run_has_an_interval_and_of_three_runs_a_p() -> None:
+    rng = np.random.default_rng(0)
+    difficulty = rng.normal(size=300)
+    runs = runs_of(difficulty, 0.15, rng)
+    rival = scores(difficulty)
+    one = untrained_difference(runs[:1], [rival], "hit")
+    assert one.p is None and one.difference.low > 0
+    three = untrained_difference(runs, [rival] * 3, "hit")
+    assert three.p < 0.05 and 0 < three.difference.low < 0.15 < three.difference.high
+    # An untrained model that depends on the seed is compared run by run.
+    shift = np.array([-1.0, 0.0, 1.0])
+    shifted = [
+        scores(run.value_by_measure["hit"] + by) for run, by in zip(runs, shift, strict=True)
+    ]
+    own = [scores(difficulty + by) for by in shift]
+    by_run = untrained_difference(shifted, own, "hit")
+    assert by_run.difference == pytest.approx(three.difference, abs=1e-6)
+    with pytest.raises(ValueError, match="different units"):
+        untrained_difference(runs[:1], [UnitScores(np.arange(1, 301), {"hit": difficulty})], "hit")
+
+
+def test_the_interval_of_runs_lies_around_their_score_and_is_over_seeds_from_three_runs() -> None:
+    value_U = np.random.default_rng(1).random(200)
+    runs = [scores(value_U + by) for by in (-0.1, 0.0, 0.1)]
+    two = interval_over_runs([0.4, 0.5], runs[:2], "hit")
+    three = interval_over_runs([0.4, 0.5, 0.6], runs, "hit")
+    assert two.value == pytest.approx(0.45) and three.value == pytest.approx(0.5)
+    over_units = 2 * 1.96 * value_U.std() / np.sqrt(200)
+    assert two.high - two.low == pytest.approx(over_units, rel=0.1)
+    # Student's t of three, and the units.
+    over_seeds = 2 * 4.303 * 0.1 / np.sqrt(3)
+    assert three.high - three.low == pytest.approx(np.hypot(over_seeds, over_units), rel=0.15)
+    undefined = interval_over_runs([0.5, np.nan], [runs[0], scores(value_U * np.nan)], "hit")
+    assert np.isnan(undefined.value) and np.isnan(undefined.low)

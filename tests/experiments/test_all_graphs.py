@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from scipy import stats
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, DataError
@@ -124,6 +125,18 @@ def test_the_table_states_gains_in_pairs() -> None:
         "0.51 / 0.94",
     ]
     assert row == f"| {' | '.join(cells)} |"
+
+
+def test_three_draws_have_intervals_and_a_corrected_p() -> None:
+    plane = GraphScores("plane", 0.0, [0.9] * 3, [0.5, 0.6, 0.55], [0.7, 0.85, 0.8])
+    torus = GraphScores("torus", 0.0, [0.9] * 3, [0.5, 0.6, 0.55], [0.5, 0.6, 0.55])
+    text = graph_table([plane, torus], 0.1)
+    cells = next(line for line in text.splitlines() if line.startswith("| plane")).split(" | ")
+    assert cells[2].startswith("0.550 ± 0.050 [0.426, 0.674]")
+    p = 2 * stats.ttest_rel([0.5, 0.6, 0.55], [0.7, 0.85, 0.8]).pvalue
+    assert cells[4].endswith(f"], p = {p:.2g}")
+    assert "0.000 [0.000, 0.000], p = 1" in text
+    assert "p corrected for all graphs (Holm)" in text
 
 
 @pytest.mark.usefixtures("ray_cluster")

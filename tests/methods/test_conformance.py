@@ -168,17 +168,20 @@ def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
 ) -> None:
     system = METHODS[name].build(tiny_config(name), store.path)
     final = system.final_evaluate(system.model, SingleProcess())
-    trained, layout = final.scores["trained"], METHODS[name].table
-    assert final.unit_scores.keys() == trained.keys()
-    for split, units in final.unit_scores.items():
-        assert units.value_by_measure.keys() == trained[split].keys() >= layout.measures.keys()
-        assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
-        for measure, value_U in units.value_by_measure.items():
-            assert value_U.shape == units.unit_U.shape
-            assert value_U.mean() == pytest.approx(trained[split][measure]["value"]), (
-                split,
-                measure,
-            )
+    measures = METHODS[name].table.measures.keys()
+    assert final.unit_scores["trained"].keys() == final.scores["trained"].keys()
+    # Rivals need not have unit scores, but those that they have are of the same units.
+    for stage, units_by_split in final.unit_scores.items():
+        for split, units in units_by_split.items():
+            scores = final.scores[stage][split]
+            assert units.value_by_measure.keys() == scores.keys() >= measures
+            of_trained = final.unit_scores["trained"][split].unit_U
+            assert units.unit_U.tolist() == of_trained.tolist()
+            assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
+            for measure, value_U in units.value_by_measure.items():
+                where = (stage, split, measure)
+                assert value_U.shape == units.unit_U.shape, where
+                assert value_U.mean() == pytest.approx(scores[measure]["value"]), where
 
 
 def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(

@@ -3,14 +3,19 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from raybio.ops import significance
 from raybio.ops.significance import (
+    hierarchical_mean,
+    hierarchical_test,
     holm,
     mean_interval,
     mean_over_seeds,
     paired_test,
     ratio_interval,
+    t_mean,
+    welch_test,
 )
 from tests import oracles
 
@@ -161,3 +166,129 @@ def test_a_single_value_has_no_deviation_and_no_value_is_refused():
     assert mean_over_seeds([0.5]).text() == "50.0"
     with pytest.raises(ValueError, match="no values"):
         mean_over_seeds([])
+
+
+def simulated(rng, num_seeds, *, seed_deviation, effect=0.0, num_queries=60):
+    """Scores of runs: queries differ most, runs by their seed, and a little noise in each score."""
+    hardness_Q = rng.normal(0, 0.3, num_queries)
+    luck_S = rng.normal(0, seed_deviation, num_seeds)
+    noise_SQ = rng.normal(0, 0.05, (num_seeds, num_queries))
+    return effect + luck_S[:, None] + hardness_Q + noise_SQ
+
+
+def resampled_by_loops(groups, rng, num_resamples, quantile):
+    """Means of each group over drawn queries and seeds, one resample at a time."""
+    num_queries = len(groups[0][0])
+    drawn_RQ = rng.integers(0, num_queries, (num_resamples, num_queries))
+    means = []
+    for group in groups:
+        drawn_RS = rng.integers(0, len(group), (num_resamples, len(group)))
+        widening = quantile * math.sqrt(len(group) / (len(group) - 1))
+        of_group = []
+        for queries, seeds in zip(drawn_RQ.tolist(), drawn_RS.tolist(), strict=True):
+            of_runs = [sum(run[query] for query in queries) / num_queries for run in group]
+            center = sum(of_runs) / len(group)
+            drawn = sum(of_runs[seed] for seed in seeds) / len(group)
+            of_group.append(center + widening * (drawn - center))
+        means.append(of_group)
+    return means
+
+
+@pytest.mark.parametrize("num_queries", [1, 12])
+def test_the_hierarchical_test_equals_a_loop_over_resamples(num_queries):
+    rng = np.random.default_rng(3)
+    first = simulated(rng, 3, seed_deviation=0.1, num_queries=num_queries)
+    second = simulated(rng, 4, seed_deviation=0.1, effect=0.1, num_queries=num_queries)
+    t_over_normal = {2: 4.302653 / 1.959964, 5: 2.570582 / 1.959964}
+    for groups, degrees in (((first, second), 5), ((first,), 2)):
+        lists = [group.tolist() for group in groups]
+        means = resampled_by_loops(lists, np.random.default_rng(7), 200, t_over_normal[degrees])
+        differences = [a - b for a, b in zip(*means, strict=True)] if len(means) > 1 else means[0]
+        observed = groups[0].mean() - (groups[1].mean() if len(groups) > 1 else 0)
+        num_as_far = sum(abs(one - observed) >= abs(observed) for one in differences)
+        test = hierarchical_test if len(groups) > 1 else hierarchical_mean
+        found = test(*groups, np.random.default_rng(7), num_resamples=200)
+        low, high = np.percentile(differences, [2.5, 97.5])
+        assert found.difference == pytest.approx((observed, low, high), abs=1e-6)
+        assert found.p == (1 + num_as_far) / 201
+
+
+@pytest.mark.parametrize("num_seeds", [3, 5])
+def test_intervals_over_seeds_and_queries_cover_the_true_mean_and_those_over_queries_do_not(
+    num_seeds,
+):
+    """Of 200 simulations with runs that differ by 0.1; a query adds 0.3 / sqrt(60) = 0.04."""
+    rng = np.random.default_rng(11)
+    covered = covered_by_queries = 0
+    for _ in range(200):
+        value_SQ = simulated(rng, num_seeds, seed_deviation=0.1)
+        interval = hierarchical_mean(value_SQ, rng, num_resamples=300).difference
+        covered += interval.low <= 0 <= interval.high
+        of_queries = mean_interval(value_SQ.mean(axis=0), rng, num_resamples=300)
+        covered_by_queries += of_queries.low <= 0 <= of_queries.high
+    assert 0.92 <= covered / 200 <= 0.99
+    assert covered_by_queries / 200 < 0.85
+
+
+@pytest.mark.parametrize("against_fixed", [False, True])
+def test_p_over_seeds_is_small_no_more_often_than_it_says_and_finds_a_planted_difference(
+    against_fixed,
+):
+    def p_of(rng, effect):
+        hardness_Q = rng.normal(0, 0.3, 60)
+        first = simulated(rng, 3, seed_deviation=0.05, effect=effect) * 0.2 + hardness_Q
+        if against_fixed:
+            return hierarchical_mean(first - hardness_Q, rng, num_resamples=300).p
+        second = simulated(rng, 3, seed_deviation=0.05) * 0.2 + hardness_Q
+        return hierarchical_test(first, second, rng, num_resamples=300).p
+
+    rng = np.random.default_rng(12)
+    assert np.mean([p_of(rng, 0.0) <= 0.05 for _ in range(200)]) <= 0.08
+    assert np.mean([p_of(rng, 1.0) <= 0.05 for _ in range(20)]) >= 0.9
+
+
+def test_equal_runs_have_p_one_and_seeds_that_disagree_in_sign_show_nothing():
+    value_SQ = simulated(np.random.default_rng(4), 3, seed_deviation=0.1)
+    rng = np.random.default_rng(0)
+    assert hierarchical_test(value_SQ, value_SQ.copy(), rng).p == 1
+    assert hierarchical_mean(np.zeros((3, 20)), rng) == ((0, 0, 0), 1)
+    disagreeing = np.array([[1.0], [-0.8], [0.9]]) + np.zeros((3, 50))
+    found = hierarchical_mean(disagreeing, rng)
+    assert found.difference.low < 0 < found.difference.high
+    assert found.p > 0.3
+
+
+def test_the_mean_over_folds_has_the_corrected_interval_of_overlapping_training_rows():
+    values = [0.71, 0.64, 0.69, 0.73, 0.66]
+    found = t_mean(values, overlap=1 / 4)
+    mean = sum(values) / 5
+    variance = sum((value - mean) ** 2 for value in values) / 4
+    error = math.sqrt(variance * (1 / 5 + 1 / 4))
+    half = 2.776445 * error  # Student's t, four degrees of freedom
+    assert found.difference == pytest.approx((mean, mean - half, mean + half), abs=1e-6)
+    assert found.p < 1e-3
+    # At the end of the interval p is 0.05.
+    low = found.difference.low
+    assert t_mean(np.array(values) - low, overlap=1 / 4).p == pytest.approx(0.05)
+    assert t_mean(values).p == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+
+
+def test_two_groups_of_seeds_are_compared_as_scipy_does_it():
+    rng = np.random.default_rng(0)
+    first = rng.normal(0.5, 0.1, 3)
+    second = rng.normal(0.4, 0.3, 4)
+    found = welch_test(first, second)
+    reference = stats.ttest_ind(first, second, equal_var=False)
+    interval = reference.confidence_interval()
+    assert found.p == pytest.approx(reference.pvalue)
+    assert found.difference[1:] == pytest.approx((interval.low, interval.high))
+    back = welch_test(second, first)
+    assert (back.difference.value, back.p) == (-found.difference.value, found.p)
+
+
+def test_equal_values_have_p_one_and_constant_differences_p_zero():
+    assert t_mean([0.0, 0.0]) == ((0, 0, 0), 1)
+    assert t_mean([0.1, -0.1, 0.1, -0.1]).p == 1
+    assert t_mean([0.25, 0.25]).p == 0
+    assert welch_test([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]) == ((0, 0, 0), 1)
+    assert welch_test([0.5, 0.5], [0.25, 0.25]) == ((0.25, 0.25, 0.25), 0)

@@ -205,7 +205,10 @@ class LinkEvaluator(Evaluator):
             # The same draws in all runs over a store, whatever their seed.
             rng = np.random.default_rng(bootstrap_seed(0))
             scores = scores_with_intervals(retrievals, rng)
-            yield rival.name, ModelScores(scores=scores, chance=chance)
+            yield (
+                rival.name,
+                ModelScores(scores=scores, chance=chance, unit_scores=link_unit_scores(retrievals)),
+            )
 
     def details(self) -> Mapping[str, Any]:
         """Return the number of nodes."""

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from raybio.core.records import write_record
@@ -17,10 +16,13 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import CurvePoint, means_over_steps
+from raybio.runtime.compare.differences import rival_remarks
 from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.run_test import RunTest, tests_table
 from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
-from raybio.runtime.compare.table import UNDEFINED, ResultTable
-from raybio.runtime.compare.tests import RunTest, seed_tests, unit_tests
+from raybio.runtime.compare.table import UNDEFINED, ResultTable, over_repetitions
+from raybio.runtime.compare.tests import seed_tests, unit_tests
+from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.runtime.run.folder import COMPLETE
 
 Table = list[list[str]]
@@ -56,6 +58,7 @@ class Comparison:
         by_seed: tests between groups over seeds.
         curves: metric -> its rows, for metrics that all runs logged.
         notes: warnings for the reader.
+        unfinished: label of a run whose training is not finished -> why.
     """
 
     runs: Sequence[GivenRun]
@@ -67,11 +70,12 @@ class Comparison:
     by_seed: Sequence[RunTest]
     curves: Mapping[str, Sequence[CurvePoint]]
     notes: Sequence[str]
+    unfinished: Mapping[str, str]
 
     @property
     def scores(self) -> ResultTable:
         """The final scores."""
-        return ResultTable(self.rows, self.layout)
+        return ResultTable(self.rows, self.layout, unfinished=self.unfinished)
 
 
 def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Comparison:
@@ -94,7 +98,14 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
         notes += untested
-    return Comparison(runs, groups, layout, settings, rows, tests, by_seed, _curves(groups), notes)
+        for group in groups:
+            notes += rival_remarks(group, layout)
+        notes = list(dict.fromkeys(notes))
+    curves = _curves(groups)
+    unfinished = unfinished_reasons([Group(run.label, [run]) for run in runs if run.scores])
+    return Comparison(
+        runs, groups, layout, settings, rows, tests, by_seed, curves, notes, unfinished
+    )
 
 
 def _notes(
@@ -197,6 +208,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
         "runs": {run.label: str(run.folder.path) for run in comparison.runs},
         "groups": {group.label: [run.label for run in group.runs] for group in comparison.groups},
         "notes": comparison.notes,
+        "unfinished": comparison.unfinished,
         "settings": {
             path: dict(zip(_labels(comparison), values, strict=True))
             for path, values in comparison.settings.items()
@@ -258,12 +270,13 @@ def _sections(
             if key not in comparison.layout.plain
         ]
         remark = f"With 95 % bootstrap intervals over units; {', '.join(percent)} in %."
-        sections.append(Section(title, [remark], [header, *body], [(path, title)]))
-        if repeated := _repeated(comparison, split):
-            text = [
-                "Mean ± standard deviation over runs that differ in seed or sentence set alone."
-            ]
-            sections.append(Section(f"{title}: repetitions", text, repeated))
+        remarks = [f"{line}." for line in comparison.scores.all_remarks]
+        sections.append(Section(title, [remark, *remarks], [header, *body], [(path, title)]))
+        repeated = _repeated(comparison)
+        header, body = repeated.cells(split)
+        if body:
+            text = [f"Runs that differ in seed or sentence set alone. {repeated.legend}."]
+            sections.append(Section(f"{title}: repetitions", text, [header, *body]))
     for title, remark, tests in (
         ("Tests over seeds and units", REMARK_TESTS, comparison.tests),
         ("Tests in pairs of seeds", REMARK_SEEDS, comparison.by_seed),
@@ -297,29 +310,6 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def tests_table(tests: Sequence[RunTest], layout: TableLayout) -> Table:
-    """Return a row for each test."""
-    rows = []
-    for test in tests:
-        scale, digits = (1.0, 3) if test.measure in layout.plain else (100.0, 2)
-        difference, low, high = (
-            f"{scale * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
-        )
-        rows.append(
-            [
-                f"{layout.measures[test.measure]}, {layout.splits[test.split]}",
-                test.one,
-                test.two,
-                f"{difference} [{low}, {high}]",
-                f"{test.num:,}",
-                "–" if test.p is None else f"{test.p:.4f}",
-                "–" if test.p_holm is None else f"{test.p_holm:.4f}",
-                test.verdict,
-            ]
-        )
-    return [["score", "one", "two", "one minus two", "n", "p", "p (Holm)", "verdict"], *rows]
-
-
 def evaluations_table(comparison: Comparison) -> Table:
     """Return a row for each evaluation metric at the last evaluated step that all groups have."""
     rows = []
@@ -339,19 +329,17 @@ def evaluations_table(comparison: Comparison) -> Table:
     return [["metric", "step", *(group.label for group in comparison.groups)], *rows]
 
 
-def _repeated(comparison: Comparison, split: str) -> Table:
-    """Return a row for each group of repetitions: mean and deviation of each measure."""
-    measures = comparison.layout.measures
-    rows = []
+def _repeated(comparison: Comparison) -> ResultTable:
+    """Return the table of groups of repetitions: mean, deviation and interval of each measure."""
+    rows = {}
     for group in comparison.groups:
-        scores = [run.scores[split] for run in group.runs if split in run.scores]
-        if len(group.runs) > 1 and len(scores) == len(group.runs):
-            cells = []
-            for name in measures:
-                values = [of_run[name]["value"] for of_run in scores]
-                cells.append(_mean(mean(values), stdev(values), len(values)))
-            rows.append([group.label, *cells])
-    return [["runs", *measures.values()], *rows] if rows else []
+        if len(group.runs) > 1 and all(run.scores for run in group.runs):
+            rows[group.label] = over_repetitions(
+                [run.scores for run in group.runs],
+                [run.unit_scores for run in group.runs],
+                comparison.layout.measures,
+            )
+    return ResultTable(rows, comparison.layout)
 
 
 def _mean(value: float, deviation: float, num: int) -> str:

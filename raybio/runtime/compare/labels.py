@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
+"""Settings whose values are random draws: runs that differ in them are averaged."""
+
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:
     """Return such as ``kind = ce, seed = 1``; empty without settings."""

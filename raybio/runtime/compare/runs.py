@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError
-from raybio.core.final_report import FinalReport, SplitScores, UnitScores
+from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
-from raybio.evaluation.unit_scores import read_unit_scores
+from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.variations import REPETITIONS
+from raybio.runtime.compare.labels import REPETITIONS
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
@@ -117,9 +117,14 @@ class GivenRun:
         return {name: scores for name, scores in report.scores.items() if name != "trained"}
 
     @cached_property
-    def unit_scores(self) -> dict[str, UnitScores]:
-        """Split -> scores of single units in the final evaluation; empty if they were not kept."""
+    def unit_scores_by_stage(self) -> dict[Stage, dict[str, UnitScores]]:
+        """Stage -> split -> scores of single units in the final evaluation, of those kept."""
         return read_unit_scores(self.folder.unit_scores) if self.scores else {}
+
+    @property
+    def unit_scores(self) -> dict[str, UnitScores]:
+        """Split -> scores of single units of the trained model; empty if they were not kept."""
+        return self.unit_scores_by_stage.get(TRAINED, {})
 
     @property
     def draw(self) -> tuple[Any, ...]:

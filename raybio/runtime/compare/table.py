@@ -1,21 +1,28 @@
-"""The table of final evaluations: a row for each model, scores with intervals.
+"""The table of final evaluations: a row for each model, scores with intervals, and differences.
 
-Repetitions are shown as mean ± standard deviation.
+Repetitions are shown as mean ± standard deviation, with an interval over seeds and units.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.final_report import Score, SplitScores
+import numpy as np
+
+from raybio.core.final_report import Score, SplitScores, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
+from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
 from raybio.ops.significance import Interval, SeedMean, mean_over_seeds
+from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
+
+UNFINISHED = " †"
+"""Mark behind the label of a row whose training is not finished."""
 
 UNDEFINED = "undefined"
 """Cell of a score that has no value, such as the rank correlation of a constant predictor."""
@@ -26,18 +33,21 @@ class ResultTable:
     """Scores with intervals, a row for each model.
 
     Attributes:
-        rows: label -> its scores. Those of repetitions have their number as ``num_runs``, and one
-            standard deviation around the mean as ``low`` and ``high``.
+        rows: label -> its scores; of repetitions see ``over_repetitions``.
         layout: names of splits and scores, and how they are shown.
         precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's
             name.
         remarks: lines below the table, such as the inputs that were cut.
+        tests: differences between rows.
+        unfinished: label of a row whose training is not finished -> why.
     """
 
     rows: Mapping[str, SplitScores]
     layout: TableLayout
     precision_by_run: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[str] = ()
+    tests: Sequence[RunTest] = ()
+    unfinished: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def splits(self) -> list[str]:
@@ -57,8 +67,28 @@ class ResultTable:
         for label, scores in self.rows.items():
             if split in scores:
                 cells = [self._cell(scores[split][name], name) for name in self.layout.measures]
-                body.append([label, *cells])
+                mark = UNFINISHED if label in self.unfinished else ""
+                body.append([label + mark, *cells])
         return ["model", *self.layout.measures.values()], body
+
+    def difference_cells(self, split: str) -> tuple[list[str], list[list[str]]]:
+        """Return header and cells of the differences in a split; no cells without any.
+
+        A cell has the difference, its interval and the corrected p-value, if there is one.
+        """
+        tests_by_pair: dict[str, dict[str, RunTest]] = {}
+        for test in self.tests:
+            if test.split == split:
+                pair = f"{test.one} minus {test.two}"
+                tests_by_pair.setdefault(pair, {})[test.measure] = test
+        body = []
+        for pair, test_by_measure in tests_by_pair.items():
+            cells = [
+                self._difference(test_by_measure[name]) if name in test_by_measure else UNDEFINED
+                for name in self.layout.measures
+            ]
+            body.append([pair, *cells])
+        return ["difference", *self.layout.measures.values()], body
 
     def title(self, split: str) -> str:
         """Return the title of the table of a split."""
@@ -76,8 +106,16 @@ class ResultTable:
             for split in row.values()
             for score in split.values()
         ]
-        text = "95 % bootstrap intervals"
-        if any("num_runs" in score for score in scores):
+        text = "95 % bootstrap intervals over units"
+        nums = {score["num_runs"] for score in scores if "num_runs" in score}
+        with_interval = {score["num_runs"] for score in scores if "deviation" in score}
+        if not nums:
+            text += ", one seed"
+        if any(num >= MIN_SEEDS for num in with_interval):
+            text += ", of repetitions over seeds and units"
+        if any(num < MIN_SEEDS for num in with_interval):
+            text += ", of two runs over units only"
+        if nums:
             text += "; ± standard deviation over runs"
         text += f"; {', '.join(percent)} in %"
         if "chance" in self.rows:
@@ -87,21 +125,48 @@ class ResultTable:
     @property
     def all_remarks(self) -> list[str]:
         """Lines below the table, without a full stop."""
-        return [*self.remarks, *precision_conflict(self.precision_by_run)]
+        remarks = [*self.remarks, *precision_conflict(self.precision_by_run)]
+        if self.unfinished:
+            listed = "; ".join(f"{label}: {reason}" for label, reason in self.unfinished.items())
+            remarks.append(f"{UNFINISHED.strip()} training not finished: {listed}")
+        return remarks
+
+    @property
+    def difference_legend(self) -> str:
+        """A description of the cells of differences."""
+        text = "95 % bootstrap intervals of the paired differences"
+        num_tests = max((test.num_tests for test in self.tests), default=0)
+        if num_tests:
+            text += f", over seeds and units; p corrected for {num_tests} tests (Holm)"
+        return text if num_tests else f"{text}, over units"
 
     def _cell(self, score: Score, name: str) -> str:
-        scale, digits = (1, 3) if name in self.layout.plain else (100, 2)
+        scale, digits = self._scale_digits(name)
         if math.isnan(score["value"]):
             return UNDEFINED
         if "num_runs" in score:
-            spread = SeedMean(
-                score["value"], score["high"] - score["value"], int(score["num_runs"])
-            )
-            return spread.text(digits=digits, scale=scale)
+            deviation = score.get("deviation", score["high"] - score["value"])
+            spread = SeedMean(score["value"], deviation, int(score["num_runs"]))
+            text = spread.text(digits=digits, scale=scale)
+            if "deviation" in score:
+                text += f" [{scale * score['low']:.{digits}f}, {scale * score['high']:.{digits}f}]"
+            return text
         if "low" not in score:
             return f"{scale * score['value']:.{digits}f}"
         interval = Interval(score["value"], score["low"], score["high"])
         return interval.text(digits=digits, scale=scale)
+
+    def _difference(self, test: RunTest) -> str:
+        scale, digits = self._scale_digits(test.measure)
+        difference, low, high = (
+            f"{scale * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
+        )
+        p = "" if test.p_holm is None else f", p = {test.p_holm:.2g}"
+        return f"{difference} [{low}, {high}]{p}"
+
+    def _scale_digits(self, measure: str) -> tuple[int, int]:
+        """Return the factor of a score in its cells, and the digits after the point."""
+        return (1, 3) if measure in self.layout.plain else (100, 2)
 
 
 def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
@@ -114,22 +179,49 @@ def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
     ]
 
 
-def over_repetitions(scores_of_runs: Sequence[SplitScores]) -> SplitScores:
-    """Return mean and standard deviation (n - 1) of each score that all of several runs have."""
-    first = scores_of_runs[0]
+def over_repetitions(
+    scores_of_runs: Sequence[SplitScores],
+    units_of_runs: Sequence[Mapping[str, UnitScores]] = (),
+    measures: Collection[str] = (),
+) -> SplitScores:
+    """Return the mean of each score that all of several runs have, with their number.
+
+    With unit scores of all runs, ``low`` and ``high`` are the 95 % interval, over seeds and units
+    from three runs on, and ``deviation`` is the standard deviation (n - 1) over runs. Without, they
+    are one standard deviation around the mean.
+
+    Args:
+        scores_of_runs: scores of each run.
+        units_of_runs: unit scores of each run, by split.
+        measures: those with an interval.
+    """
     means: dict[str, dict[str, Score]] = {}
-    for split in first:
-        if all(split in scores for scores in scores_of_runs):
-            means[split] = {
-                name: _spread([scores[split][name]["value"] for scores in scores_of_runs])
-                for name in first[split]
-            }
+    for split in scores_of_runs[0]:
+        if not all(split in scores for scores in scores_of_runs):
+            continue
+        units = [scores[split] for scores in units_of_runs if split in scores]
+        is_same = len(units) == len(scores_of_runs) and all(
+            np.array_equal(scores.unit_U, units[0].unit_U) for scores in units
+        )
+        means[split] = {}
+        for measure in scores_of_runs[0][split]:
+            values = [scores[split][measure]["value"] for scores in scores_of_runs]
+            known = (
+                is_same
+                and measure in measures
+                and all(measure in scores.value_by_measure for scores in units)
+            )
+            means[split][measure] = _over_runs(values, units if known else (), measure)
     return means
 
 
-def _spread(values: Sequence[float]) -> Score:
-    mean, deviation, num_runs = mean_over_seeds(values)
-    return {"value": mean, "low": mean - deviation, "high": mean + deviation, "num_runs": num_runs}
+def _over_runs(values: Sequence[float], units: Sequence[UnitScores], measure: str) -> Score:
+    average, deviation, num_runs = mean_over_seeds(values)
+    score: dict[str, float] = {"value": average, "num_runs": num_runs}
+    if not units:
+        return score | {"low": average - deviation, "high": average + deviation}
+    _, low, high = interval_over_runs(values, units, measure)
+    return score | {"low": low, "high": high, "deviation": deviation}
 
 
 def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
@@ -138,7 +230,13 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     There are none if the store has no held-out rows.
     """
     json_path = folder.path / "table.json"
-    write_record(json_path, "score table", {"scores": table.rows})
+    content = {
+        "scores": table.rows,
+        "differences": [asdict(test) | {"verdict": test.verdict} for test in table.tests],
+        "unfinished": table.unfinished,
+        "remarks": table.all_remarks,
+    }
+    write_record(json_path, "score table", content)
     splits = {split: table.layout.splits[split] for split in table.splits}
     if not splits:
         return []
@@ -149,6 +247,10 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
         title = table.title(split)
         header, body = table.cells(split)
         sections.append(f"{title}\n\n{markdown_table(header, body)}\n")
+        differences = table.difference_cells(split)
+        if differences[1]:
+            legend = f"Differences, {table.layout.splits[split]} ({table.difference_legend})"
+            sections.append(f"{legend}\n\n{markdown_table(*differences)}\n")
         paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=title))
     plot = folder.plots / "comparison.png"
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, plot))
@@ -164,7 +266,7 @@ def write_joint_table(
 
     It has a column for each comparison and measure. Rows are joined by the settings in their
     labels; a comparison without varied settings has the row "this run". Of repetitions only the
-    means are shown.
+    means are shown. Differences stand in the table of each comparison.
 
     Args:
         tables: name of a comparison -> its table and folder.
@@ -182,6 +284,15 @@ def write_joint_table(
         precision_by_run |= table.precision_by_run
     parts = [first.title(split), markdown_table(header, rows), f"{first.legend}."]
     parts += [f"{remark}." for remark in precision_conflict(precision_by_run)]
+    # What was computed in different precision is said of all at once.
+    remarks_by_name = {
+        name: replace(table, precision_by_run={}).all_remarks for name, (table, _) in tables.items()
+    }
+    every = list(dict.fromkeys(remark for own in remarks_by_name.values() for remark in own))
+    shared = [remark for remark in every if all(remark in own for own in remarks_by_name.values())]
+    for name, remarks in remarks_by_name.items():
+        parts += [f"{name}: {remark}." for remark in remarks if remark not in shared]
+    parts += [f"{remark}." for remark in shared]
     path = folder.path / "joint_table.md"
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
@@ -196,13 +307,14 @@ def _columns(
         for label, row in table.rows.items()
         if "num_runs" in next(iter(row[split].values()))
     }
-    (_, *measures), body = replace(table, rows=means or table.rows).cells(split)
+    shown = replace(table, rows=means or table.rows, unfinished={})
+    (_, *measures), body = shown.cells(split)
     columns = []
     for number, measure in enumerate(measures, start=1):
         cells = {}
         for row in body:
             label = "this run" if row[0] == folder.name else row[0].removesuffix(" (this run)")
-            cells[label] = row[number]
+            cells[label] = row[number] + (UNFINISHED if row[0] in table.unfinished else "")
         columns.append((name if len(measures) == 1 else f"{name}, {measure}", cells))
     return columns
 
@@ -215,11 +327,19 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
     renderables: list[Any] = []
     for split in table.splits:
         header, body = table.cells(split)
-        drawn = Table(title=f"{table.title(split)} ({table.legend})")
-        for number, name in enumerate(header):
-            # An interval has a line of its own, so that 80 columns are enough; nothing is cut off.
-            drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-        for cells in body:
-            drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
-        renderables.append(drawn)
+        captioned = [(f"{table.title(split)} ({table.legend})", header, body)]
+        header, body = table.difference_cells(split)
+        if body:
+            legend = f"Differences, {table.layout.splits[split]} ({table.difference_legend})"
+            captioned.append((legend, header, body))
+        for title, names, rows in captioned:
+            drawn = Table(title=title)
+            for number, name in enumerate(names):
+                # An interval has a line of its own, so that 80 columns are enough; nothing is cut.
+                drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+            for cells in rows:
+                drawn.add_row(
+                    *(cell.replace(" [", "\n[").replace("], p", "],\np") for cell in cells)
+                )
+            renderables.append(drawn)
     return [*renderables, *map(Text, table.all_remarks)] if renderables else renderables

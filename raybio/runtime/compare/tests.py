@@ -1,7 +1,6 @@
 """Tests between runs: over seeds and units of a final evaluation, and in pairs of seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -9,59 +8,12 @@ import numpy as np
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import paired_difference
-from raybio.ops.significance import holm, mean_interval, paired_test
+from raybio.ops.significance import mean_interval, paired_test
+from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
 
 MIN_SEEDS = 6
 """With fewer seeds the smallest p, 2 / 2^n, exceeds the level even of a single test."""
-
-LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class RunTest:
-    """A paired test of one score between two groups of runs.
-
-    Attributes:
-        over: what was paired: units or seeds.
-        one: label of the first.
-        two: label of the second.
-        split: of the final evaluation.
-        measure: the score.
-        num: units, or seeds, that both have.
-        difference: one minus two.
-        low: lower end of its 95 % bootstrap interval.
-        high: upper end.
-        p: two-sided, as if it were the only test; None: too few seeds to test.
-        p_holm: corrected for all tests of its kind in the comparison.
-        num_tests: number of those tests.
-    """
-
-    over: str
-    one: str
-    two: str
-    split: str
-    measure: str
-    num: int
-    difference: float
-    low: float
-    high: float
-    p: float | None
-    p_holm: float | None
-    num_tests: int = 1
-
-    @property
-    def verdict(self) -> str:
-        """The conclusion: which is higher, or whether there was too little data to show it."""
-        if self.p_holm is None:
-            return "too few seeds to test"
-        if self.p_holm < LEVEL:
-            return f"{self.one if self.difference > 0 else self.two} is higher"
-        # p in pairs where all differences have one sign.
-        smallest_p = 2.0 ** (1 - self.num)
-        if smallest_p * self.num_tests >= LEVEL:
-            return f"too few {self.over} to show"
-        return "not shown"
 
 
 def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
@@ -69,33 +21,43 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
 
     Returns the tests, and notes on why some pairs are not tested.
     """
-    notes = _untested([run for group in groups for run in group.runs])
+    notes = untested([run for group in groups for run in group.runs])
     tests = []
     for one, two in combinations(groups, 2):
-        for split in layout.compared:
-            if not all(split in run.unit_scores for run in (*one.runs, *two.runs)):
-                continue
-            sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
-            if not _same_units(sides):
-                notes.append(
-                    f"{one.label} and {two.label} were evaluated on different units ({split}): no "
-                    "test"
-                )
-                continue
-            defined = [measure for measure in layout.measures if _is_defined(sides, measure)]
-            undefined = [
-                name for measure, name in layout.measures.items() if measure not in defined
-            ]
-            if undefined:
-                notes.append(
-                    f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
-                    "no test"
-                )
-            for measure in defined:
-                paired = paired_difference(sides[0], sides[1], measure)
-                found = (paired.num_units, *paired.difference, paired.p, paired.p)
-                tests.append(RunTest("units", one.label, two.label, split, measure, *found))
-    return _corrected(tests), list(dict.fromkeys(notes))
+        of_pair, notes_of_pair = pair_tests(one, two, layout)
+        tests += of_pair
+        notes += notes_of_pair
+    return corrected(tests), list(dict.fromkeys(notes))
+
+
+def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTest], list[str]]:
+    """Test two groups on the units of every split, for every score, without a correction.
+
+    Returns the tests, and notes on why some scores are not tested.
+    """
+    notes = []
+    tests = []
+    for split in layout.compared:
+        if not all(split in run.unit_scores for run in (*one.runs, *two.runs)):
+            continue
+        sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
+        if not _same_units(sides):
+            notes.append(
+                f"{one.label} and {two.label} were evaluated on different units ({split}): no test"
+            )
+            continue
+        defined = [measure for measure in layout.measures if _is_defined(sides, measure)]
+        undefined = [name for measure, name in layout.measures.items() if measure not in defined]
+        if undefined:
+            notes.append(
+                f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
+                "no test"
+            )
+        for measure in defined:
+            paired = paired_difference(sides[0], sides[1], measure)
+            found = (paired.num_units, *paired.difference, paired.p, paired.p)
+            tests.append(RunTest("units", one.label, two.label, split, measure, *found))
+    return tests, notes
 
 
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
@@ -117,7 +79,7 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
                 if _is_defined(sides, measure):
                     found = _paired_seeds(sides, measure)
                     tests.append(RunTest("seeds", one.label, two.label, split, measure, *found))
-    return _corrected(tests)
+    return corrected(tests)
 
 
 def _over_seeds(
@@ -146,26 +108,12 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
     )
 
 
-def _corrected(tests: Sequence[RunTest]) -> list[RunTest]:
-    """Return the tests with Holm's correction for those that have a p-value."""
-    tested = [test.p for test in tests if test.p is not None]
-    raised = iter(holm(tested))
-    return [
-        replace(
-            test,
-            p_holm=None if test.p is None else float(next(raised)),
-            num_tests=len(tested),
-        )
-        for test in tests
-    ]
-
-
 def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:
     first = sides[0][0].unit_U
     return all(np.array_equal(scores.unit_U, first) for side in sides for scores in side)
 
 
-def _untested(runs: Sequence[GivenRun]) -> list[str]:
+def untested(runs: Sequence[GivenRun]) -> list[str]:
     """Return a note for each reason for which runs are in no test over units."""
     labels_by_reason: dict[str, list[str]] = {}
     for run in runs:

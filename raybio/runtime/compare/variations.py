@@ -16,15 +16,20 @@ from raybio.core.config import override, override_all, parse_yaml, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import SplitScores
 from raybio.core.search_space import quoted
+from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
-from raybio.runtime.compare.labels import label_of, leaf, named, shown
+from raybio.runtime.compare.differences import differences
+from raybio.runtime.compare.labels import REPETITIONS, label_of, leaf, named, shown
+from raybio.runtime.compare.run_test import RunTest
+from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_plots
 from raybio.runtime.compare.table import (
     ResultTable,
     over_repetitions,
     write_table,
 )
+from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
@@ -34,9 +39,6 @@ from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 from raybio.runtime.tracking.tracker import add_artifacts
 from raybio.training.settings import TrainingConfig
-
-REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
-"""Settings whose values are random draws: runs that differ in them are averaged."""
 
 
 @dataclass(frozen=True)
@@ -160,18 +162,68 @@ def compare(spec: RunSpec, variations: Sequence[Variation] = ()) -> tuple[Result
     others = [replace(other, parent_run_id=result.mlflow_run_id) for other in specs[1:]]
     results += [train(other) for other in others]
     layout = METHODS[spec.method].table
-    table = ResultTable(
-        score_rows(variants, results),
-        layout,
-        precisions_of_auto(variants, results),
-        cut_remarks(variants, results),
-    )
+    table = result_table(variants, results)
     paths = write_table(table, result.folder)
     if variations:
         paths += over_steps(variants, results)
         paths += write_setting_plots(scores_by_settings(variants, results), layout, result.folder)
     add_artifacts(result.folder, paths)
     return result, table
+
+
+def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:
+    """Return the table of trained runs: scores, differences from this run, and remarks."""
+    layout = METHODS[variants[0].spec.method].table
+    rows = score_rows(variants, results)
+    tests: list[RunTest] = []
+    remarks: list[str] = []
+    unfinished: dict[str, str] = {}
+    if rows:
+        own, *others = compared_groups(variants, results)
+        tests, remarks = differences(own, others, layout)
+        unfinished = unfinished_reasons([own, *others, *single_runs(variants, results)])
+    return ResultTable(
+        rows,
+        layout,
+        precisions_of_auto(variants, results),
+        [*cut_remarks(variants, results), *remarks],
+        tests,
+        {label: reason for label, reason in unfinished.items() if label in rows},
+    )
+
+
+def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> list[Group]:
+    """Return the runs of each combination of settings, this run first, named as their rows."""
+    groups = []
+    for numbers in _repetitions(variants):
+        of_runs = [variants[number] for number in numbers]
+        label = _row_of_run(variants, numbers[0]) if len(numbers) == 1 else _row_of_means(of_runs)
+        runs = [GivenRun(results[number].folder.name, results[number].folder) for number in numbers]
+        groups.append(Group(label, runs))
+    return groups
+
+
+def single_runs(variants: Sequence[Variant], results: Sequence[Result]) -> list[Group]:
+    """Return each run as a group, named as its row."""
+    return [
+        Group(_row_of_run(variants, number), [GivenRun(result.folder.name, result.folder)])
+        for number, result in enumerate(results)
+    ]
+
+
+def _row_of_run(variants: Sequence[Variant], number: int) -> str:
+    """Return the label of a run's row."""
+    if number > 0:
+        return variants[number].label
+    if not variants[0].value_by_path:
+        return variants[0].spec.name
+    return f"{variants[0].label} (this run)"
+
+
+def _row_of_means(repeated: Sequence[Variant]) -> str:
+    """Return the label of the row of repetitions."""
+    settings = label_of(repeated[0].chosen)
+    return f"{settings}, {len(repeated)} runs" if settings else f"{len(repeated)} runs"
 
 
 def precisions_of_auto(variants: Sequence[Variant], results: Sequence[Result]) -> dict[str, str]:
@@ -196,23 +248,29 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     untrained = [stage for stage in reports[0].scores if stage != "trained"]
     for stage in untrained:
         rows[stage] = reports[0].scores[stage]
-    for variant, report in zip(variants[1:], reports[1:], strict=True):
-        rows[variant.label] = report.scores["trained"]
-    label = variants[0].spec.name
-    if variants[0].value_by_path:
-        label = f"{variants[0].label} (this run)"
-    rows[label] = reports[0].scores["trained"]
+    for number, report in enumerate(reports[1:], start=1):
+        rows[_row_of_run(variants, number)] = report.scores["trained"]
+    rows[_row_of_run(variants, 0)] = reports[0].scores["trained"]
+    measures = METHODS[variants[0].spec.method].table.measures
+    units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
     if repeated and repeated[0][0] == 0:
-        # Scores without training may differ by seed too, as where it draws the labels.
+        # Scores without training may differ by seed too, as where it draws the labels. Those that
+        # do not have their row above.
         for stage in untrained:
             of_runs = [reports[number].scores[stage] for number in repeated[0]]
-            rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs)
+            # Compared as text, since NaN is not equal to itself.
+            if len({repr(scores) for scores in of_runs}) == 1:
+                continue
+            units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
+            rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs, units, measures)
     # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
-        settings = label_of(variants[numbers[0]].chosen)
-        title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"
-        rows[title] = over_repetitions([reports[number].scores["trained"] for number in numbers])
+        rows[_row_of_means([variants[number] for number in numbers])] = over_repetitions(
+            [reports[number].scores["trained"] for number in numbers],
+            [units_by_stage[number].get(TRAINED, {}) for number in numbers],
+            measures,
+        )
     return rows
 
 

@@ -11,7 +11,8 @@ from raybio.core.digest import weights_digest
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
 from raybio.core.records import write_record
-from raybio.evaluation.unit_scores import write_unit_scores
+from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -165,7 +166,9 @@ def _finish(
         if last.best_step is not None:
             of_weights = _metrics_of_step(folder, last.best_step)
         system.export(folder.export, _model_card(folder, system, config, of_weights))
-        write_unit_scores(folder.unit_scores, {} if report is None else report.unit_scores)
+        if report is not None:
+            layout = METHODS[system.name].table
+            write_unit_scores(folder.unit_scores, stored_unit_scores(report.unit_scores, layout))
     outcome = {
         "status": last.reason,
         "precision": last.precision,

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from scipy import stats
 
 from raybio.core.config import override_all
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
+from raybio.evaluation.unit_scores import MIN_SEEDS
+from raybio.ops.significance import DifferenceTest, t_mean, welch_test
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import FAILED, NOTE, SweepSpec, Trial, status_of
@@ -60,7 +61,8 @@ class RankedSettings:
         trials: those with an evaluation, the sweep's own seed first.
         best_step: the evaluated step with the best mean over the trials.
         mean: mean of the metric at that step.
-        low: lower end of its 95 % interval over seeds (Student's t); None for one seed.
+        low: lower end of its 95 % interval over seeds (Student's t); None for one seed. Trials keep
+            no scores of units, so that other units would add to it.
         high: upper end.
     """
 
@@ -70,6 +72,11 @@ class RankedSettings:
     mean: float
     low: float | None
     high: float | None
+
+    @property
+    def values(self) -> list[float]:
+        """The metric of each trial at the best step."""
+        return [dict(trial.values)[self.best_step] for trial in self.trials]
 
 
 def records(spec: SweepSpec) -> list[TrialRecord]:
@@ -182,11 +189,19 @@ def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
     step, mean = best
     low = high = None
     if len(trials) > 1:
-        at_step = [values[step] for values in values_by_trial]
-        half = float(stats.t.ppf(0.975, len(trials) - 1) * stats.sem(at_step))
-        low = mean - half
-        high = mean + half
+        _, low, high = t_mean([values[step] for values in values_by_trial]).difference
     return RankedSettings(_without_seed(trials[0].settings), trials, step, mean, low, high)
+
+
+def best_against_second(ranking: Sequence[RankedSettings]) -> DifferenceTest | None:
+    """Return the difference of the best settings and the runner-up over seeds: Welch's t-test.
+
+    None without three seeds of each. The settings were chosen by the first of their seeds, and
+    the order by the same values, so the difference is too large, if anything.
+    """
+    if len(ranking) < 2 or any(len(ranked.trials) < MIN_SEEDS for ranked in ranking[:2]):
+        return None
+    return welch_test(*(ranked.values for ranked in ranking[:2]))
 
 
 def best_config(spec: SweepSpec, ranked: RankedSettings) -> TrainingConfig:
@@ -208,7 +223,7 @@ def write_results(
     """Write ``result.json``, two tables and the winner's ``best.yaml``; return their content."""
     trials = records(spec)
     ranking = leaderboard(spec, trials)
-    content = {
+    content: dict[str, Any] = {
         "metric": spec.space.metric,
         "mode": spec.space.mode,
         "leaderboard": [
@@ -217,6 +232,10 @@ def write_results(
         ],
         "trials": [asdict(trial) for trial in trials],
     }
+    against_second = best_against_second(ranking)
+    if against_second is not None:
+        interval = against_second.difference._asdict()
+        content["best_against_second"] = interval | {"p": against_second.p}
     write_record(folder.result, "result", content)
     _write_leaderboard(folder.path / "leaderboard.csv", spec, ranking)
     _write_trials(folder.path / "trials.csv", spec, trials)

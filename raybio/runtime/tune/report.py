@@ -8,8 +8,9 @@ from typing import Any
 
 from raybio.core.search_space import SearchSpace, format_value
 from raybio.evaluation.report import Section, write_report
+from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord
+from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, best_against_second
 from raybio.runtime.tune.plots import (
     plot_cost,
     plot_importance,
@@ -44,9 +45,10 @@ def write_sweep_report(
         text = [
             "Trials are compared by the best of their evaluated steps; export/ holds the model of "
             "that step.",
-            "Intervals: 95 %, Student's t over seeds."
+            "Intervals: 95 %, Student's t over seeds, on the evaluated units."
             if by_seed
             else "One seed each, so there are no intervals.",
+            *_against_second(ranking, by_seed=by_seed),
         ]
         sections.append(Section("Leaderboard", text, _leaderboard(space, ranking)))
         for heading, about, picture in (
@@ -73,6 +75,19 @@ def write_sweep_report(
     sections.append(Section("Cost", [about], (), [(plot_cost(trials, plots / "cost.png"), about)]))
     sections.append(Section("All trials", (), _trials(spec, trials)))
     return write_report(f"Sweep {folder.name}", sections, folder.path)
+
+
+def _against_second(ranking: Sequence[RankedSettings], *, by_seed: bool) -> list[str]:
+    """Return how far the best settings are above the runner-up, or why that is not tested."""
+    against = best_against_second(ranking)
+    if against is None:
+        return [f"Fewer than {MIN_SEEDS} seeds each: the first two are not tested."] * by_seed
+    value, low, high = against.difference
+    return [
+        f"The first minus the second: {value:+.4f} [{low:+.4f}, {high:+.4f}], p = {against.p:.2g} "
+        "(Welch's t-test over seeds). Both were chosen by their first seed, so the difference is "
+        "too large, if anything."
+    ]
 
 
 def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, float] | None:

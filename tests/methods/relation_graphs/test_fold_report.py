@@ -1,8 +1,16 @@
 """Means over folds beside the published ones."""
 
+import math
+
 import pytest
 
-from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table, over_folds
+from raybio.methods.relation_graphs.fold_report import (
+    PUBLISHED,
+    fold_differences,
+    fold_table,
+    over_folds,
+)
+from raybio.ops.significance import holm, t_mean
 
 SCORES = {
     "untuned": {1: {"ner_f1": 0.5, "re_f1": 0.1, "other": 1.0}, 2: {"ner_f1": 0.7, "re_f1": 0.1}},
@@ -40,3 +48,47 @@ def test_the_table_has_a_row_a_model_and_the_papers_if_requested():
         4
     ] == "" and "In percent, mean ± standard deviation" in fold_table(SCORES)
     assert len(PUBLISHED) == 3
+
+
+def folds(ner: list[float], re: list[float]) -> dict[int, dict[str, float]]:
+    pairs = enumerate(zip(ner, re, strict=True), start=1)
+    return {fold: {"ner_f1": first, "re_f1": second} for fold, (first, second) in pairs}
+
+
+FOUR = {
+    "chance": folds([0.1] * 4, [0.0] * 4),
+    "untuned": folds([0.5, 0.6, 0.4, 0.5], [0.50, 0.60, 0.40, 0.55]),
+    "cldr": folds([0.7, 0.78, 0.61, 0.72], [0.52, 0.58, 0.41, 0.54]),
+    "clgs": folds([0.7, 0.75, 0.6, 0.7], [0.4, 0.5, 0.3, math.nan]),
+}
+
+
+def test_differences_are_fold_by_fold_and_corrected_together():
+    found = fold_differences(FOUR)
+    assert [(one.one, one.two, one.measure) for one in found] == [
+        ("cldr", "untuned", "ner_f1"),
+        ("cldr", "untuned", "re_f1"),
+        ("cldr", "clgs", "ner_f1"),
+    ]
+    by_fold = [[0.2, 0.18, 0.21, 0.22], [0.02, -0.02, 0.01, -0.01], [0.0, 0.03, 0.01, 0.02]]
+    tests = [t_mean(values, overlap=1 / 3) for values in by_fold]
+    for one, test, p in zip(found, tests, holm([test.p for test in tests]), strict=True):
+        assert one.difference == pytest.approx(test.difference)
+        assert one.p_holm == pytest.approx(p)
+
+
+def test_the_table_has_intervals_differences_and_where_the_untuned_encoder_reaches():
+    text = fold_table(FOUR)
+    row = next(line for line in text.splitlines() if line.startswith("| cldr | 4 |"))
+    _, low, high = t_mean([0.7, 0.78, 0.61, 0.72], overlap=1 / 3).difference
+    assert f"± 7.04 [{100 * low:.2f}, {100 * high:.2f}]" in row
+    assert "| cldr minus untuned | +20.25 [" in text
+    assert "untuned reaches cldr in RE (strict)." in text.splitlines()
+    assert "untuned reaches cldr in NER" not in text
+    assert "corrected for 3 tests (Holm)" in text
+
+
+def test_models_that_are_equal_on_all_folds_have_p_one():
+    same = fold_differences({"cldr": FOUR["cldr"], "clgs": FOUR["cldr"]})
+    assert {(one.difference, one.p_holm) for one in same} == {((0, 0, 0), 1)}
+    assert fold_differences({"chance": FOUR["chance"]}) == []

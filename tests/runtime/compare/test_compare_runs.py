@@ -30,8 +30,9 @@ from raybio.runtime.compare.compare import (
     write_comparison,
 )
 from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.run_test import LEVEL
 from raybio.runtime.compare.runs import given_runs
-from raybio.runtime.compare.tests import LEVEL, MIN_SEEDS
+from raybio.runtime.compare.tests import MIN_SEEDS
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
@@ -85,7 +86,7 @@ def write_run(
             {"status": "finished", "step": 10, "precision": "fp32", "final": final},
         )
         of_units = UnitScores(units, dict.fromkeys(MEASURES, values))
-        write_unit_scores(folder.unit_scores, dict.fromkeys(splits, of_units))
+        write_unit_scores(folder.unit_scores, {"trained": dict.fromkeys(splits, of_units)})
     return folder
 
 
@@ -255,7 +256,8 @@ def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_pat
     report = (write_comparison(found, tmp_path / "out")[0]).read_text()
     mean, deviation = (np.mean, np.std)
     values = [noisy(seed, 0.5 + 0.005 * seed).mean() for seed in range(num)]
-    assert f"| low0 (9 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
+    cell = f"{100 * mean(values):.2f} ± {100 * deviation(values, ddof=1):.2f} ["
+    assert f"| low0 (9 runs) | {cell}" in report
     # The least p of seven, times the number of tests, is above the level: whatever the runs had
     # given would not do.
     seven = compared(tmp_path, "low[0-6]", "top*")
@@ -481,7 +483,9 @@ def test_the_job_compares_real_runs(unbroken: Result, request_two: RunSpec, tmp_
     assert "comparison/report.html" in done.stdout
     data = json.loads((tmp_path / "comparison" / "report.json").read_text())
     assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
-    assert data["notes"] == []
+    # Rivals that such a short training does not beat are named, and nothing else is.
+    assert all("passes" in note or "reaches" in note for note in data["notes"])
+    assert any(note.startswith("degree") for note in data["notes"])
     assert data["scores"]["chance"] == unbroken.final.scores["chance"]
     for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
         assert data["scores"][name] == result.final.scores["trained"]

@@ -210,7 +210,7 @@ def test_repetitions_are_shown_one_by_one_and_as_mean_and_deviation(tmp_path: Pa
     }
     assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
     spread = "± standard deviation over runs"
-    assert table.legend == f"95 % bootstrap intervals; {spread}; LRAP, nDCG, AP in %"
+    assert table.legend == f"95 % bootstrap intervals over units; {spread}; LRAP, nDCG, AP in %"
 
 
 def joint_table(

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from raybio.cli.sweep import SweepOptions, _print_plan, _refuse_both, _report_unused
 from raybio.core.config import load, override_all
@@ -119,6 +120,33 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     assert [row["status"] for row in rows] == [one.status for one in trials]
     assert rows[0]["worker_hours"] == "0.01000"
     assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
+
+
+def test_the_best_settings_are_tested_against_the_runner_up_from_three_seeds_on(
+    spec: SweepSpec,
+) -> None:
+    own_seed = spec.run.config.seed
+    values = {0.5: [0.60, 0.64, 0.62], 0.0: [0.50, 0.49, 0.54]}
+    folder = RunFolder(spec.path.parent, "mine")
+    for num_seeds in (2, 3):
+        for weight, of_seeds in values.items():
+            for seed, value in enumerate(of_seeds[:num_seeds]):
+                # The best step is the second: the metric there counts.
+                seeds = {"seed": own_seed + seed} if seed else {}
+                leave(spec, of(weight, **seeds), {10: value - 0.2, 20: value})
+        ranking, trials = write_results(folder, spec)
+        content = json.loads(folder.result.read_text())
+        report = write_sweep_report(folder, spec, ranking, trials)
+        text = next(path for path in report if path.suffix == ".md").read_text()
+        if num_seeds == 2:
+            assert "best_against_second" not in content
+            assert "Fewer than 3 seeds each: the first two are not tested." in text
+    test = stats.ttest_ind(values[0.5], values[0.0], equal_var=False)
+    found = content["best_against_second"]
+    assert found["value"] == pytest.approx(0.11)
+    assert found["p"] == pytest.approx(test.pvalue)
+    assert found["low"] == pytest.approx(test.confidence_interval().low)
+    assert f"The first minus the second: +0.1100 [{found['low']:+.4f}" in text
 
 
 def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(

@@ -1,0 +1,170 @@
+"""Differences below a table: this run from the compared settings, and from untrained models.
+
+With three seeds on both sides, a difference has an interval and a p-value over seeds and units.
+An untrained model, such as a rival, has no seeds of its own: it is compared with each run of the
+trained side, so that three seeds of that side are enough. With fewer, intervals are over units only
+and there is no p-value, since nothing is known of what another seed would give.
+
+The best untrained model is chosen by the same scores. Its score is therefore too high by chance,
+if anything: a run that is shown to be better than the best is better than all. That an untrained
+model is better is less certain than its p-value says, the more of them there are.
+"""
+
+from collections.abc import Sequence
+from statistics import mean
+
+import numpy as np
+
+from raybio.core.final_report import Stage, UnitScores
+from raybio.core.table_layout import TableLayout
+from raybio.evaluation.unit_scores import (
+    MIN_SEEDS,
+    PairedDifference,
+    untrained_difference,
+)
+from raybio.runtime.compare.run_test import RunTest, corrected
+from raybio.runtime.compare.runs import GivenRun, Group
+from raybio.runtime.compare.table import over_repetitions
+from raybio.runtime.compare.tests import pair_tests, untested
+
+PASSES = "passes"
+REACHES = "reaches"
+
+HOW_COMPARED = (
+    "reaches: the 95 % interval of the difference includes 0; passes: the interval lies on the "
+    "side of the untrained row"
+)
+
+
+def differences(
+    own: Group, others: Sequence[Group], layout: TableLayout
+) -> tuple[list[RunTest], list[str]]:
+    """Return the tests of a table with their p-values corrected, and its remarks.
+
+    Tested are this run against each compared setting, and against the best untrained model of each
+    split, in all scores of the table. Holm's correction is for all of these tests.
+
+    Args:
+        own: this run, with its repetitions.
+        others: the compared settings, each with its repetitions.
+        layout: layout of the table.
+    """
+    notes = untested([run for group in (own, *others) for run in group.runs])
+    tests: list[RunTest] = []
+    for other in others:
+        of_pair, notes_of_pair = pair_tests(own, other, layout)
+        tests += of_pair
+        notes += notes_of_pair
+    tests += _tests_of_best_untrained(own, layout)
+    remarks = [*dict.fromkeys(notes), *rival_remarks(own, layout)]
+    if any(test.p is None for test in tests):
+        num_seeds = [len(group.runs) for group in (own, *others)]
+        few = "one seed" if max(num_seeds) == 1 else f"fewer than {MIN_SEEDS} seeds on a side"
+        remarks.append(f"{few}: no test over seeds")
+    return corrected(tests), remarks
+
+
+def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
+    """Return a line for each untrained model and split in which it reaches or passes the group.
+
+    It passes where the 95 % interval of the paired difference lies on its side, and reaches where
+    the interval includes 0. Models without unit scores, such as chance, are compared by whether
+    their interval overlaps that of the group.
+    """
+    remarks = []
+    for split in layout.compared:
+        for stage in _untrained_stages(group, split):
+            names_by_relation: dict[str, list[str]] = {}
+            for measure, name in layout.measures.items():
+                relation = _relation(group, stage, split, measure)
+                if relation is not None:
+                    names_by_relation.setdefault(relation, []).append(name)
+            if names_by_relation:
+                parts: list[str] = []
+                for relation in (PASSES, REACHES):
+                    if relation in names_by_relation:
+                        whom = "it" if parts else f"{group.label} on {layout.splits[split]}"
+                        names = ", ".join(names_by_relation[relation])
+                        parts.append(f"{relation} {whom} ({names})")
+                remarks.append(f"{stage} {' and '.join(parts)}")
+    return [*remarks, HOW_COMPARED] if remarks else []
+
+
+def _untrained_stages(group: Group, split: str) -> list[Stage]:
+    """Return the untrained models that all runs of a group have scores of, on a split."""
+    first = group.runs[0]
+    if not all(split in run.scores for run in group.runs):
+        return []
+    return [
+        stage
+        for stage in first.untrained
+        if all(split in run.untrained.get(stage, {}) for run in group.runs)
+    ]
+
+
+def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
+    """Test a group against the untrained model that is best in the first score of a split."""
+    tests = []
+    leading = next(iter(layout.measures))
+    for split in layout.compared:
+        value_by_stage = {}
+        for stage in _untrained_stages(own, split):
+            value = _mean_score(own, stage, split, leading)
+            if stage != "chance" and not np.isnan(value):
+                value_by_stage[stage] = value
+        if not value_by_stage:
+            continue
+        best = max(value_by_stage, key=value_by_stage.__getitem__)
+        for measure in layout.measures:
+            found = _paired(own, best, split, measure)
+            if found is not None:
+                numbers = (found.num_units, *found.difference, found.p, found.p)
+                tests.append(RunTest("units", own.label, best, split, measure, *numbers))
+    return tests
+
+
+def _relation(group: Group, stage: Stage, split: str, measure: str) -> str | None:
+    """Return whether an untrained model passes or reaches a group in a score; None: neither."""
+    if np.isnan(_mean_score(group, stage, split, measure)):
+        return None
+    paired = _paired(group, stage, split, measure)
+    if paired is not None:
+        low = paired.difference.low
+        high = paired.difference.high
+    else:
+        trained = over_repetitions(
+            [run.scores for run in group.runs], [run.unit_scores for run in group.runs], [measure]
+        )[split][measure]
+        if len(group.runs) == 1:
+            trained = group.runs[0].scores[split][measure]
+        untrained = [run.untrained[stage][split][measure] for run in group.runs]
+        low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)
+        high = trained["high"] - mean(score.get("low", score["value"]) for score in untrained)
+    if high < 0:
+        return PASSES
+    return REACHES if low <= 0 else None
+
+
+def _mean_score(group: Group, stage: Stage, split: str, measure: str) -> float:
+    return mean(_value(run, stage, split, measure) for run in group.runs)
+
+
+def _value(run: GivenRun, stage: Stage, split: str, measure: str) -> float:
+    return run.untrained[stage][split].get(measure, {"value": float("nan")})["value"]
+
+
+def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDifference | None:
+    """Return the difference of a group and an untrained model; None without their unit scores."""
+    trained: list[UnitScores] = []
+    untrained: list[UnitScores] = []
+    for run in group.runs:
+        for scores, stage_or_trained in ((trained, "trained"), (untrained, stage)):
+            of_split = run.unit_scores_by_stage.get(stage_or_trained, {}).get(split)
+            value_U = None if of_split is None else of_split.value_by_measure.get(measure)
+            if of_split is None or value_U is None or not np.isfinite(value_U).all():
+                return None
+            scores.append(of_split)
+    first_U = trained[0].unit_U
+    if not all(np.array_equal(scores.unit_U, first_U) for scores in (*trained, *untrained)):
+        return None
+    return untrained_difference(trained, untrained, measure)

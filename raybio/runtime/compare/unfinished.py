@@ -1,0 +1,100 @@
+"""Whether a training had come to its end when it stopped: rows of unfinished ones are marked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import kendalltau, theilslopes
+
+from raybio.core.recipes import Recipe
+from raybio.methods import METHODS
+from raybio.runtime.compare.runs import GivenRun, Group
+
+MIN_REPORTS = 8
+"""Reports of the last quarter that a trend is looked for in; with fewer nothing is said."""
+
+LARGEST_P = 0.01
+"""Largest p of Kendall's test for a trend."""
+
+SMALLEST_FALL = 0.02
+"""Smallest fall of the last quarter, as a share of the fall of the whole training."""
+
+PAPER = "paper"
+"""First letters of the names of recipes with published settings."""
+
+
+def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
+    """Return label -> why its training is not finished, for the groups with such a run."""
+    reasons = {}
+    for group in groups:
+        found = [reason for run in group.runs if (reason := unfinished_reason(run)) is not None]
+        if found:
+            reasons[group.label] = found[0]
+    return reasons
+
+
+def unfinished_reason(run: GivenRun) -> str | None:
+    """Return why the training of a run is not finished; None if it is, or nothing is known.
+
+    It is not if the training loss still falls (``falling_share``), or if the training had fewer
+    epochs than every published recipe of the method. A run that was stopped early, or whose
+    weights are from before its last evaluation, has passed its best: it is finished.
+    """
+    is_past_best = run.status == "early_stopping" or _is_before_end(run)
+    if is_past_best:
+        return None
+    epochs = [report["metrics"]["epoch"] for report in run.reports if "epoch" in report["metrics"]]
+    published = published_epochs(METHODS[run.identity["method"]].recipes)
+    # An epoch is rarely a whole number of steps.
+    if epochs and published is not None and epochs[-1] < 0.99 * published:
+        return f"{epochs[-1]:.2g} of {published:g} published epochs"
+    share = falling_share(run.curve("loss"))
+    if share is None:
+        return None
+    return f"the training loss still fell, by {100 * share:.0f} % of its fall in the last quarter"
+
+
+def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
+    """Return how much of its whole fall a loss fell by in the last quarter of the steps.
+
+    None if it did not still fall: if Kendall's one-sided test for a trend in the last quarter has
+    p > 0.01, or if the fall there by the line of Theil and Sen is below 2 % of the fall from the
+    median of the first tenth of the reports to that of the last tenth. Single outliers change none
+    of these.
+
+    Args:
+        loss_by_step: (step, loss) of each report, by ascending step.
+    """
+    steps = np.array([step for step, _ in loss_by_step], np.float64)
+    losses = np.array([loss for _, loss in loss_by_step], np.float64)
+    if len(steps) == 0:
+        return None
+    is_last = steps > 0.75 * steps[-1]
+    last_steps = steps[is_last]
+    last_losses = losses[is_last]
+    if len(last_steps) < MIN_REPORTS:
+        return None
+    trend = kendalltau(last_steps, last_losses, alternative="less")
+    tenth = max(1, len(losses) // 10)
+    whole_fall = float(np.median(losses[:tenth]) - np.median(losses[-tenth:]))
+    if not trend.pvalue <= LARGEST_P or whole_fall <= 0:
+        return None
+    slope = float(theilslopes(last_losses, last_steps)[0])
+    share = -slope * float(last_steps[-1] - last_steps[0]) / whole_fall
+    return share if share >= SMALLEST_FALL else None
+
+
+def published_epochs(recipes: Mapping[str, Recipe]) -> float | None:
+    """Return the fewest epochs of a method's published recipes; None if none has any."""
+    epochs = []
+    for name, recipe in recipes.items():
+        schedule: Mapping[str, Any] = recipe.settings.get("schedule", {})
+        if name.startswith(PAPER) and schedule.get("max_epochs") is not None:
+            epochs.append(float(schedule["max_epochs"]))
+    return min(epochs, default=None)
+
+
+def _is_before_end(run: GivenRun) -> bool:
+    """Return whether the evaluated weights are those of an evaluation before the last one."""
+    best_step = run.result.get("best_step")
+    return best_step is not None and best_step < run.result["step"]

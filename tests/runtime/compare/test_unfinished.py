@@ -1,0 +1,98 @@
+"""Rows of trainings that were not finished are marked, and those of finished ones are not."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybio.core.recipes import Recipe
+from raybio.methods import METHODS
+from raybio.runtime.compare.runs import GivenRun, Group
+from raybio.runtime.compare.table import UNFINISHED, ResultTable
+from raybio.runtime.compare.unfinished import (
+    falling_share,
+    published_epochs,
+    unfinished_reason,
+    unfinished_reasons,
+)
+from raybio.runtime.run.folder import RunFolder
+from tests.runtime.compare.test_differences import HARDNESS, LAYOUT, METHOD, store_run
+
+STEPS = range(10, 1010, 10)
+
+
+def curve(loss_of: Any, noise: float = 0.02) -> list[tuple[int, float]]:
+    rng = np.random.default_rng(0)
+    return [(step, loss_of(step / 1000) + rng.normal(0, noise)) for step in STEPS]
+
+
+def test_a_loss_that_falls_to_the_end_differs_from_one_that_has_converged() -> None:
+    straight = falling_share(curve(lambda part: 3 - 2 * part))
+    # A quarter of the steps; the medians of both tenths lie half a tenth from the ends.
+    assert straight == pytest.approx(0.25 / 0.9, abs=0.04)
+    assert falling_share(curve(lambda part: 1 + 2 * np.exp(-12 * part))) is None
+    assert falling_share(curve(lambda part: 1 + 2 * np.exp(-2 * part))) is not None
+
+
+def test_noise_outliers_and_a_rising_loss_are_no_fall() -> None:
+    assert falling_share(curve(lambda _: 1.0, noise=0.3)) is None
+    assert falling_share(curve(lambda part: 1 + part)) is None
+    converged = curve(lambda part: 1 + 2 * np.exp(-12 * part))
+    for index, loss in ((80, 50.0), (99, 0.0)):
+        converged[index] = (converged[index][0], loss)
+    assert falling_share(converged) is None
+    # It never fell as a whole: it rose first.
+    assert falling_share(curve(lambda part: 1 + part if part < 0.75 else 2.5 - part)) is None
+
+
+def test_too_few_reports_say_nothing() -> None:
+    assert falling_share([]) is None
+    assert falling_share([(step, 1 - step / 100) for step in range(0, 100, 10)]) is None
+    assert falling_share([(step, float("nan")) for step in STEPS]) is None
+
+
+def test_published_epochs_are_the_fewest_of_the_recipes_of_the_paper() -> None:
+    def recipe(name: str, **schedule: Any) -> Recipe:
+        return Recipe(name, "", {"schedule": schedule})
+
+    recipes = [
+        recipe("paper_a", max_epochs=4),
+        recipe("paper_b", max_epochs=3),
+        recipe("paper_c", max_steps=10),
+        recipe("small", max_epochs=1),
+    ]
+    assert published_epochs({one.name: one for one in recipes}) == 3
+    assert published_epochs({}) is None
+    assert published_epochs(METHODS["sppt_mag"].recipes) == 4
+
+
+def given(tmp_path: Path, name: str, losses: dict[int, float], **facts: Any) -> GivenRun:
+    folder = RunFolder(tmp_path, name)
+    store_run(folder, METHOD.demo, {"trained": HARDNESS}, losses=losses, facts=facts)
+    return GivenRun(name, folder)
+
+
+def test_a_run_is_finished_when_it_stopped_early_or_its_best_weights_are_from_before(
+    tmp_path: Path,
+) -> None:
+    falling = {step: 3 - 2 * step / 1000 for step in STEPS}
+    reason = unfinished_reason(given(tmp_path, "a", falling))
+    assert reason == "the training loss still fell, by 27 % of its fall in the last quarter"
+    assert unfinished_reason(given(tmp_path, "b", falling, best_step=1000, step=1000)) == reason
+    assert unfinished_reason(given(tmp_path, "c", falling, best_step=400, step=1000)) is None
+    assert unfinished_reason(given(tmp_path, "d", falling, status="early_stopping")) is None
+    # An epoch has five steps here, and the paper's recipe one epoch.
+    assert unfinished_reason(given(tmp_path, "e", {3: 1.0})) == "0.6 of 1 published epochs"
+    assert unfinished_reason(given(tmp_path, "f", {5: 1.0})) is None
+
+
+def test_the_row_has_a_dagger_and_a_remark(tmp_path: Path) -> None:
+    run = given(tmp_path, "short", {3: 1.0})
+    long = given(tmp_path, "long", {5: 1.0})
+    unfinished = unfinished_reasons([Group("short", [run]), Group("both", [long, run])])
+    assert list(unfinished) == ["short", "both"]
+    rows = {"short": run.scores, "long": long.scores}
+    table = ResultTable(rows, LAYOUT, unfinished={"short": unfinished["short"]})
+    assert [cells[0] for cells in table.cells("val")[1]] == [f"short{UNFINISHED}", "long"]
+    assert table.all_remarks == ["† training not finished: short: 0.6 of 1 published epochs"]
