@@ -15,14 +15,27 @@ PLAIN_LINE_SECONDS = 10.0
 class ProgressView:
     """Shows reports of a run as they come; used as a context manager."""
 
-    def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
-        """Show run ``name`` of ``max_steps`` steps."""
+    def __init__(
+        self,
+        name: str,
+        max_steps: int,
+        console: Console | None = None,
+        warned: set[str] | None = None,
+    ) -> None:
+        """Show a run.
+
+        Args:
+            name: its name.
+            max_steps: its steps.
+            console: where it is shown; None: stderr.
+            warned: warnings that are not printed again, shared by the views of several runs.
+        """
         self.name = name
         self.max_steps = max_steps
         self.console = console or Console(stderr=True)
         self.message = "starting"
         self._said: set[str] = set()
-        self._warned: set[str] = set()
+        self._warned = set() if warned is None else warned
         self.train: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
         self.evaluation_step = 0
