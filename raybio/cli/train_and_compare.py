@@ -1,15 +1,12 @@
 """Train the runs of a command, compare them, and print their tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from rich.console import Console
 
 from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
-from raybio.runtime.compare.variations import Variation, compare, variants_of
-from raybio.runtime.run.checks import check_spec
-from raybio.runtime.run.precision import with_precision
+from raybio.runtime.compare.variations import Variation, compare_all
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 
@@ -17,7 +14,7 @@ from raybio.runtime.run.spec import RunSpec
 def train_and_compare(
     spec_by_part: Mapping[str, RunSpec], compared: Sequence[str], seeds: int
 ) -> None:
-    """Train the parts of a job one after the other, and print the table of each.
+    """Train the runs of all parts of a job, and print the table of each part.
 
     Each part is compared with its variants. Several parts, such as tasks, end in one more table.
 
@@ -27,38 +24,19 @@ def train_and_compare(
         seeds: number of seeds that each run is trained with.
 
     Raises:
-        RaybioError: as ``train``. What is wrong with any part is raised before the first is
-            trained.
+        RaybioError: as ``compare_all``.
     """
-    has_several = len(spec_by_part) > 1
-    if has_several:
-        spec_by_part = _checked(spec_by_part, compared, seeds)
+    specs = spec_by_part.values()
+    comparisons = [(spec, _variations(spec, compared, seeds)) for spec in specs]
     compared_parts = {}
-    for name, spec in spec_by_part.items():
-        if has_several:
+    for name, (result, table) in zip(spec_by_part, compare_all(comparisons), strict=True):
+        if len(spec_by_part) > 1:
             print(f"\n{name}", flush=True)
-        result, table = compare(spec, _variations(spec, compared, seeds))
         _print_result(result, table)
         compared_parts[name] = (table, result.folder)
-    if has_several:
+    if len(spec_by_part) > 1:
         path = write_joint_table(compared_parts)
         print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
-
-
-def _checked(
-    spec_by_part: Mapping[str, RunSpec], compared: Sequence[str], seeds: int
-) -> dict[str, RunSpec]:
-    """Check the runs of all parts and their variants, and decide one precision for all."""
-    runs = []
-    for spec in spec_by_part.values():
-        runs += [variant.spec for variant in variants_of(spec, _variations(spec, compared, seeds))]
-    for run in runs:
-        check_spec(run)
-    precision_by_run = {run.name: run.precision for run in with_precision(runs)}
-    return {
-        name: replace(spec, precision=precision_by_run[spec.name])
-        for name, spec in spec_by_part.items()
-    }
 
 
 def _variations(spec: RunSpec, compared: Sequence[str], seeds: int) -> list[Variation]:

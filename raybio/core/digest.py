@@ -1,10 +1,13 @@
-"""A digest of all weights of a model."""
+"""Digests of a model: of all weights, and of what else it computes with."""
 
 import hashlib
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+PLAIN = (str, int, float, bool, tuple, type(None))
+"""Types of attributes that ``modules_digest`` reads."""
 
 
 def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -27,4 +30,20 @@ def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
         if flat.numel():
             # Viewed as bytes, because numpy has no bfloat16.
             digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def modules_digest(model: nn.Module) -> str:
+    """Return the sha256 of what a model computes with besides its weights.
+
+    That is, of every module: name, class, and all attributes that are plain values, such as a
+    pooling, a number of heads or an epsilon.
+    """
+    digest = hashlib.sha256()
+    for name, module in model.named_modules():
+        digest.update(f"{name} {type(module).__module__}.{type(module).__qualname__}".encode())
+        for attribute, value in sorted(vars(module).items()):
+            if isinstance(value, PLAIN) and attribute != "training":
+                digest.update(f" {attribute}={value!r}".encode())
+        digest.update(f" {module.extra_repr()}\n".encode())
     return digest.hexdigest()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from raybio.core.batch import PaddedTokens, TokenBatch
 from raybio.core.final_report import FinalReport
+from raybio.core.shared_scores import SharedScores
 
 
 class Encoded(NamedTuple):
@@ -121,8 +122,22 @@ Collate = Callable[[int, int, int], Mapping[str, np.ndarray]]
 Evaluate = Callable[[Encoder, Collective], Mapping[str, float]]
 """(model, collective) -> metrics, equal on every worker."""
 
-FinalEvaluate = Callable[[Encoder, Collective], FinalReport]
-"""(trained model, collective) -> the whole evaluation of a finished run, equal on every worker."""
+
+class FinalEvaluate(Protocol):
+    """The whole evaluation of a finished run."""
+
+    def __call__(
+        self, model: Encoder, collective: Collective, shared: SharedScores | None = None
+    ) -> FinalReport:
+        """Return the report of the trained model, equal on every worker.
+
+        Args:
+            model: the trained model.
+            collective: workers that share the work.
+            shared: scores of untrained models that other runs have computed, and that they read.
+        """
+        ...
+
 
 Export = Callable[[Path, Mapping[str, Any]], Path]
 """(folder, sections of the model card) -> the folder that holds the exported model."""

@@ -57,6 +57,7 @@ FORMATS = {
         "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
     ),
     "comparison": Format(1, _ANY),
+    "shared scores": Format(1, _SAME_COMMAND),
     "score table": Format(1, _ANY),
     "fold scores": Format(1, _ANY),
     "cross-validation": Format(1, _ANY),

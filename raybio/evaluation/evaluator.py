@@ -4,14 +4,30 @@ A method's ``Evaluator`` scores one model over all splits. The base class scores
 and the trained one in the same way, and reports chance, spread and unit scores with them.
 """
 
+import base64
+import contextlib
+import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raybio.core.digest import modules_digest, weights_digest
 from raybio.core.final_report import FinalReport, LabeledMap, SplitScores, Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
+from raybio.core.shared_scores import SharedScores
+
+_UNITS = "units"
+"""Name of the numbers of units among packed arrays; no measure is called so."""
+
+TRAINING_SETTINGS = frozenset({"objective", "optim", "schedule", "on_nonfinite"})
+"""Sections of a configuration that, in most methods, only training reads."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,7 +58,13 @@ class Evaluator(ABC):
 
     A method implements ``evaluate_during_training``, ``initial_encoder`` and ``score``, and
     ``rivals`` where simpler methods solve its task.
+
+    Attributes:
+        training_settings: sections of the configuration that neither the initial encoder nor the
+            scores of untrained models depend on: runs that differ only there share these scores.
     """
+
+    training_settings: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def evaluate_during_training(
@@ -79,17 +101,37 @@ class Evaluator(ABC):
         """Return what the method reports of the evaluation as a whole; plain JSON."""
         return {}
 
-    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the rivals, the initial encoder and the trained one, in the order of the report."""
-        yield from self.rivals(device_of(model), collective)
-        initial = self.initial_encoder().to(device_of(model))
-        yield "initial", self.score(initial, collective, "initial")
-        del initial  # its memory is free before the trained encoder is scored
-        yield "trained", self.score(model, collective, "trained")
+    def untrained(
+        self, model: Encoder, collective: Collective
+    ) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the rivals and the initial encoder, in the order of the report.
 
-    def final_report(self, model: Encoder, collective: Collective) -> FinalReport:
-        """Return the whole evaluation of the trained model."""
-        scores_by_stage = dict(self.stages(model, collective))
+        Scores depend neither on the weights of ``model`` nor on each other: a run may read them
+        from another one.
+
+        Args:
+            model: the trained encoder, for its device and its width.
+            collective: workers that share the work.
+        """
+        device = device_of(model)
+        yield from self.rivals(device, collective)
+        yield "initial", self.score(self.initial_encoder().to(device), collective, "initial")
+
+    def final_report(
+        self, model: Encoder, collective: Collective, shared: SharedScores | None = None
+    ) -> FinalReport:
+        """Return the whole evaluation of the trained model.
+
+        Args:
+            model: the trained encoder.
+            collective: workers that share the work.
+            shared: scores of untrained models that other runs have computed, and that they read.
+        """
+        if shared is None:
+            scores_by_stage = dict(self.untrained(model, collective))
+        else:
+            scores_by_stage = self._shared_scores(model, collective, shared)
+        scores_by_stage["trained"] = self.score(model, collective, "trained")
         trained = scores_by_stage["trained"]
         scores: dict[Stage, SplitScores] = {"chance": trained.chance}
         spread: dict[Stage, Mapping[str, float]] = {}
@@ -110,6 +152,75 @@ class Evaluator(ABC):
             embedding_map=trained.embedding_map,
             details={**details_by_name, **self.details()},
         )
+
+    def _shared_scores(
+        self, model: Encoder, collective: Collective, shared: SharedScores
+    ) -> dict[Stage, ModelScores]:
+        """Read the scores of the untrained models, or compute them for other runs to read."""
+        device = device_of(model)
+        initial = self.initial_encoder()
+        facts = {
+            "initial_weights_sha256": weights_digest(initial.state_dict().items()),
+            "initial_modules_sha256": modules_digest(initial),
+            "device": device.type,
+            "threads": torch.get_num_threads(),
+            "workers": collective.world,
+        }
+        del initial
+        identity = shared.identity(self.training_settings, facts)
+        # Workers of one run do not wait: their next collective operation would time out.
+        is_alone = collective.world == 1
+        with shared.lock(identity) if is_alone else contextlib.nullcontext():
+            content = shared.read(identity)
+            num_known = collective.all_sum(torch.tensor(int(content is not None)))
+            # All workers compute, or none does.
+            if int(num_known) < collective.world:
+                text = _to_text(dict(self.untrained(model, collective)))
+                content = json.loads(text)
+                if collective.rank == 0:
+                    shared.write(identity, text)
+        return {stage: _from_json(parts) for stage, parts in content.items()}
+
+
+def _to_text(scores_by_stage: Mapping[Stage, ModelScores]) -> str:
+    """Return as JSON what a report has of untrained models: no map."""
+    content = {}
+    for stage, of_model in scores_by_stage.items():
+        content[stage] = {
+            "scores": of_model.scores,
+            "chance": of_model.chance,
+            "spread": of_model.spread,
+            "details": of_model.details,
+            "unit_scores": {
+                split: _packed({_UNITS: scores.unit_U, **scores.value_by_measure})
+                for split, scores in of_model.unit_scores.items()
+            },
+        }
+    return json.dumps(content, default=float)
+
+
+def _from_json(parts: Mapping[str, Any]) -> ModelScores:
+    unit_scores = {}
+    for split, packed in parts["unit_scores"].items():
+        arrays = _unpacked(packed)
+        unit_scores[split] = UnitScores(arrays.pop(_UNITS), arrays)
+    return ModelScores(**{**parts, "unit_scores": unit_scores})
+
+
+def _packed(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return arrays as text; numbers that are not whole have float32, as a run keeps them."""
+    content = io.BytesIO()
+    kept: dict[str, Any] = {
+        name: values if np.issubdtype(values.dtype, np.integer) else values.astype(np.float32)
+        for name, values in arrays.items()
+    }
+    np.savez_compressed(content, **kept)
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def _unpacked(text: str) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(base64.b64decode(text))) as arrays:
+        return dict(arrays)
 
 
 def bootstrap_seed(run_seed: int) -> int:

@@ -2,8 +2,9 @@ import hashlib
 
 import pytest
 import torch
+from torch import nn
 
-from raybio.core.digest import weights_digest
+from raybio.core.digest import modules_digest, weights_digest
 
 
 def test_digest_is_the_sha256_of_the_documented_bytes():
@@ -41,3 +42,20 @@ def test_digest_takes_bfloat16_scalars_and_parameters():
 def test_two_tensors_of_one_name_are_an_error():
     with pytest.raises(ValueError, match="two tensors are called 'a'"):
         weights_digest([("a", torch.zeros(1)), ("a", torch.zeros(1))])
+
+
+def test_the_digest_of_modules_changes_with_what_weights_do_not_show() -> None:
+    def model(heads: int = 2, eps: float = 1e-5, dropout: float = 0.0) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, heads, 16, dropout, layer_norm_eps=eps)
+        return nn.Sequential(layer, nn.Linear(8, 2))
+
+    first = model()
+    assert modules_digest(model()) == modules_digest(first)
+    with torch.no_grad():
+        first[1].weight.add_(1)
+    assert modules_digest(first.eval()) == modules_digest(model())
+    others = [model(heads=4), model(eps=1e-6), model(dropout=0.5), nn.Sequential(first)]
+    pooled = model()
+    pooled.pooling = "cls"
+    digests = {modules_digest(other) for other in [first, *others, pooled]}
+    assert len(digests) == 6

@@ -15,7 +15,7 @@ from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.term_retrieval import (
@@ -51,6 +51,8 @@ class TermRetrievalEvaluator(Evaluator):
         store: articles and terms.
         tokenize: the encoder's tokenizer.
     """
+
+    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: ArticleStore

@@ -11,7 +11,7 @@ from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder, build_text_encoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
@@ -44,6 +44,8 @@ class ProbeEvaluator(Evaluator):
         store: sentences and benchmarks.
         collate: divides the held-out sentences.
     """
+
+    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: ClozeStore

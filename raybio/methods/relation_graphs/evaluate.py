@@ -12,7 +12,12 @@ import numpy as np
 
 from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
+from raybio.evaluation.evaluator import (
+    TRAINING_SETTINGS,
+    Evaluator,
+    ModelScores,
+    exact_scores,
+)
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config, KnnConfig
 from raybio.methods.relation_graphs.encoder import WordEncoder
@@ -95,6 +100,9 @@ class EntityRelationEvaluator(Evaluator):
         objective: the loss.
         fold: rows of the splits.
     """
+
+    # Graph accuracy is part of the scores, and its loss too.
+    training_settings = TRAINING_SETTINGS - {"objective"}
 
     config: Config
     collate: RelationGraphCollate

@@ -16,7 +16,13 @@ from raybio.core.final_report import LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, device_of
+from raybio.evaluation.evaluator import (
+    TRAINING_SETTINGS,
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    device_of,
+)
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
@@ -135,6 +141,7 @@ class LinkEvaluator(Evaluator):
         composition: whether the shares of tokens are a rival as well.
     """
 
+    training_settings = TRAINING_SETTINGS
     content: ClassVar[str] = "3-mers"
     content_ngram: ClassVar[int] = 3
     composition: ClassVar[bool] = True
@@ -161,23 +168,26 @@ class LinkEvaluator(Evaluator):
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the links of the nodes of the final evaluation; draw a map of the trained model."""
-        return self._score(model, collective, stage, self._bootstrap())
+        rng = self._bootstrap()
+        embedding_SD = self.embed(model, collective, self._queries.node_S)
+        spread = spread_metrics(embedding_SD)
+        scores = self._score_vectors(embedding_SD, collective, rng)
+        drawn = self._map(embedding_SD, rng) if stage == "trained" else None
+        return replace(scores, spread=spread, embedding_map=drawn)
 
-    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score random vectors, the rivals, the initial encoder and the trained one."""
-        device = device_of(model)
+    def untrained(
+        self, model: Encoder, collective: Collective
+    ) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score random vectors, the rivals and the initial encoder."""
         seed = derive_seed(self.config.seed, "random-vectors") % 2**63
         generator = torch.Generator().manual_seed(seed)
         num_nodes = len(self._queries.node_S)
-        rng = self._bootstrap()  # shared by the stages
         # One matrix at a time: on Tree of life each takes gigabytes.
-        noise_SD = torch.randn(num_nodes, model.width, generator=generator).to(device)
-        random = self._score_vectors(noise_SD, collective, rng)
+        noise_SD = torch.randn(num_nodes, model.width, generator=generator).to(device_of(model))
+        random = self._score_vectors(noise_SD, collective, self._bootstrap())
         del noise_SD
         yield "random", random
-        yield from self.rivals(device, collective)
-        yield "initial", self._score(self.fresh().to(device), collective, "initial", rng)
-        yield "trained", self._score(model, collective, "trained", rng)
+        yield from super().untrained(model, collective)
 
     def rivals(
         self, device: torch.device, collective: Collective
@@ -213,15 +223,6 @@ class LinkEvaluator(Evaluator):
     def details(self) -> Mapping[str, Any]:
         """Return the number of nodes."""
         return {"evaluated_nodes": len(self._queries.node_S)}
-
-    def _score(
-        self, model: Encoder, collective: Collective, stage: Stage, rng: np.random.Generator
-    ) -> ModelScores:
-        embedding_SD = self.embed(model, collective, self._queries.node_S)
-        spread = spread_metrics(embedding_SD)
-        scores = self._score_vectors(embedding_SD, collective, rng)
-        drawn = self._map(embedding_SD, rng) if stage == "trained" else None
-        return replace(scores, spread=spread, embedding_map=drawn)
 
     def _score_vectors(
         self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator

@@ -96,6 +96,7 @@ def connected(
     cpus_per_worker: float | None = None,
     *,
     use_gpu: bool | None = None,
+    threads: int | None = None,
     verbose: bool = False,
 ) -> Iterator[Resources]:
     """Connect to the cluster that ``RAY_ADDRESS`` names, or start one of this machine alone.
@@ -106,6 +107,7 @@ def connected(
         num_workers: training workers that will be started.
         cpus_per_worker: see ``check_resources``.
         use_gpu: see ``check_resources``.
+        threads: that each worker computes with; None: as many as its CPUs.
         verbose: show Ray's own logs and progress bars.
 
     Raises:
@@ -113,11 +115,12 @@ def connected(
             Ray cannot start.
     """
     planned = check_plan(num_workers, cpus_per_worker, use_gpu)
-    threads = None if planned is None else planned.threads_per_worker
+    if threads is None and planned is not None:
+        threads = planned.threads_per_worker
     with started(threads=threads, verbose=verbose):
         resources = check_resources(num_workers, cpus_per_worker, cluster_nodes(), use_gpu)
         # CPUs of a cluster say nothing of a node's: there the workers count their own.
-        yield replace(resources, threads_per_worker=threads) if planned is None else resources
+        yield replace(resources, threads_per_worker=threads)
 
 
 def cluster_nodes() -> list[Node]:

@@ -122,6 +122,7 @@ def fit_trials(
     least_cpus: float = 0.0,
     cpus_per_worker: float | None = None,
     gpus_per_worker: float | None = None,
+    what: str = "trial",
 ) -> TrialResources:
     """Choose the resources of trials that are not given, and count the trials that fit.
 
@@ -133,6 +134,7 @@ def fit_trials(
             None.
         cpus_per_worker: None: equal parts for the wanted workers, as far as GPUs allow.
         gpus_per_worker: None: 1 if any node has one.
+        what: word for a trial in messages.
 
     Raises:
         ClusterError: with the arithmetic, if not one trial fits.
@@ -151,7 +153,7 @@ def fit_trials(
     has = " + ".join(_amount(node.cpus, node.gpus) for node in nodes) or "nothing"
     if fitting < 1:
         raise ClusterError(
-            f"a trial takes {wanted}, and the cluster has {has}: no trial could ever start. Ask "
+            f"a {what} takes {wanted}, and the cluster has {has}: no {what} could ever start. Ask "
             "for less with --workers, --cpus-per-worker or --gpus-per-worker"
         )
     num_trials = min(fitting, at_most)
@@ -159,7 +161,7 @@ def fit_trials(
         cpus,
         gpus,
         num_trials,
-        f"{num_trials} trials at a time: each takes {wanted}, of {has} {fitting} have room",
+        f"{num_trials} {what}s at a time: each takes {wanted}, of {has} {fitting} have room",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into a file that the workers see, for a ``with`` block.
+    """Turns SIGINT and SIGTERM into files that the workers see, for a ``with`` block.
 
     While Ray is starting, a second one raises KeyboardInterrupt.
 
@@ -18,9 +18,9 @@ class StopSignals:
         is_starting: Ray is being started, and nobody looks at the file yet.
     """
 
-    def __init__(self, stop_file: Path) -> None:
-        """Name the file; nothing is caught before the block."""
-        self.stop_file = stop_file
+    def __init__(self, *stop_files: Path) -> None:
+        """Name the file of each run; nothing is caught before the block."""
+        self.stop_files = stop_files
         self.caught = list[int]()
         self.is_starting = True
         self._before: dict[int, Any] = {}
@@ -38,7 +38,8 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.caught.append(number)
-        self.stop_file.touch()
+        for file in self.stop_files:
+            file.touch()
         if self.is_starting:
             if len(self.caught) > 1:
                 raise KeyboardInterrupt
@@ -49,4 +50,5 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self.stop_file.unlink(missing_ok=True)
+        for file in self.stop_files:
+            file.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Variants of a run: the same configuration with other values of some settings.
 
-They are trained one after the other and end in one table, such as Table 6 of McDermott et al.
+They are trained at the same time and end in one table, such as Table 6 of McDermott et al.
 (2023): random vectors, the initial encoder, λ = 0 and the λ of the run. Of several settings every
 combination is a run. Runs that differ only in seed or sentence set are repetitions, shown by mean
 and deviation.
@@ -31,9 +31,9 @@ from raybio.runtime.compare.table import (
 )
 from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.runtime.run.checks import check_spec
-from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.parallel import train_runs
 from raybio.runtime.run.precision import with_precision
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
@@ -141,34 +141,52 @@ def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
 
 
 def compare(spec: RunSpec, variations: Sequence[Variation] = ()) -> tuple[Result, ResultTable]:
-    """Train a run and its variants, each resumable by itself, and write one table of all.
+    """Return the run's result and the table of ``compare_all`` for a single run."""
+    (compared,) = compare_all([(spec, variations)])
+    return compared
 
-    Finished runs are not trained again. The run's folder and its MLflow artifacts get the table
-    (``table.md``, ``table.json``, ``plots/table-*.png``), evaluations over steps (``over_steps/``)
-    and scores against numeric settings (``scores-by-*.csv``, ``plots/scores-by-*.png``).
+
+def compare_all(
+    comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]],
+) -> list[tuple[Result, ResultTable]]:
+    """Train runs and their variants, each resumable by itself, and write a table of each run.
+
+    Finished runs are not trained again; the others are trained at the same time, as far as the
+    cluster has room. The run's folder and its MLflow artifacts get the table (``table.md``,
+    ``table.json``, ``plots/table-*.png``), evaluations over steps (``over_steps/``) and scores
+    against numeric settings (``scores-by-*.csv``, ``plots/scores-by-*.png``).
 
     Raises:
-        RaybioError: as ``train``.
+        RaybioError: as ``train_runs``. What is wrong with any run is raised before the first is
+            trained.
     """
-    variants = variants_of(spec, variations)
-    for variant in variants:
+    groups = [variants_of(spec, variations) for spec, variations in comparisons]
+    specs = [variant.spec for variants in groups for variant in variants]
+    for spec in specs:
         # Before Ray starts, so that no run is refused when others have been trained.
-        check_spec(variant.spec)
-    specs = with_precision([variant.spec for variant in variants])
+        check_spec(spec)
+    specs = with_precision(specs)
     if len(specs) > 2:
         print(f"{len(specs)} runs: {', '.join(each.name for each in specs)}")
-    result = train(specs[0])
-    results = [result]
-    others = [replace(other, parent_run_id=result.mlflow_run_id) for other in specs[1:]]
-    results += [train(other) for other in others]
-    layout = METHODS[spec.method].table
+    decided = iter(specs)
+    results_by_group = train_runs([[next(decided) for _ in variants] for variants in groups])
+    compared = []
+    for variants, results in zip(groups, results_by_group, strict=True):
+        compared.append((results[0], _written_table(variants, results)))
+    return compared
+
+
+def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:
+    """Write table, curves and plots of a comparison, and return the table."""
+    result = results[0]
+    layout = METHODS[variants[0].spec.method].table
     table = result_table(variants, results)
     paths = write_table(table, result.folder)
-    if variations:
+    if variants[0].value_by_path:
         paths += over_steps(variants, results)
         paths += write_setting_plots(scores_by_settings(variants, results), layout, result.folder)
     add_artifacts(result.folder, paths)
-    return result, table
+    return table
 
 
 def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:

@@ -84,13 +84,18 @@ def check_lengths(lengths: Sequence[InputLengths], explicit: frozenset[str]) -> 
 
 def report_cuts(lengths: Sequence[InputLengths], folder: RunFolder, tracker: Tracker) -> None:
     """Print how many inputs are cut, and record it in the run's folder and in MLflow."""
+    for remark in record_cuts(lengths, folder, tracker):
+        print(remark, flush=True)
+
+
+def record_cuts(lengths: Sequence[InputLengths], folder: RunFolder, tracker: Tracker) -> list[str]:
+    """Record in the run's folder and in MLflow how many inputs are cut; return a remark on each."""
     counted = [asdict(inputs) | {"remark": inputs.remark} for inputs in lengths]
     write_record(folder.inputs, "inputs", {"inputs": counted})
     remarks = [inputs.remark for inputs in lengths if inputs.remark]
-    for remark in remarks:
-        print(remark, flush=True)
     cut_shares = {}
     for inputs in lengths:
         share = inputs.num_cut / max(inputs.num_counted, 1)
         cut_shares[f"inputs/{inputs.name}/cut_share"] = share
     tracker.note({"inputs": "; ".join(remarks)} if remarks else {}, cut_shares)
+    return remarks

@@ -33,6 +33,11 @@ class Follower:
         self._is_duration_shown = False
         self._epochs = ""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker has reached the step that it starts from."""
+        return self._reports is not None
+
     def update(self, view: ProgressView) -> None:
         """Show in ``view`` what the workers have written since the last call."""
         for notice in self._notices.read():

@@ -22,14 +22,16 @@ class ProgressView:
         max_steps: int,
         console: Console | None = None,
         *,
+        warned: set[str] | None = None,
         measures: Collection[str] | None = None,
     ) -> None:
-        """Show run ``name`` of ``max_steps`` steps.
+        """Show a run.
 
         Args:
-            name: name of the run.
-            max_steps: steps of the run.
-            console: where it is shown; None: standard error.
+            name: its name.
+            max_steps: its steps.
+            console: where it is shown; None: stderr.
+            warned: warnings that are not printed again, shared by the views of several runs.
             measures: measures of the method's table. Evaluations show them and the spread of
                 embeddings, and count the other metrics. None: all metrics.
         """
@@ -39,7 +41,7 @@ class ProgressView:
         self.console = console or Console(stderr=True)
         self.message = "starting"
         self._said: set[str] = set()
-        self._warned: set[str] = set()
+        self._warned = set() if warned is None else warned
         self.train: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
         self.evaluation_step = 0

@@ -17,6 +17,7 @@ from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.untrained import shared_scores
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches
@@ -158,7 +159,8 @@ def _finish(
     is_complete = last.reason in COMPLETE and is_evaluated
     report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
-        report = system.final_evaluate(system.model, collective)
+        shared = shared_scores(system, config, folder, last.precision)
+        report = system.final_evaluate(system.model, collective, shared)
     if not is_writer:
         return
     if is_complete:

@@ -32,8 +32,6 @@ from raybio.training.settings import TrainingConfig
 OBJECTIVE = "objective"
 """The value that Tune compares: the best of the metric over the trial's evaluated steps."""
 
-NOTICE_POLL_SECONDS = 2.0
-
 StepValues = Iterator[tuple[int, float]]
 """(step, value of the metric) of evaluations, in order."""
 
@@ -215,6 +213,7 @@ def _trained_here(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) ->
     import torch
 
     from raybio.runtime.run.run_loop import train_single_process
+    from raybio.runtime.run.task_worker import NodeNotice
 
     if spec.run.setup is not None:
         spec.run.setup(0, folder.path)
@@ -239,34 +238,6 @@ def _trained_here(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) ->
         }
         spec.goal.check(line)
         yield from spec.goal.values([line])
-
-
-class NodeNotice:
-    """Whether a checkpoint is due because this node is about to be taken away.
-
-    It is at the notice, and again every few seconds until the node is gone.
-    """
-
-    def __init__(self) -> None:
-        """Find out which node this is."""
-        import ray
-
-        self._node = ray.get_runtime_context().get_node_id()
-        self._next_poll = 0.0
-
-    def __call__(self) -> bool:
-        """Return whether a checkpoint is due, polling every ``NOTICE_POLL_SECONDS`` at most."""
-        import ray
-
-        from raybio.runtime.run.worker import NOTICE_SECONDS
-
-        now = time.monotonic()
-        if now < self._next_poll:
-            return False
-        # Ray Train does the same for its own workers, which a trial's process is not.
-        is_draining = self._node in ray._private.state.state.get_draining_nodes()
-        self._next_poll = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
-        return is_draining
 
 
 def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:

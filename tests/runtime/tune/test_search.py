@@ -177,7 +177,7 @@ def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it
 ) -> None:
     import ray
 
-    from raybio.runtime.tune import run_trial as module
+    from raybio.runtime.run import task_worker as module
 
     now, draining = [0.0], {"other": 0}
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -18,7 +18,7 @@ from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import build_text_encoder, text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokenization import TokenizerSource, read_texts
-from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, device_of, exact_scores
+from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.articles.config import ArticleEvaluationConfig
 from raybio.methods.sppt.articles.link_samples import (
@@ -65,27 +65,30 @@ class ArticleLinkEvaluator(LinkEvaluator):
     linked: LinkedTextStore
     evaluation: ArticleEvaluationConfig
 
-    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score all stages. Test graphs are the units of an additional split, ``samples``.
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the whole graph. Test graphs are the units of an additional split, ``samples``."""
+        scores = super().score(model, collective, stage)
+        if not self.evaluation.test_graphs:
+            return scores
+        embedding_ND = self.embed(model, collective, np.arange(self.linked.num_rows))
+        return self._with_samples(scores, embedding_ND, collective)
+
+    def untrained(
+        self, model: Encoder, collective: Collective
+    ) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the stages without training.
 
         Samples are ranked by embeddings only, so rivals have no scores of them.
         """
-        for stage, scores in super().stages(model, collective):
-            if self.evaluation.test_graphs and stage in ("random", "initial", "trained"):
-                scores = self._with_samples(scores, stage, model, collective)
+        for stage, scores in super().untrained(model, collective):
+            if stage == "random" and self.evaluation.test_graphs:
+                vector_ND = random_vectors(self.linked.num_rows, SAMPLES_SEED)
+                scores = self._with_samples(scores, vector_ND, collective)
             yield stage, scores
 
     def _with_samples(
-        self, scores: ModelScores, stage: Stage, model: Encoder, collective: Collective
+        self, scores: ModelScores, embedding_ND: Tensor, collective: Collective
     ) -> ModelScores:
-        row_N = np.arange(self.linked.num_rows)
-        if stage == "random":
-            embedding_ND = random_vectors(len(row_N), SAMPLES_SEED)
-        elif stage == "initial":
-            initial = self.initial_encoder().to(device_of(model))
-            embedding_ND = self.embed(initial, collective, row_N)
-        else:
-            embedding_ND = self.embed(model, collective, row_N)
         value_by_measure = self._score_samples(embedding_ND, collective)
         intervals = with_intervals(value_by_measure, bootstrap_seed(self.config.seed))
         chance = exact_scores(sampled_link_chance(self._samples))

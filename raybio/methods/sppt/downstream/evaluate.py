@@ -16,7 +16,13 @@ from torch import Tensor
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
+from raybio.evaluation.evaluator import (
+    TRAINING_SETTINGS,
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    exact_scores,
+)
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.collate import ReadRows, unmasked
 from raybio.methods.sppt.downstream.collate import read_labeled
@@ -62,6 +68,8 @@ class TaskEvaluator(Evaluator):
         read: reader of rows as tokens.
         loss: the training loss, for its labels and scale.
     """
+
+    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: TaskStore

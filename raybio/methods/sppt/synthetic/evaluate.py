@@ -13,7 +13,13 @@ from raybio.core.final_report import LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder
-from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
+from raybio.evaluation.evaluator import (
+    TRAINING_SETTINGS,
+    Evaluator,
+    ModelScores,
+    bootstrap_seed,
+    exact_scores,
+)
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.articles.encoder import text_rows
 from raybio.methods.sppt.collate import unmasked
@@ -39,6 +45,8 @@ class NodeLabelEvaluator(Evaluator):
         nodes: the graph.
         new_encoder: returns the encoder at the start of training.
     """
+
+    training_settings = TRAINING_SETTINGS
 
     config: Config
     nodes: SyntheticGraph

@@ -28,7 +28,7 @@ def accuracy_of_letters(evaluator: NodeLabelEvaluator, words: tuple[str, str]) -
     nodes = replace(evaluator.nodes, text_N=texts, label_N=label_N)
     model = evaluator.initial_encoder()
     changed = replace(evaluator, nodes=nodes)
-    name, scores = next(iter(changed.stages(model, SingleProcess())))
+    name, scores = next(iter(changed.untrained(model, SingleProcess())))
     assert name == CHARACTERS
     return scores.scores["nodes"]["accuracy"]["value"]
 

@@ -1,0 +1,135 @@
+"""A run that this driver holds: opened, begun, and concluded by what its workers left."""
+
+import contextlib
+from dataclasses import replace
+from typing import Self
+
+from raybio.core.final_report import FinalReport
+from raybio.core.records import read_record, write_record
+from raybio.evaluation.run_plots import plot_final, plot_run
+from raybio.runtime.run.checks import check_spec, input_lengths, record_cuts
+from raybio.runtime.run.folder import COMPLETE
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.result import Result, finished_result, result_of, summarize
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.tracking.tracker import Tracker, tracking_uri
+from raybio.training.checkpoint import step_of_checkpoint
+from raybio.training.loop import changeable_settings
+
+MLFLOW_STATUS = {
+    "finished": "FINISHED",
+    "early_stopping": "FINISHED",
+    "stopped": "KILLED",
+    "failed": "FAILED",
+}
+
+
+class OpenRun:
+    """A run whose folder this driver holds.
+
+    Attributes:
+        spec: the run, in steps.
+        folder: its folder.
+        tracker: of its MLflow run.
+        finished: the result of a run that is finished already.
+    """
+
+    def __init__(self, spec: RunSpec, tracker: Tracker, finished: Result | None) -> None:
+        """Take over an opened folder; ``open`` is the way to make one."""
+        self.spec = spec
+        self.folder = spec.folder
+        self.tracker = tracker
+        self.finished = finished
+
+    @classmethod
+    def open(cls, spec: RunSpec, held: contextlib.ExitStack) -> Self:
+        """Make the folder or find the run in it, and hold its lock until ``held`` is closed.
+
+        Raises:
+            RaybioError: as ``driver.train``.
+        """
+        folder = spec.folder
+        uri = tracking_uri(spec.tracking, spec.runs)
+        spec = spec.in_steps()
+        digest = check_spec(spec)
+        folder.make()
+        held.enter_context(folder.lock("driver", timeout_seconds=5))
+        free = changeable_settings(spec.config)
+        is_old = folder.open(spec.method, spec.config, spec.store.absolute(), digest, free)
+        finished = finished_result(folder, spec.config) if is_old else None
+        config = spec.config.to_mapping()
+        tracker = Tracker(folder, uri, spec.method, config, digest, spec.parent_run_id)
+        return cls(spec, tracker, finished)
+
+    def begin(self, compute: Compute) -> tuple[str, list[str]]:
+        """Record a new start and remove what the last one left.
+
+        Nothing may be refused afterwards: the next start would take it for the run's own.
+
+        Args:
+            compute: what the next start repeats.
+
+        Returns:
+            The name of the start, and a remark on each kind of input that is cut.
+        """
+        spec = self.spec
+        assert spec.precision is not None
+        launch = {"tracking": spec.tracking, "is_length_accepted": spec.is_length_accepted}
+        write_record(self.folder.launch, "launch", compute.to_record() | launch)
+        self.folder.record_precision(spec.precision)
+        start = self.folder.begin_start()
+        # This start may be killed before it can replace what the last one left.
+        for path in (
+            self.folder.stop,
+            self.folder.failure,
+            self.folder.outcome,
+            self.folder.unit_scores,
+            self.folder.result,
+        ):
+            path.unlink(missing_ok=True)
+        remarks = record_cuts(input_lengths(spec), self.folder, self.tracker)
+        return start, remarks
+
+    def on_workers(self) -> RunSpec:
+        """Return the run with absolute paths, as it is sent to workers."""
+        return replace(self.spec, store=self.spec.store.absolute(), runs=self.folder.path.parent)
+
+    def conclude(self, status: str) -> None:
+        """Write the result and the plots, and let the MLflow run end; do not wait for it."""
+        self._write_result(status)
+        if status in COMPLETE:
+            with contextlib.suppress(OSError, ValueError):
+                plot_run(read_reports(self.folder.metrics), self.folder.plots)
+                outcome = read_record(self.folder.outcome, "outcome") or {}
+                plot_final(FinalReport.from_json(outcome.get("final", {})), self.folder.plots)
+        self.tracker.end(MLFLOW_STATUS[status])
+
+    def settle(self, status: str, seconds: float) -> bool:
+        """Wait until MLflow has the whole run, and write the result again; return whether it has.
+
+        Args:
+            status: as for ``conclude``, which comes first.
+            seconds: patience, see ``Tracker.wait``.
+        """
+        is_complete = self.tracker.wait(seconds)
+        # A tracking server that was away may have given the id only now.
+        self._write_result(status)
+        return is_complete
+
+    def result(self) -> Result:
+        """Return the result of a concluded run."""
+        written = read_record(self.folder.result, "result")
+        assert written is not None
+        return result_of(written, self.folder, was_finished=False)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the last step is saved: the same command repeats the final evaluation alone."""
+        newest = self.folder.newest_checkpoint
+        if newest is None:
+            return False
+        return step_of_checkpoint(newest) >= self.spec.config.schedule.max_steps
+
+    def _write_result(self, status: str) -> None:
+        content = summarize(self.folder, self.spec.config, status, self.tracker.run_id)
+        write_record(self.folder.result, "result", content)

@@ -1,0 +1,350 @@
+"""Several training runs of one command, as many at a time as fit the cluster.
+
+Each run is a Ray task that trains in one process, in the run's own folder. Its weights are those
+that Ray Train gives with one worker and as many threads. Runs of several workers go through Ray
+Train, one after the other.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from raybio.core.errors import LongRunError, RaybioError
+from raybio.methods import METHODS
+from raybio.runtime.cluster.connection import (
+    cluster_nodes,
+    cluster_to_join,
+    local_node,
+    started,
+)
+from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
+from raybio.runtime.cluster.stop_signals import StopSignals
+from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.follower import Follower
+from raybio.runtime.run.open_run import OpenRun
+from raybio.runtime.run.progress import ProgressView
+from raybio.runtime.run.result import Result, status_of_run
+from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
+from raybio.runtime.run.tasks import MAX_RETRIES
+from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
+from raybio.store.store import open_store
+
+POLL_SECONDS = 0.2
+
+
+def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
+    """Start, resume or read runs, and return the results of each group.
+
+    A run that fails leaves the others alone.
+
+    Args:
+        groups: runs that are compared, with a decided precision. In MLflow, the other runs of a
+            group belong to its first.
+
+    Raises:
+        InterruptedRunError: if SIGINT or SIGTERM ended the runs.
+        RaybioError: as ``train``. The error of a run is raised when all other runs have ended.
+    """
+    specs = [spec for group in groups for spec in group]
+    if len(specs) > 1 and all(spec.compute.num_workers == 1 for spec in specs):
+        return _train_together(groups)
+    results = []
+    for first, *others in groups:
+        of_group = [train(first)]
+        parent_run_id = of_group[0].mlflow_run_id
+        of_group += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
+        results.append(of_group)
+    return results
+
+
+def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
+    with contextlib.ExitStack() as held:
+        runs_by_group = [_open(group, held) for group in groups]
+        runs = [run for of_group in runs_by_group for run in of_group]
+        unfinished = [run for run in runs if run.finished is None]
+        if unfinished:
+            _train(unfinished, len(runs))
+    return [[run.finished or run.result() for run in of_group] for of_group in runs_by_group]
+
+
+def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]:
+    """Open the runs of a group, and hold those that are not finished."""
+    runs: list[OpenRun] = []
+    for spec in group:
+        first = runs[0] if runs else None
+        if first is not None and first.finished is not None:
+            spec = replace(spec, parent_run_id=first.finished.mlflow_run_id)
+        with contextlib.ExitStack() as held_here:
+            run = OpenRun.open(spec, held_here)
+            if run.finished is not None:
+                run.tracker.catch_up()
+            else:
+                held.enter_context(held_here.pop_all())
+        if first is not None and first.finished is None:
+            # Not when the tracker was made: by a key of its own, the run is found again by a
+            # command that trains it alone.
+            run.tracker.parent = first.tracker
+        runs.append(run)
+    return runs
+
+
+def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
+    """Train runs that this driver holds.
+
+    Args:
+        runs: unfinished runs.
+        num_runs: number of all runs of the command, which share the cluster. Finished ones count:
+            a run has the same share at each start.
+    """
+    # Before anything is recorded: neither a plan that does not fit nor a damaged store is a failed
+    # run.
+    for store in {run.spec.store for run in runs}:
+        open_store(store, verify=True)
+    threads = None
+    if not cluster_to_join():
+        shares = [_share(run.spec.compute, [local_node()], num_runs) for run in runs]
+        different = {
+            _threads(run.spec.compute, share) for run, share in zip(runs, shares, strict=True)
+        }
+        threads = different.pop() if len(different) == 1 else None
+    with StopSignals(*[run.folder.stop for run in runs]) as signals:
+        tasks: list[_RunTask] = []
+        broken: Exception | None = None
+        try:
+            with started(threads=threads, verbose=runs[0].spec.verbose):
+                signals.install()
+                signals.is_starting = False
+                nodes = cluster_nodes()
+                if not signals.caught:
+                    tasks += _begun(runs, nodes, num_runs)
+                    _follow(tasks, signals)
+        except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
+            # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
+            if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
+                raise
+            if not signals.caught:
+                signals.caught.append(signal.SIGTERM)
+        except Exception as error:
+            broken = error
+            raise
+        finally:
+            for task in tasks:
+                task.end(signals.caught, broken)
+            _settle(tasks, is_killed=bool(signals.caught))
+    if signals.caught:
+        raise _interrupted(tasks, len(runs), signals.caught[0])
+    for task in tasks:
+        if task.error is not None:
+            raise task.error
+
+
+class _RunTask:
+    """A run that is begun, as a Ray task.
+
+    Attributes:
+        run: the run.
+        resources: what the task reserves, and its threads.
+        start: name of the start.
+        view: where progress is printed.
+        status: of the result; None before the run has ended.
+        error: why it has failed or was refused.
+    """
+
+    def __init__(
+        self, run: OpenRun, resources: Resources, start: str, console: Console, warned: set[str]
+    ) -> None:
+        max_steps = run.spec.config.schedule.max_steps
+        self.run = run
+        self.resources = resources
+        self.start = start
+        measures = METHODS[run.spec.method].table.measures
+        self.view = ProgressView(
+            run.spec.name, max_steps, console, warned=warned, measures=measures
+        )
+        self.status: str | None = None
+        self.error: RaybioError | None = None
+        self._follower = Follower(run.spec, resources)
+
+    def submit(self) -> Any:
+        """Give the task to Ray, which starts it when there is room; return its reference."""
+        import ray
+
+        from raybio.runtime.run.task_worker import train_in_task
+
+        remote = ray.remote(train_in_task).options(
+            num_cpus=self.resources.cpus_per_worker,
+            num_gpus=self.resources.gpus_per_worker,
+            max_retries=MAX_RETRIES,
+            # As Ray Train starts workers again, whatever ended them.
+            retry_exceptions=True,
+        )
+        spec = WorkerSpec(
+            run=self.run.on_workers(), threads=self.resources.threads_per_worker, start=self.start
+        )
+        return remote.remote(spec, use_gpu=self.resources.gpus_per_worker > 0)
+
+    @property
+    def has_begun_training(self) -> bool:
+        """Whether the task has started and reached its first step."""
+        return self._follower.has_begun
+
+    def follow(self) -> None:
+        """Print what is new."""
+        if self.status is None:
+            self._follower.update(self.view)
+
+    def end(self, caught: list[int], error: BaseException | None) -> None:
+        """Conclude the run, unless it is concluded already.
+
+        Args:
+            caught: signals that came.
+            error: the error that ended the task, if any.
+        """
+        if self.status is not None:
+            return
+        self.follow()
+        self.status = status_of_run(self.run.folder, caught, error)
+        if self.status == "failed" and self._follower.refusal is not None:
+            self.status = "stopped"
+            self.error = LongRunError(self._follower.refusal)
+        elif self.status == "failed":
+            from raybio.runtime.run.worker_group import explained
+
+            self.error = explained(self.run.folder, error)
+            self.view.note(f"failed: {self.error}")
+        self.run.conclude(self.status)
+
+
+def _begun(runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> list[_RunTask]:
+    """Record the start of all runs, with the threads that each computes with."""
+    console = Console(stderr=True, force_terminal=False)
+    warned: set[str] = set()
+    shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
+    print(shares[0].arithmetic, flush=True)
+    tasks = []
+    all_remarks = []
+    for run, share in zip(runs, shares, strict=True):
+        compute = run.spec.compute
+        threads = _threads(compute, share)
+        start, remarks = run.begin(replace(compute, threads_per_worker=threads))
+        all_remarks += remarks
+        resources = Resources(1, share.cpus_per_worker, share.gpus_per_worker, threads)
+        tasks.append(_RunTask(run, resources, start, console, warned))
+        run.tracker.start()
+    for remark in dict.fromkeys(all_remarks):
+        print(remark, flush=True)
+    return tasks
+
+
+def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
+    """Return what a run reserves: what is given or recorded, else an equal share.
+
+    Raises:
+        ClusterError: if it does not fit.
+    """
+    cpus = compute.cpus_per_worker
+    if cpus is None and compute.threads_per_worker is not None:
+        # On a smaller machine than the recorded one, threads share CPUs.
+        largest = max((node.cpus for node in nodes), default=1.0)
+        cpus = min(float(compute.threads_per_worker), largest)
+    gpus = {None: None, False: 0.0, True: 1.0}[compute.use_gpu]
+    return fit_trials(
+        nodes,
+        workers=1,
+        at_most=num_runs,
+        least_cpus=1.0,
+        cpus_per_worker=cpus,
+        gpus_per_worker=gpus,
+        what="run",
+    )
+
+
+def _threads(compute: Compute, share: TrialResources) -> int:
+    """Return the threads that a run computes with."""
+    return compute.threads_per_worker or max(1, int(share.cpus_per_worker))
+
+
+def _follow(tasks: Sequence[_RunTask], signals: StopSignals) -> None:
+    """Run the tasks, and conclude each when it has ended; a signal stops all of them."""
+    import ray
+
+    pending = {task.submit(): task for task in tasks}
+    is_stopping = False
+    try:
+        while pending:
+            ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+            for task in tasks:
+                task.follow()
+            for reference in ended:
+                task = pending.pop(reference)
+                task.end(signals.caught, _error_of(reference))
+                task.view.note(f"{task.status}; {len(tasks) - len(pending)} of {len(tasks)} runs")
+            if not signals.caught:
+                continue
+            if not is_stopping:
+                is_stopping = True
+                _stop(pending)
+            if len(signals.caught) > 1 or all(task.run.is_trained for task in pending.values()):
+                break
+    finally:
+        # A cluster that others use too would continue with them.
+        for reference in pending:
+            ray.cancel(reference, force=True)
+
+
+def _stop(pending: dict[Any, _RunTask]) -> None:
+    """Let the runs end at their next step, and those that wait for CPUs never start."""
+    import ray
+
+    for reference, task in pending.items():
+        task.run.folder.stop.touch()
+        task.run.tracker.kill()
+        if not task.has_begun_training:
+            ray.cancel(reference)
+    if pending:
+        print(
+            f"stopping {len(pending)} runs at their next step; checkpoints are written first "
+            "(once more: at once)",
+            flush=True,
+        )
+
+
+def _error_of(reference: Any) -> BaseException | None:
+    """Return the error that ended a task; None if it returned."""
+    import ray
+
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return error.cause or error
+    except ray.exceptions.RayError as error:
+        return error
+    return None
+
+
+def _settle(tasks: Sequence[_RunTask], *, is_killed: bool) -> None:
+    """Wait until MLflow has all runs.
+
+    All together have 20 seconds after a signal; otherwise each has two minutes after the last one
+    that was complete.
+    """
+    seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
+    until = time.monotonic() + seconds
+    for task in tasks:
+        assert task.status is not None
+        left = max(until - time.monotonic(), 0.0)
+        if task.run.settle(task.status, left) and not is_killed:
+            until = time.monotonic() + seconds
+
+
+def _interrupted(tasks: Sequence[_RunTask], num_runs: int, number: int) -> InterruptedRunError:
+    name = signal.Signals(number).name
+    num_left = num_runs - sum(task.status in ("finished", "early_stopping") for task in tasks)
+    return InterruptedRunError(
+        number, f"{name}: {num_left} runs are not finished; the same command resumes them"
+    )

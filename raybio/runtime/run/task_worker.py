@@ -1,0 +1,88 @@
+"""A training run as a Ray task: one process that makes its own batches."""
+
+import socket
+import time
+
+import torch
+
+from raybio.core.errors import ClusterError, RaybioError
+from raybio.core.records import read_record, write_record
+from raybio.methods import METHODS
+from raybio.runtime.run.notices import warnings_to
+from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.spec import WorkerSpec
+
+NOTICE_POLL_SECONDS = 2.0
+
+
+def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
+    """Train and write ``outcome.json``, or ``failure.json`` for an error that no retry cures.
+
+    Raises:
+        ClusterError: if something is unavailable that may come back.
+    """
+    run = spec.run
+    folder = run.folder
+    if not folder.identity.exists():
+        raise ClusterError(
+            f"{socket.gethostname()} does not see {folder.path}, which the driver made: workers "
+            "and driver must share the runs folder. Choose one that all of them see with --runs or "
+            "RAYBIO_RUNS"
+        )
+    # A task that waited for CPUs when a signal came does not start.
+    if folder.stop.exists() or not folder.is_newest_start(spec.start):
+        return
+    if read_record(folder.failure, "failure") is not None:
+        return
+    assert run.precision is not None
+    assert spec.threads is not None
+    torch.set_num_threads(spec.threads)
+    try:
+        with warnings_to(folder.notices):
+            if run.setup is not None:
+                run.setup(0, folder.path)
+            reports = train_single_process(
+                METHODS[run.method].build(run.config, run.store),
+                run.config,
+                folder,
+                device="cuda" if use_gpu else "cpu",
+                precision=run.precision,
+                stop=folder.stop,
+                goal=None,
+                should_checkpoint=NodeNotice(),
+            )
+            for _ in reports:
+                pass
+    except ClusterError:
+        raise  # Ray starts the task again
+    except RaybioError as error:
+        failure = {"kind": type(error).__name__, "message": str(error)}
+        write_record(folder.failure, "failure", failure)
+
+
+class NodeNotice:
+    """Whether a checkpoint is due because this node is about to be taken away.
+
+    It is at the notice, and again every few seconds until the node is gone.
+    """
+
+    def __init__(self) -> None:
+        """Find out which node this is."""
+        import ray
+
+        self._node = ray.get_runtime_context().get_node_id()
+        self._next_poll = 0.0
+
+    def __call__(self) -> bool:
+        """Return whether a checkpoint is due, polling every ``NOTICE_POLL_SECONDS`` at most."""
+        import ray
+
+        from raybio.runtime.run.worker import NOTICE_SECONDS
+
+        now = time.monotonic()
+        if now < self._next_poll:
+            return False
+        # Ray Train does the same for its own workers, which a trial's process is not.
+        is_draining = self._node in ray._private.state.state.get_draining_nodes()
+        self._next_poll = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
+        return is_draining

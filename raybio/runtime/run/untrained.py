@@ -1,0 +1,63 @@
+"""Scores of untrained models that the runs of a folder share: random vectors, rivals, initial."""
+
+import functools
+import hashlib
+from importlib import metadata, util
+from pathlib import Path
+
+import torch
+
+from raybio.core.interfaces import System
+from raybio.core.shared_scores import SharedScores
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import RunFolder
+from raybio.training.settings import TrainingConfig
+
+FOLDER = ".untrained"
+"""Folder next to the runs; no run can have this name."""
+
+_PACKAGES = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers")
+"""Packages that compute scores."""
+
+
+def shared_scores(
+    system: System, config: TrainingConfig, folder: RunFolder, precision: str
+) -> SharedScores:
+    """Return the scores that the runs next to ``folder`` share.
+
+    Other code, packages, hardware, data or settings of evaluation give other files.
+
+    Args:
+        system: the method over its store.
+        config: the run's configuration.
+        folder: the run's folder.
+        precision: the run's arithmetic.
+    """
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    facts = {
+        "method": system.name,
+        "data": system.data_digest,
+        "precision": precision,
+        "code_sha256": _code_digest(METHODS[system.name].system),
+        "versions": {package: metadata.version(package) for package in _PACKAGES},
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "gpu": gpu,
+    }
+    # The precision that was decided counts, not the setting.
+    settings = config.to_mapping()
+    settings.pop("precision")
+    return SharedScores(folder.path.parent / FOLDER, settings, facts)
+
+
+@functools.cache
+def _code_digest(system: str) -> str:
+    """Return the sha256 of raybio's sources, and of those next to the module of a method."""
+    digest = hashlib.sha256()
+    for module in ("raybio", system):
+        spec = util.find_spec(module)
+        assert spec is not None and spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.rglob("*.py")):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(folder)} {content}\n".encode())
+    return digest.hexdigest()

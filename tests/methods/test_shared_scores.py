@@ -1,0 +1,263 @@
+"""Scores of untrained models that runs share, on a tiny store of each method."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.core.config import fields, override
+from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport
+from raybio.core.interfaces import System
+from raybio.core.shared_scores import Identity, SharedScores
+from raybio.evaluation.evaluator import Evaluator
+from raybio.methods import METHODS
+from raybio.runtime.run import untrained
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.untrained import FOLDER, shared_scores
+from raybio.store.store import Store
+from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.settings import TrainingConfig
+from tests.methods.conformance_cases import CASES, tiny_config
+from tests.training.workers import run_workers
+
+OTHER_EVALUATION = {
+    "sppt_protein": {"evaluation.metric": "cosine"},
+    "sppt_mag": {"evaluation.rivals": False},
+    "sppt_synthetic": {"graph.num_nodes": 42},
+    "finetune": {"encoder.head": "mlp"},
+    "biostransformers": {"text.max_characters": 20},
+    "contrastive_probe": {"evaluation.metric": "cosine"},
+    "mtb_pretrain": {"evaluation.num_pairs": 3},
+    "relation_finetune": {"evaluation.num_neighbors": [3]},
+    "relation_graphs": {"evaluation.num_pair_neighbors": [3]},
+}
+"""A setting of each method that changes what is evaluated, or how."""
+
+HEADS_DIFFER = {"relation_finetune"}
+"""Methods whose initial encoder has a head that settings of the loss decide."""
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, name: str) -> Store:
+    return request.getfixturevalue(CASES[name].store)
+
+
+def evaluator_of(system: System) -> Evaluator:
+    assert system.final_evaluate is not None
+    return system.final_evaluate.__self__  # type: ignore[attr-defined]
+
+
+def shared_by(system: System, config: TrainingConfig, runs: Path, name: str) -> SharedScores:
+    return shared_scores(system, config, RunFolder(runs, name), "fp32")
+
+
+def trained(name: str, config: TrainingConfig, store: Store, seed: int) -> System:
+    """Return a system whose weights have changed, as by training."""
+    system = METHODS[name].build(config, store.path)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in system.model.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+    return system
+
+
+def plain(report: FinalReport) -> Any:
+    """Return the report as ``outcome.json`` has it, with every digit, and the unit scores."""
+    units = {
+        f"{stage}/{split}/{measure}": np.float32(value_U).tolist()
+        for stage, by_split in report.unit_scores.items()
+        for split, scores in by_split.items()
+        for measure, value_U in {"unit": scores.unit_U, **scores.value_by_measure}.items()
+    }
+    return json.dumps([report.to_json(), units], default=float)
+
+
+def other_values(kind: str, value: Any) -> Iterator[Any]:
+    """Yield values of a setting that are not its own; they may be out of its range."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value + 7)
+    elif isinstance(value, float):
+        yield from (value / 2, value + 0.25)
+    else:
+        yield from (choice for choice in kind.split(" | ") if choice != value)
+        yield from (0.5, 3)
+
+
+def with_other_training(config: TrainingConfig, ignored: frozenset[str]) -> TrainingConfig:
+    """Return the configuration with another value of every ignored setting that has one."""
+    for field in fields(type(config)):
+        section = field.path.split(".")[0]
+        if section not in ignored:
+            continue
+        value: Any = config.to_mapping()
+        for part in field.path.split("."):
+            value = value[part]
+        for other in other_values(field.type, value):
+            try:
+                config = override(config, field.path, other)
+                break
+            except ConfigError:
+                continue
+    return config
+
+
+def test_a_report_with_scores_of_another_run_equals_the_report_that_computes_them(
+    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run differs in every setting that is left out of the identity."""
+    first_config = tiny_config(name)
+    first = trained(name, first_config, store, seed=1)
+    ignored = evaluator_of(first).training_settings
+    config = with_other_training(first_config, ignored)
+    before, now = first_config.to_mapping(), config.to_mapping()
+    changed = {section for section in before if before[section] != now[section]}
+    # Fine-tuning has no settings of its loss.
+    assert changed == {section for section in ignored if section in before}
+    second = trained(name, config, store, seed=2)
+    fresh = plain(second.final_evaluate(second.model, SingleProcess()))
+
+    own = plain(first.final_evaluate(first.model, SingleProcess()))
+    shared = shared_by(first, first_config, tmp_path, "first")
+    assert plain(first.final_evaluate(first.model, SingleProcess(), shared)) == own
+    shared = shared_by(second, config, tmp_path, "second")
+    assert plain(second.final_evaluate(second.model, SingleProcess(), shared)) == fresh
+    assert fresh != own
+    # Another head of the initial encoder is another identity, although its scores are the same.
+    num_files = len([*(tmp_path / FOLDER).glob("*.json")])
+    assert num_files == (2 if name in HEADS_DIFFER else 1)
+
+    def must_not_run(*_: object) -> Iterator[Any]:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(type(evaluator_of(second)), "untrained", must_not_run)
+    assert plain(second.final_evaluate(second.model, SingleProcess(), shared)) == fresh
+
+
+def test_a_model_has_the_same_scores_whichever_models_were_scored_before(
+    name: str, store: Store
+) -> None:
+    """Intervals too: all rows of a table have the same resamples."""
+    system = trained(name, tiny_config(name), store, seed=1)
+    report = system.final_evaluate(system.model, SingleProcess())
+    evaluator = evaluator_of(system)
+    models = {"initial": evaluator.initial_encoder(), "trained": system.model}
+    for stage, model in models.items():
+        alone = evaluator.score(model, SingleProcess(), stage).scores
+        assert json.dumps(alone) == json.dumps(report.scores[stage]), stage
+
+
+class FileRequestedError(Exception):
+    """Raised instead of an evaluation; its argument is the file that would be read."""
+
+
+def file_of(system: System, config: TrainingConfig, runs: Path, precision: str = "fp32") -> Path:
+    """Return the file from which a run would read the scores."""
+    shared = shared_scores(system, config, RunFolder(runs, "first"), precision)
+
+    def request(identity: Identity) -> None:
+        raise FileRequestedError(shared.path(identity))
+
+    shared.read = request  # type: ignore[method-assign]
+    with pytest.raises(FileRequestedError) as requested:
+        system.final_evaluate(system.model, SingleProcess(), shared)
+    return requested.value.args[0]
+
+
+def test_what_the_scores_depend_on_gives_another_file(
+    name: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(name)
+    system = METHODS[name].build(config, store.path)
+    first = file_of(system, config, tmp_path)
+    assert file_of(system, config, tmp_path) == first
+    files = [
+        first,
+        file_of(replace(system, data_digest="another store"), config, tmp_path),
+        file_of(system, config, tmp_path, precision="bf16"),
+    ]
+    changes_of_runs: list[dict[str, object]] = [
+        {"seed": 1},
+        {"encoder.width": 16},
+        {"memory.max_tokens_per_micro_batch": 128},
+        OTHER_EVALUATION[name],
+    ]
+    for changes in changes_of_runs:
+        other = tiny_config(name, **changes)
+        files.append(file_of(METHODS[name].build(other, store.path), other, tmp_path))
+    # Raybio itself, as if a file of it were edited.
+    monkeypatch.setattr(untrained, "_code_digest", lambda _: "edited")
+    files.append(file_of(system, config, tmp_path))
+    assert len(set(files)) == len(files)
+
+
+def test_a_source_that_changes_in_place_gives_another_file(
+    tiny_articles: Store, tmp_path: Path
+) -> None:
+    """A run's export/, trained for longer; and settings of a folder that no weight shows."""
+    name = "biostransformers"
+    scratch = METHODS[name].build(tiny_config(name), tiny_articles.path)
+    source = scratch.export(tmp_path / "export", {})
+    config = tiny_config(name, **{"encoder.source": str(source), "encoder.pooling": "mean"})
+
+    def file() -> Path:
+        return file_of(METHODS[name].build(config, tiny_articles.path), config, tmp_path)
+
+    first = file()
+    assert file() == first
+    settings = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(settings | {"layer_norm_eps": 0.5}))
+    with_epsilon = file()
+    weights = load_file(source / "model.safetensors")
+    largest = max(weights, key=lambda key: weights[key].numel())
+    weights[largest].view(-1)[0] += 1e-3
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    assert len({first, with_epsilon, file()}) == 3
+
+
+def test_a_setting_of_the_loss_that_scores_depend_on_is_part_of_the_identity(
+    tiny_words: Store, tmp_path: Path
+) -> None:
+    """Graph accuracy and its loss are scores of relation graphs."""
+    files = set()
+    for reduction in ("mean", "sum"):
+        config = tiny_config("relation_graphs", **{"objective.reduction": reduction})
+        system = METHODS["relation_graphs"].build(config, tiny_words.path)
+        files.add(file_of(system, config, tmp_path))
+    assert len(files) == 2
+
+
+def evaluate_in_two_ways(rank: int, collective: ProcessGroup, folder: Path, store: str) -> None:
+    """Write the report that this worker has in each of three evaluations by two workers."""
+    config = tiny_config("sppt_protein")
+    system = METHODS["sppt_protein"].build(config, store)
+    # The third time, rank 1 does not see the file.
+    for number, runs in enumerate(["a", "a", "a" if rank == 0 else "nowhere"]):
+        shared = shared_by(system, config, folder / runs, "first")
+        (folder / runs).mkdir(exist_ok=True)
+        report = system.final_evaluate(system.model, collective, shared)
+        (folder / f"{number}-{rank}.json").write_text(plain(report))
+
+
+def test_two_workers_read_the_scores_only_if_both_see_them(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    run_workers(partial(evaluate_in_two_ways, store=str(tiny_store.path)), 2, tmp_path)
+    reports = [path.read_text() for path in sorted(tmp_path.glob("*-*.json"))]
+    assert len(reports) == 6 and len(set(reports)) == 1
+    assert len([*(tmp_path / "a" / FOLDER).glob("*.json")]) == 1
+    assert not (tmp_path / "nowhere" / FOLDER).exists()

@@ -1,0 +1,267 @@
+"""Runs of one command that are trained at the same time: each is the run that is trained alone."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from raybio.core.config import override_all
+from raybio.core.errors import ClusterError, DivergedError
+from raybio.core.records import read_record
+from raybio.runtime.cluster.resources import Node
+from raybio.runtime.compare.variations import Variation, compare
+from raybio.runtime.run.driver import train
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.parallel import _share, _threads, train_runs
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+from tests.paths import ROOT
+
+
+@pytest.fixture
+def request_one(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
+) -> RunSpec:
+    shutil.copy(empty_database, tmp_path)
+    return RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=tiny_store.path,
+        name="one",
+        runs=tmp_path / "runs",
+        precision="fp32",
+        compute=Compute(device="cpu"),
+    )
+
+
+def with_seed(spec: RunSpec, seed: int, **changes: object) -> RunSpec:
+    config = override_all(spec.config, {"seed": seed})
+    return replace(spec, config=config, name=f"seed-{seed}", **changes)
+
+
+def steps_of(folder: RunFolder) -> list[int]:
+    return [report["step"] for report in read_reports(folder.metrics)]
+
+
+def mlflow_run(result: Result) -> object:
+    from mlflow import MlflowClient
+
+    tracking = read_record(result.folder.tracking, "tracking")
+    return MlflowClient(tracking["uri"]).get_run(tracking["run_id"])
+
+
+@pytest.mark.parametrize(
+    ("compute", "num_runs", "cpus", "threads", "at_a_time"),
+    [
+        (Compute(), 2, 4.0, 4, 2),
+        (Compute(), 3, 2.0, 2, 3),
+        (Compute(), 20, 1.0, 1, 8),
+        (Compute(cpus_per_worker=3), 2, 3.0, 3, 2),
+        (Compute(cpus_per_worker=0.5), 20, 0.5, 1, 16),
+        # As the runs began, on this machine or a larger one.
+        (Compute(threads_per_worker=2), 20, 2.0, 2, 4),
+        (Compute(threads_per_worker=16), 2, 8.0, 16, 1),
+        (Compute(cpus_per_worker=2, threads_per_worker=1), 20, 2.0, 1, 4),
+    ],
+)
+def test_runs_have_equal_parts_of_a_machine_unless_their_share_is_given_or_recorded(
+    compute: Compute, num_runs: int, cpus: float, threads: int, at_a_time: int
+) -> None:
+    share = _share(compute, [Node(8)], num_runs)
+    assert (share.cpus_per_worker, share.gpus_per_worker) == (cpus, 0)
+    assert share.num_trials == at_a_time
+    assert share.arithmetic.startswith(f"{at_a_time} runs at a time: each takes {cpus:g} CPU")
+    assert _threads(compute, share) == threads
+
+
+def test_each_run_has_a_gpu_of_its_own_unless_the_device_is_the_cpu() -> None:
+    nodes = [Node(16, 2), Node(16, 2)]
+    share = _share(Compute(), nodes, 3)
+    assert (share.gpus_per_worker, share.num_trials, share.cpus_per_worker) == (1, 3, 8)
+    assert _share(Compute(device="cpu"), nodes, 4).gpus_per_worker == 0
+    with pytest.raises(ClusterError, match="a run takes 1 CPU and 1 GPU, .* no run could ever"):
+        _share(Compute(device="gpu"), [Node(16)], 2)
+
+
+@pytest.mark.slow
+def test_runs_at_the_same_time_have_the_weights_of_runs_alone_and_files_of_their_own(
+    ray_cluster: None, request_one: RunSpec, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Three runs on two CPUs: one thread each, as recorded."""
+    specs = [with_seed(request_one, seed) for seed in range(3)]
+    (results,) = train_runs([specs])
+    shown = capfd.readouterr()
+    assert "2 runs at a time: each takes 1 CPU, of 2 CPU 2 have room" in shown.out
+    for spec, result in zip(specs, results, strict=True):
+        assert f"{spec.name}: finished; " in shown.err
+        assert result.status == "finished" and result.config["seed"] == spec.config.seed
+        assert steps_of(result.folder) == list(range(25))
+        assert read_record(result.folder.launch, "launch")["threads_per_worker"] == 1
+        for path in (result.folder.plots, result.folder.export, result.folder.unit_scores):
+            assert path.exists(), path
+        assert mlflow_run(result).info.status == "FINISHED"
+        assert mlflow_run(result).data.metrics["final/val/lrap"] > 0
+        # By its own command, without options.
+        alone = replace(spec, runs=spec.runs.parent / "alone", compute=Compute(cpus_per_worker=1))
+        by_itself = train(alone)
+        assert by_itself.weights_sha256 == result.weights_sha256
+        assert by_itself.final.scores == result.final.scores
+    first, *others = [mlflow_run(result) for result in results]
+    assert {run.data.tags["mlflow.parentRunId"] for run in others} == {first.info.run_id}
+    assert "mlflow.parentRunId" not in first.data.tags
+    assert len({run.info.run_id for run in (first, *others)}) == 3
+    assert len({result.weights_sha256 for result in results}) == 3
+    (again,) = train_runs([specs])
+    assert all(result.was_finished for result in again)
+
+
+@pytest.mark.slow
+def test_what_is_the_same_in_all_runs_of_a_comparison_is_scored_once(
+    ray_cluster: None, request_one: RunSpec
+) -> None:
+    variation = Variation("objective.lambda_spml", (0, 0.25))
+    result, table = compare(request_one, [variation])
+    (path,) = (request_one.runs / ".untrained").glob("*.json")
+    assert json.loads(path.read_text())["identity"]["method"] == "sppt_protein"
+    rows = [row[0] for row in table.cells("val")[1]]
+    assert rows[:2] == ["chance", "random"] and rows[-1] == "lambda_spml = 0.5 (this run)"
+    content = json.loads(json.loads(path.read_text())["content"])
+    for name in ("one", "one.lambda_spml-0", "one.lambda_spml-0.25"):
+        outcome = read_record(RunFolder(request_one.runs, name).outcome, "outcome")
+        for stage, scores in content.items():
+            assert outcome["final"]["scores"][stage] == scores["scores"]
+        assert outcome["final"]["scores"]["trained"] != content["initial"]["scores"]
+    # The run as it was before there was anything to share.
+    fresh = train(
+        replace(
+            request_one, runs=request_one.runs.parent / "alone", compute=Compute(cpus_per_worker=1)
+        )
+    )
+    assert fresh.final.scores == result.final.scores
+    assert fresh.weights_sha256 == result.weights_sha256
+
+
+def diverge(rank: int, folder: Path) -> None:
+    """The second run has a loss that is not finite, at its tenth step."""
+    if folder.name == "seed-1":
+        from raybio.training.step import TrainStep
+
+        original = TrainStep.__call__
+
+        def step(self, number, batch):
+            if number == 10:
+                raise DivergedError("step 10: the loss is nan")
+            return original(self, number, batch)
+
+        TrainStep.__call__ = step
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_leaves_the_others_alone_and_is_all_that_the_next_command_trains(
+    ray_cluster: None, request_one: RunSpec, capfd: pytest.CaptureFixture[str]
+) -> None:
+    specs = [with_seed(request_one, seed, setup=diverge) for seed in range(3)]
+    with pytest.raises(DivergedError, match="step 10: the loss is nan"):
+        train_runs([specs])
+    assert "seed-1: failed: step 10: the loss is nan" in capfd.readouterr().err
+    status = {spec.name: read_record(spec.folder.result, "result")["status"] for spec in specs}
+    assert status == {"seed-0": "finished", "seed-1": "failed", "seed-2": "finished"}
+    (results,) = train_runs([[replace(spec, setup=None) for spec in specs]])
+    assert [result.was_finished for result in results] == [True, False, True]
+    assert steps_of(results[1].folder) == list(range(25))
+    assert mlflow_run(results[1]).info.status == "FINISHED"
+    alone = replace(with_seed(request_one, 1), runs=request_one.runs.parent / "alone")
+    by_itself = train(replace(alone, compute=Compute(cpus_per_worker=1)))
+    assert by_itself.weights_sha256 == results[1].weights_sha256
+
+
+class Job:
+    """``jobs/sppt_protein.py --seeds 2`` on the tiny store."""
+
+    def __init__(self, folder: Path, store: Store, config: TrainingConfig) -> None:
+        self.folder = folder
+        self.store = store
+        (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-W", "ignore", str(ROOT / "jobs" / "sppt_protein.py")]
+        command += ["--store", str(self.store.path), "--config", str(self.folder / "config.yaml")]
+        command += ["--runs", str(self.folder / "runs"), "--name", name, "--no-baseline"]
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                [*command, *arguments],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=dict(os.environ),
+                start_new_session=True,
+            )
+
+    def finish(self, name: str, *arguments: str) -> None:
+        process = self.start(name, *arguments)
+        assert process.wait(timeout=1500) == 0, (self.folder / "log").read_text()[-3000:]
+
+    def folders(self, name: str) -> list[RunFolder]:
+        return [RunFolder(self.folder / "runs", run) for run in (name, f"{name}.seed-1")]
+
+    def wait_for_step(self, name: str, step: int, process: subprocess.Popen[bytes]) -> None:
+        """Wait until both runs have reached a step."""
+        for folder in self.folders(name):
+            while not any(number >= step for number in steps_of(folder)):
+                assert process.poll() is None, (self.folder / "log").read_text()[-3000:]
+                time.sleep(0.02)
+
+
+def weights_of(folder: RunFolder) -> str:
+    return read_record(folder.result, "result")["weights_sha256"]
+
+
+@pytest.mark.slow
+def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unbroken_one(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
+) -> None:
+    """Killed; stopped by Ctrl-C; then one run by its own command, and the other by the whole."""
+    shutil.copy(empty_database, tmp_path)
+    config = override_all(
+        tiny_training, {"schedule.max_steps": 400, "schedule.evaluate_every_steps": 100}
+    )
+    job = Job(tmp_path, tiny_store, config)
+    job.finish("unbroken", "--seeds", "2")
+
+    process = job.start("killed", "--seeds", "2")
+    job.wait_for_step("killed", int(np.random.default_rng().integers(1, 60)), process)
+    process.kill()
+    process.wait()
+    for folder in job.folders("killed"):
+        assert read_record(folder.result, "result") is None
+
+    process = job.start("killed", "--seeds", "2")
+    job.wait_for_step("killed", 120, process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=1500) == 130
+    log = (tmp_path / "log").read_text()
+    assert "SIGINT: 2 runs are not finished; the same command resumes them" in log
+    for folder in job.folders("killed"):
+        result = read_record(folder.result, "result")
+        assert result["status"] == "stopped"
+        assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
+        assert not folder.stop.exists()
+
+    job.finish("killed.seed-1")
+    assert json.loads(job.folders("killed")[1].launch.read_text())["threads_per_worker"] == 1
+    job.finish("killed", "--seeds", "2")
+    for ours, unbroken in zip(job.folders("killed"), job.folders("unbroken"), strict=True):
+        assert weights_of(ours) == weights_of(unbroken)
+        assert steps_of(ours) == list(range(401))
