@@ -4,7 +4,6 @@
     PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
     PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/results/configs/synthetic_small.yaml --repeats 4
     PYTHONPATH=. python benchmarks/rivals.py relations --store BIORED --model MODEL --layers 3
-    PYTHONPATH=. python benchmarks/rivals.py words --store ADE --model MODEL --folds 1
 
 Each command prints a Markdown table. MODEL is a model's folder or hub id.
 
@@ -16,10 +15,8 @@ Each command prints a Markdown table. MODEL is a model's folder or hub id.
   its score is above 0: another training link joins near copies of its ends, or one end and a near copy of the other.
 - ``ngrams``: TF-IDF of character 2-4-grams of the text that the encoder reads; leave-one-out AUROC of 3-NN.
 - ``relations``: softmax regression and classwise kNN on a frozen, untrained encoder, chosen by validation F1.
-- ``words``: a linear probe on a frozen, untrained encoder, with the class weight that has the best validation F1.
 
-Intervals are 95 % bootstrap intervals over anchors, documents or sentences. ``±`` is a standard deviation over draws
-or folds.
+Intervals are 95 % bootstrap intervals over anchors or documents. ``±`` is a standard deviation over draws.
 """
 
 import argparse
@@ -49,14 +46,6 @@ from raybio.methods.mtb_mccl.mccl.config import LINEAR
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.relation_graphs.config import Config as RelationGraphsConfig
-from raybio.methods.relation_graphs.embed_words import embed_words
-from raybio.methods.relation_graphs.folds import read_fold
-from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
-from raybio.methods.relation_graphs.sentence_scores import score_probe
-from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import untrained_encoder
-from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
@@ -74,10 +63,8 @@ from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import open_store
-from raybio.training.collective import SingleProcess
 
 LINK_MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
-CLASS_WEIGHTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 BLOCK_ROWS = 1024
 
 ScoreBlock = Callable[[int, int, int, int], np.ndarray]
@@ -319,59 +306,6 @@ def run_relations(arguments: argparse.Namespace) -> str:
     return markdown_table(["rival", "chosen", "validation F1", "test F1"], rows)
 
 
-def run_words(arguments: argparse.Namespace) -> str:
-    store = open_store(arguments.store, WordStore)
-    config = load(RelationGraphsConfig, arguments.config)
-    config = override_all(config, {"encoder.source": arguments.model})
-    encoder = untrained_encoder(config, store).eval()
-    tokens = encoder.word_tokens(store.words, config.encoder)
-    reader = WordReader(store, tokens, encoder.max_tokens)
-    every_row = np.arange(store.num_rows)
-    max_tokens = config.memory.max_tokens_per_micro_batch
-    every_word_WD = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
-
-    def spaces(rows: np.ndarray) -> EmbeddedSentences:
-        ranges = [
-            np.arange(store.indptr_N1[row], store.indptr_N1[row + 1]) for row in rows.tolist()
-        ]
-        word_WD = every_word_WD[np.concatenate(ranges)]
-        return EmbeddedSentences(word_WD, word_WD, read_gold(store, rows))
-
-    rows = []
-    f1_by_fold: dict[str, list[float]] = {"weight 1": [], "chosen weight": []}
-    for fold in range(1, arguments.folds + 1):
-        parts = read_fold(store, config.data.model_copy(update={"fold": fold}))
-        train, dev, test = spaces(parts.train), spaces(parts.dev), spaces(parts.test)
-        known = spaces(np.union1d(parts.train, parts.dev))
-        rules = [
-            config.evaluation.first_settings._replace(probe_positive_weight=weight)
-            for weight in CLASS_WEIGHTS
-        ]
-        on_dev = [
-            score_probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"]
-            for rule in rules
-        ]
-        best = rules[int(np.argmax(on_dev))]
-        for name, rule in {"weight 1": rules[0], "chosen weight": best}.items():
-            found = score_probe(known, test, store, config.evaluation, rule)
-            value, low, high = (
-                100 * part for part in found.intervals(np.random.default_rng(0))["re_minus_f1"]
-            )
-            f1_by_fold[name].append(value)
-            precision, recall = (
-                100 * found.values[f"re_minus_{what}"] for what in ("precision", "recall")
-            )
-            messages = [f"{rule.probe_positive_weight:g}", f"{precision:.1f}", f"{recall:.1f}"]
-            rows.append([str(fold), name, *messages, f"{value:.1f} [{low:.1f}, {high:.1f}]"])
-            print("done:", *rows[-1], flush=True)  # a fold takes minutes
-    if arguments.folds > 1:
-        rows += [
-            ["mean", name, "", "", "", mean_and_deviation(values, 1)]
-            for name, values in f1_by_fold.items()
-        ]
-    return markdown_table(["fold", "probe", "class weight", "P", "R", "F1"], rows)
-
-
 def mean_and_deviation(values: Sequence[float], digits: int) -> str:
     mean = f"{np.mean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
@@ -407,17 +341,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     relations.add_argument("--model", required=True, help="folder or hub id of a text encoder")
     relations.add_argument(
         "--layers", type=int, default=None, help="first layers that are kept (default: all)"
-    )
-    words = command("words", run_words)
-    words.add_argument("--model", required=True, help="folder or hub id of a text encoder")
-    words.add_argument(
-        "--config",
-        type=Path,
-        default=Path("docs/results/configs/ade_minilm.yaml"),
-        help="settings of relation_graphs",
-    )
-    words.add_argument(
-        "--folds", type=int, default=10, help="first folds that are scored (default: 10)"
     )
     return parser.parse_args(arguments)
 

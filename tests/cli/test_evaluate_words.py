@@ -44,6 +44,14 @@ def test_both_runs_are_scored_together_and_the_scores_written(store, runs, tmp_p
     assert 0 < data["chance"]["ner_f1"] < 1
     assert f"| {100 * data['chance']['ner_f1']:.2f} |" in done.stdout
     assert "5 neighbors vote on pairs, 7 on tags" in done.stdout
+    # The rows of the runs' tables that need no training.
+    initial = evaluate_exports(
+        runs / "cldr" / "export", runs / "clner" / "export", store.path, is_untrained=True
+    )
+    assert data["rivals"]["initial"] == initial.intervals()
+    names = ["look-up", "character 2-4-grams", "initial - chosen settings", "initial"]
+    assert list(data["rivals"]) == names
+    assert "| chance F1 | " + " | ".join(f"{name} F1" for name in names) in done.stdout
 
 
 def test_runs_of_different_folds_are_refused(store, runs):

@@ -32,13 +32,21 @@ def entities_relations(
         check_writable_file(out)
     relation_folder = model_folder(relations, "--relations")
     entity_folder = model_folder(entities, "--entities")
-    from raybio.methods.relation_graphs.evaluate_export import chance_of_fold, evaluate_exports
+    from raybio.methods.relation_graphs.evaluate_export import (
+        chance_of_fold,
+        evaluate_exports,
+        rivals_of_fold,
+    )
     from raybio.methods.relation_graphs.report import report_data, report_markdown
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 
     scores = evaluate_exports(relation_folder, entity_folder, store, say=print)
     chance = chance_of_fold(relation_folder, open_store(store, WordStore))
+    print("evaluating the encoder before training, and rivals")
+    initial = evaluate_exports(relation_folder, entity_folder, store, is_untrained=True)
+    untrained = {**rivals_of_fold(relation_folder, store), "initial": initial}
+    rivals = {name: row.intervals() for name, row in untrained.items()}
     intervals = scores.intervals()
     knn = scores.settings
     described = (
@@ -46,9 +54,9 @@ def entities_relations(
         f"related pair has weight {knn.probe_positive_weight:g} in the linear probe"
     )
     title = f"relations by {relations}, entities by {entities}, {store}"
-    print(report_markdown(intervals, chance, described, title))
+    print(report_markdown(intervals, chance, rivals, described, title))
     settings = {"relations": relations, "entities": entities, "store": str(store)}
-    write_scores(out, report_data(intervals, chance, knn._asdict(), settings))
+    write_scores(out, report_data(intervals, chance, rivals, knn._asdict(), settings))
 
 
 @evaluate.command()

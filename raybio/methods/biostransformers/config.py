@@ -56,6 +56,10 @@ class TermEvaluationConfig(BaseConfig):
         "else title",
     )
     block_rows: int = Field(1024, ge=1, description="queries whose candidates are scored at once")
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no encoder: frequent terms, TF-IDF, BM25",
+    )
 
 
 Fields = Annotated[

@@ -1,7 +1,7 @@
 """Evaluation of a run: term retrieval over the store's validation articles."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
 from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
+from raybio.methods.biostransformers.rivals import retrieve_by_rivals
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.term_retrieval import (
     TermQueries,
@@ -28,6 +29,7 @@ from raybio.methods.biostransformers.term_retrieval import (
     term_scores,
     true_positives,
 )
+from raybio.ops.retrieval import Retrieval
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
 
@@ -73,6 +75,23 @@ class TermRetrievalEvaluator(Evaluator):
         """Return the encoder at the start of training."""
         return initial_encoder(self.config, self.store)
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the rankings that need no encoder, unless the settings leave them out."""
+        if not self.config.evaluation.rivals:
+            return
+        queries = self._all_queries
+        rivals = retrieve_by_rivals(
+            queries,
+            self._texts(queries.row_Q),
+            self._terms(np.arange(queries.num_terms)),
+            self._num_articles_C,
+            self.config.evaluation.block_rows,
+            collective,
+        )
+        for name, retrievals in rivals:
+            # The same draws in all runs over a store, whatever their seed.
+            yield name, _scores_of(retrievals, bootstrap_seed(0))
+
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the terms of all validation articles."""
         queries = self._all_queries
@@ -80,13 +99,10 @@ class TermRetrievalEvaluator(Evaluator):
         retrievals = retrieve_terms(
             queries, *embeddings, self.config.evaluation.block_rows, collective
         )
-        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
-        return ModelScores(
-            scores=term_scores(retrievals, rng),
-            chance=term_chance(retrievals),
+        return replace(
+            _scores_of(retrievals, bootstrap_seed(self.config.seed)),
             spread=spread_metrics(torch.cat(embeddings)),
             unit_scores=query_scores(retrievals, queries),
-            details={"true_positives": true_positives(retrievals)},
         )
 
     def details(self) -> Mapping[str, Any]:
@@ -127,10 +143,32 @@ class TermRetrievalEvaluator(Evaluator):
         return text_QD, term_CD
 
     def _read_texts(self, row_M: np.ndarray) -> TokenBatch:
-        texts = self.store.texts(self.config.query_field, row_M)
-        max_characters = self.config.text.max_characters
-        return read_texts([text[:max_characters] for text in texts], self.tokenize)
+        return read_texts(self._texts(row_M), self.tokenize)
 
     def _read_terms(self, term_M: np.ndarray) -> TokenBatch:
-        names = [self.store.term_names[term].as_py() for term in term_M.tolist()]
-        return read_texts(names, self.tokenize)
+        return read_texts(self._terms(term_M), self.tokenize)
+
+    def _texts(self, row_M: np.ndarray) -> list[str]:
+        """Return the texts of articles as far as the encoder is given them."""
+        max_characters = self.config.text.max_characters
+        texts = self.store.texts(self.config.query_field, row_M)
+        return [text[:max_characters] for text in texts]
+
+    def _terms(self, term_M: np.ndarray) -> list[str]:
+        return [self.store.term_names[term].as_py() for term in term_M.tolist()]
+
+    @property
+    def _num_articles_C(self) -> np.ndarray:
+        """Number of training articles of each term (C,)."""
+        store = self.store
+        num_terms_N = np.diff(store.term_indptr_N1)
+        is_trained_E = np.repeat(~np.asarray(store.is_validation_N), num_terms_N)
+        return np.bincount(store.term_E[is_trained_E], minlength=len(store.term_names))
+
+
+def _scores_of(retrievals: Mapping[str, Retrieval], seed: int) -> ModelScores:
+    return ModelScores(
+        scores=term_scores(retrievals, np.random.default_rng(seed)),
+        chance=term_chance(retrievals),
+        details={"true_positives": true_positives(retrievals)},
+    )

@@ -19,7 +19,7 @@ from raybio.core.interfaces import Collective
 from raybio.evaluation.evaluator import exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_recall
-from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
+from raybio.ops.retrieval import Retrieval, Scores, cosine_scores, retrieve
 from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.ops.significance import ratio_interval
 
@@ -94,9 +94,28 @@ def retrieve_terms(
 
     Only terms of at least one text are queries of ``term_to_text``.
     """
-    settings: dict[str, Any] = {"block_rows": block_rows, "collective": collective}
     text_scores = cosine_scores(text_QD, term_CD)
     term_scores = cosine_scores(term_CD, text_QD)
+    return rank_terms(queries, text_scores, term_scores, block_rows, collective)
+
+
+def rank_terms(
+    queries: TermQueries,
+    text_scores: Scores,
+    term_scores: Scores,
+    block_rows: int,
+    collective: Collective | None = None,
+) -> dict[str, Retrieval]:
+    """Return the retrieval by direction.
+
+    Args:
+        queries: texts and terms.
+        text_scores: scores of terms for texts.
+        term_scores: scores of texts for terms.
+        block_rows: queries that are scored at once.
+        collective: workers that divide the queries.
+    """
+    settings: dict[str, Any] = {"block_rows": block_rows, "collective": collective}
     return {
         "text_to_term": retrieve(text_scores, queries.indptr, queries.indices, **settings),
         "term_to_text": retrieve(term_scores, *queries.reversed, **settings),

@@ -39,6 +39,9 @@ Match = Literal["name", "cui"]
 Search = Callable[[Tensor, Tensor, int], Tensor]
 """(queries, candidates, k) -> indices (Q, min(k, M)) of the nearest candidates, in order."""
 
+RowSearch = Callable[[Integers, Integers, int], Integers]
+"""(rows of queries, names, k) -> indices (B, min(k, M)) of the best of these names, in order."""
+
 
 class LengthBin(NamedTuple):
     """Accuracy of the queries with ``first <= mean characters of the answers < end``."""
@@ -171,12 +174,29 @@ def predict_names(
             f"{len(query_QD)} and {len(name_CD)} embeddings for {num_queries} queries and "
             f"{num_names} names; want one each"
         )
+
+    def search_rows(row_B: Integers, name_M: Integers, k: int) -> Integers:
+        candidate_MD = name_CD[torch.from_numpy(name_M)]
+        return search(query_QD[row_B], candidate_MD, k).cpu().numpy()
+
+    return best_names(benchmark, config, search_rows)
+
+
+def best_names(
+    benchmark: ProbeBenchmark, config: ProbeConfig, search: RowSearch
+) -> NDArray[np.int64]:
+    """Return the best names (Q, 10) for each query, in order; -1 for missing candidates.
+
+    Args:
+        benchmark: the queries and names.
+        config: which names are candidates.
+        search: ranks the candidates of some queries.
+    """
     # One name more if the head is removed afterwards.
     num_searched = NUM_PREDICTED + config.exclude_head
-    predicted_QK = np.full((num_queries, num_searched), -1, dtype=np.int64)
+    predicted_QK = np.full((len(benchmark.relation_Q), num_searched), -1, dtype=np.int64)
     for row_B, name_M in _candidate_groups(benchmark, config.candidates):
-        candidate_MD = name_CD[torch.from_numpy(name_M)]
-        index_BK = search(query_QD[row_B], candidate_MD, num_searched).cpu().numpy()
+        index_BK = search(row_B, name_M, num_searched)
         predicted_QK[row_B, : index_BK.shape[1]] = name_M[index_BK]
     if not config.exclude_head:
         return predicted_QK

@@ -146,6 +146,11 @@ class ProbeEvaluationConfig(ProbeConfig):
     max_name_tokens: int = Field(
         NAME_TOKENS, ge=3, description="maximum tokens of a name, special ones included"
     )
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no encoder: likeness of characters, usual "
+        "answers of the relation",
+    )
 
     @property
     def query_sets(self) -> tuple[str, ...]:

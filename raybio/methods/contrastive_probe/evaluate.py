@@ -1,7 +1,7 @@
 """Evaluation of a run: the probe on the store's benchmarks, and measures without gold answers."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenc
 from raybio.methods.contrastive_probe.cloze import ClozeCollate
 from raybio.methods.contrastive_probe.config import Config, ProbeConfig
 from raybio.methods.contrastive_probe.probe import evaluate_agreement, probe_encoder
+from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
 from raybio.ops.retrieval import retrieve, vector_scores
@@ -72,20 +73,40 @@ class ProbeEvaluator(Evaluator):
         """Return the encoder as training begins with it."""
         return build_encoder(self.config, self.store)
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the predictions that need no encoder, unless the settings leave them out."""
+        config = self.config.evaluation
+        if not config.rivals:
+            return
+        outcomes_by_rival: dict[str, dict[str, ProbeOutcome]] = {}
+        for name, benchmark in self.store.benchmarks.items():
+            for rival, predicted_QK in predict_by_rivals(benchmark, config, collective).items():
+                outcome = evaluate_predictions(benchmark, predicted_QK, config.match)
+                outcomes_by_rival.setdefault(rival, {})[name] = outcome
+        for rival, outcomes in outcomes_by_rival.items():
+            # The same draws in all runs over a store, whatever their seed.
+            yield rival, self._scores_of(outcomes, bootstrap_seed(0))
+
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score all queries of all query sets, and each relation."""
         embed = _embedder(model, collective)
         benchmarks = self.store.benchmarks
         outcomes = {name: self._probe(benchmark, embed) for name, benchmark in benchmarks.items()}
-        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        return replace(
+            self._scores_of(outcomes, bootstrap_seed(self.config.seed)),
+            spread=spread_metrics(embed.known_UD),
+            unit_scores={name: _query_scores(outcome) for name, outcome in outcomes.items()},
+        )
+
+    def _scores_of(self, outcomes: Mapping[str, ProbeOutcome], seed: int) -> ModelScores:
+        """Return the scores of the outcome on each query set."""
+        rng = np.random.default_rng(seed)
         return ModelScores(
             scores={name: _intervals(outcome, rng) for name, outcome in outcomes.items()},
             chance={
                 name: chance_scores(benchmark, self.config.evaluation)
-                for name, benchmark in benchmarks.items()
+                for name, benchmark in self.store.benchmarks.items()
             },
-            spread=spread_metrics(embed.known_UD),
-            unit_scores={name: _query_scores(outcome) for name, outcome in outcomes.items()},
             details={
                 "relations": {name: _by_relation(outcome) for name, outcome in outcomes.items()}
             },

@@ -6,7 +6,7 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
-from raybio.methods.contrastive_probe.accuracy import chance_scores
+from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.biolama import (
     is_biolama,
     query_set_name,
@@ -17,10 +17,15 @@ from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenc
 from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, default_prompt
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.expert_sheet import check_unscored, write_sheet
-from raybio.methods.contrastive_probe.probe import probe_models, truncation_remarks
+from raybio.methods.contrastive_probe.probe import (
+    ProbeResult,
+    probe_models,
+    truncation_remarks,
+)
 from raybio.methods.contrastive_probe.published import paper_prompts
 from raybio.methods.contrastive_probe.report import QuerySetResults
 from raybio.methods.contrastive_probe.report_files import write_report
+from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.text_embedder import default_pooling
 
 _Sources = dict[str, tuple[Path, Subset]]
@@ -90,7 +95,12 @@ def write_probe_report(
     sets = []
     for name, benchmark in benchmarks.items():
         chance = chance_scores(benchmark, config)
-        sets.append(QuerySetResults(name, benchmark, results[name], config.match, chance))
+        log(f"rivals that need no encoder, {name}")
+        rivals = [
+            ProbeResult(rival, None, evaluate_predictions(benchmark, predicted_QK, config.match))
+            for rival, predicted_QK in predict_by_rivals(benchmark, config).items()
+        ]
+        sets.append(QuerySetResults(name, benchmark, results[name], config.match, chance, rivals))
     settings: dict[str, Any] = {
         "benchmark": ", ".join(map(str, folders)),
         "models": ", ".join(models),

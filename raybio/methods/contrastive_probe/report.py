@@ -26,7 +26,9 @@ REMARK = (
     "Accuracies in percent: a query is correct at k if any of its answers is among the first k "
     "names. Micro: mean over queries; macro: mean over relations. In brackets: 95 % bootstrap "
     "intervals over queries. p: two-sided paired permutation test of acc@10 (micro) against "
-    "{first}. Published rows are rewired models of the Contrastive-Probe paper."
+    "{first}. Published rows are rewired models of the Contrastive-Probe paper. The rows below "
+    "chance need no encoder: names by their characters' likeness to the query, and, as an oracle "
+    "prior, the names that answer most other queries of the relation, by their gold answers."
 )
 
 AGREEMENT_REMARK = (
@@ -46,6 +48,7 @@ class QuerySetResults:
         results: the first is the reference of the tests.
         match: what counts as correct.
         chance: accuracies of names in random order (``accuracy.chance_scores``).
+        rivals: results that need no encoder (``rivals.py``).
     """
 
     name: str
@@ -53,6 +56,7 @@ class QuerySetResults:
     results: Sequence[ProbeResult]
     match: Match
     chance: Mapping[str, Mapping[str, float]]
+    rivals: Sequence[ProbeResult] = ()
 
 
 def report_data(
@@ -138,17 +142,20 @@ def _set_data(query_set: QuerySetResults, seed: int, num_samples: int) -> dict[s
         "num_queries": len(benchmark.relation_Q),
         "num_names": len(benchmark.names),
         "chance": chance,
-        "results": _results_data(query_set, seed),
+        "rivals": _results_data(query_set, query_set.rivals, seed),
+        "results": _results_data(query_set, query_set.results, seed),
         "samples": _samples(query_set, seed, num_samples),
     }
 
 
-def _results_data(query_set: QuerySetResults, seed: int) -> list[dict[str, Any]]:
+def _results_data(
+    query_set: QuerySetResults, results: Sequence[ProbeResult], seed: int
+) -> list[dict[str, Any]]:
     relations = query_set.benchmark.relations
     reference = query_set.results[0].outcome
     length_Q = answer_lengths(query_set.benchmark)
     data = []
-    for result in query_set.results:
+    for result in results:
         hits = result.outcome
         scores: dict[str, Any] = {
             "label": result.label,

@@ -47,12 +47,13 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
         tables["Table 7: BioLAMA, acc@1 / acc@5"] = _table_7(set_by_name)
     for name, query_set in set_by_name.items():
         results = query_set["results"]
+        everything = [*query_set["rivals"], *results]
         tables[f"Scores, {name} set"] = _score_table(query_set)
         for k in (1, 10):
-            by_relation = [result["by_relation"][str(k)] for result in results]
-            tables[f"By relation, {name} set, acc@{k}"] = _by_relation(results, by_relation)
+            by_relation = [result["by_relation"][str(k)] for result in everything]
+            tables[f"By relation, {name} set, acc@{k}"] = _by_relation(everything, by_relation)
             tables[f"By length of the answers, {name} set, acc@{k}"] = length_table(
-                {result["label"]: result["by_length"][str(k)] for result in results}
+                {result["label"]: result["by_length"][str(k)] for result in everything}
             )
         if len({result["layer"] for result in results}) > 1:
             tables[f"By layer, {name} set: acc@1 / acc@10, micro"] = _by_layer(results)
@@ -88,6 +89,7 @@ def _table_3(full: Mapping[str, Any]) -> Table:
         ["approach", "model", "acc@1", "acc@10"],
         ["chance", "", *cells(full["chance"]["micro"])],
     ]
+    rows += [[rival["label"], "", *cells(rival["micro"])] for rival in full["rivals"]]
     rows += [["ours", result["label"], *cells(result["micro"])] for result in full["results"]]
     for row in table_3():
         acc_at_10 = "-" if row.acc_at_10 is None else f"{row.acc_at_10:.2f}"
@@ -100,10 +102,11 @@ def _table_10(set_by_name: Mapping[str, Any]) -> Table:
     chance = [_two(set_by_name[name]["chance"][mean], "1", "10") for name, mean in columns]
     rows = [["model", *(f"{name}, {mean}" for name, mean in columns)], ["chance", *chance]]
     first_set = set_by_name[columns[0][0]]
-    for index, result in enumerate(first_set["results"]):
-        scores = [set_by_name[name]["results"][index][mean] for name, mean in columns]
-        cells = [_two(accuracies, "1", "10") for accuracies in scores]
-        rows.append([result["label"], *cells])
+    for kind in ("rivals", "results"):
+        for index, result in enumerate(first_set[kind]):
+            scores = [set_by_name[name][kind][index][mean] for name, mean in columns]
+            cells = [_two(accuracies, "1", "10") for accuracies in scores]
+            rows.append([result["label"], *cells])
     for model, pair_by_column in table_10().items():
         cells = [_published_pair(pair_by_column[column]) for column in columns]
         rows.append([f"{model} (published)", *cells])
@@ -115,10 +118,12 @@ def _table_7(set_by_name: Mapping[str, Any]) -> Table:
     chance = [_two(set_by_name[source]["chance"]["micro"], "1", "5") for source in sources]
     rows = [["approach", "model", *sources], ["chance", "", *chance]]
     first_set = set_by_name[sources[0]]
-    for index, result in enumerate(first_set["results"]):
-        scores = [set_by_name[source]["results"][index]["micro"] for source in sources]
-        cells = [_two(micro, "1", "5") for micro in scores]
-        rows.append(["ours", result["label"], *cells])
+    for kind in ("rivals", "results"):
+        for index, result in enumerate(first_set[kind]):
+            scores = [set_by_name[source][kind][index]["micro"] for source in sources]
+            cells = [_two(micro, "1", "5") for micro in scores]
+            named = [result["label"], ""] if kind == "rivals" else ["ours", result["label"]]
+            rows.append([*named, *cells])
     for row in table_7():
         cells = [_published_pair(row.pair_by_source[source]) for source in sources]
         rows.append([f"{row.approach} (published)", row.model, *cells])
@@ -132,7 +137,7 @@ def _score_table(query_set: Mapping[str, Any]) -> Table:
         ["model", *(f"acc@{k}, {mean}" for mean, k in columns), "p"],
         ["chance", *chance, ""],
     ]
-    for result in query_set["results"]:
+    for result in [*query_set["rivals"], *query_set["results"]]:
         cells = [_interval(result[mean][k]) for mean, k in columns]
         test = result["micro_test"]
         p_value = f"{test['10']['p']:.4f}" if test else ""

@@ -145,6 +145,11 @@ class KnnConfig(BaseConfig):
         min_length=1,
         description="candidate weights of related pairs in the linear probe",
     )
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no training of an encoder: look-up, "
+        "characters, the initial encoder with chosen settings",
+    )
 
     @property
     def first_settings(self) -> "WordKnnSettings":

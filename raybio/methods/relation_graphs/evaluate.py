@@ -1,9 +1,6 @@
-"""Evaluation of entities and relations: of a run, and of exported models.
+"""Evaluation of a run: entities and relations of held-out sentences."""
 
-Both go through ``evaluate_fold``.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,75 +16,25 @@ from raybio.evaluation.evaluator import (
     exact_scores,
 )
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
-from raybio.methods.relation_graphs.config import Config, KnnConfig
+from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.export import export_word_encoder
+from raybio.methods.relation_graphs.fold_scores import embed_sentences, evaluate_fold
 from raybio.methods.relation_graphs.folds import FoldRows
-from raybio.methods.relation_graphs.gold import EmbeddedSentences, read_gold
 from raybio.methods.relation_graphs.graph_accuracy import GraphValidation, validate_graphs
 from raybio.methods.relation_graphs.knn import predict_by_knn
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
+from raybio.methods.relation_graphs.rivals import fold_rivals
 from raybio.methods.relation_graphs.sentence_scores import (
     SentenceScores,
+    VectorScores,
     chance_scores,
-    choose_settings,
-    score_sentences,
 )
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel, head_of, untrained_encoder
 
 LOGGED_SCORES = ("ner_f1", "re_minus_f1", "re_f1")
 """Scores that are logged during training."""
-
-
-def evaluate_fold(
-    pair_model: WordModel,
-    tag_model: WordModel,
-    fold: FoldRows,
-    config: KnnConfig,
-    *,
-    has_dev_scores: bool,
-    say: Callable[[str], None] = lambda text: None,
-) -> dict[str, SentenceScores]:
-    """Choose settings on the validation sentences of a fold, and return the scores by split.
-
-    Training sentences predict validation sentences; both together predict test sentences.
-
-    Args:
-        pair_model: predicts relations.
-        tag_model: predicts entities; may be the same model.
-        fold: rows of the splits.
-        config: candidates to choose among.
-        has_dev_scores: whether validation sentences are scored, too.
-        say: called with progress messages.
-    """
-    store = pair_model.reader.store
-    settings = config.first_settings
-    scores_by_split = {}
-    if has_dev_scores or config.has_choice:
-        train = embed_sentences(pair_model, tag_model, fold.train, say)
-        dev = embed_sentences(pair_model, tag_model, fold.dev, say)
-        settings = choose_settings(train, dev, store, config)
-        if has_dev_scores:
-            scores_by_split["dev"] = score_sentences(train, dev, store, config, settings)
-    reference = embed_sentences(pair_model, tag_model, fold.train_and_dev, say)
-    test = embed_sentences(pair_model, tag_model, fold.test, say)
-    scores_by_split["test"] = score_sentences(reference, test, store, config, settings)
-    return scores_by_split
-
-
-def embed_sentences(
-    pair_model: WordModel,
-    tag_model: WordModel,
-    rows: np.ndarray,
-    say: Callable[[str], None] = lambda text: None,
-) -> EmbeddedSentences:
-    """Embed sentences for pairs by one model, and for tags by the same or another one."""
-    say(f"embedding {len(rows):,} sentences")
-    pair_WD, tag_WD = pair_model.embed(rows)
-    if tag_model is not pair_model:
-        _, tag_WD = tag_model.embed(rows)
-    return EmbeddedSentences(pair_WD, tag_WD, read_gold(pair_model.reader.store, rows))
 
 
 @dataclass(frozen=True)
@@ -141,23 +88,49 @@ class EntityRelationEvaluator(Evaluator):
         initial.word_tokens(self._store.words, self.config.encoder)
         return initial
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score what needs no training of an encoder, unless the settings leave it out."""
+        if not self.config.evaluation.rivals:
+            return
+        initial = self._word_model(self.initial_encoder().to(device), collective)
+        rivals = fold_rivals(
+            self._store,
+            self.fold,
+            self.config.evaluation,
+            initial,
+            has_dev=self.has_dev,
+            has_dev_scores=self.has_dev,
+        )
+        for name, results in rivals:
+            yield name, self._scores_of(results)
+
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the sentences of dev and test."""
         words = self._word_model(model, collective)
         results = evaluate_fold(
             words, words, self.fold, self.config.evaluation, has_dev_scores=self.has_dev
         )
-        chance = {}
-        for split in results:
-            chance[split] = exact_scores(chance_scores(self._store, self.fold, split))
         validation = self.validate_graphs(model, self.fold.test, collective)
-        settings = results["test"].settings
-        return ModelScores(
-            scores={split: result.intervals() for split, result in results.items()},
-            chance=chance,
+        scores = self._scores_of(results)
+        return replace(
+            scores,
             spread=validation.spread,
             unit_scores={split: result.unit_scores() for split, result in results.items()},
-            details={"knn_settings": settings._asdict(), "graphs": validation.metrics()},
+            details={**scores.details, "graphs": validation.metrics()},
+        )
+
+    def _scores_of(self, results: Mapping[str, SentenceScores]) -> ModelScores:
+        on_test = results["test"]
+        details = {}
+        if isinstance(on_test, VectorScores):
+            details["knn_settings"] = on_test.settings._asdict()
+        return ModelScores(
+            scores={split: result.intervals() for split, result in results.items()},
+            chance={
+                split: exact_scores(chance_scores(self._store, self.fold, split))
+                for split in results
+            },
+            details=details,
         )
 
     def validate_graphs(

@@ -10,9 +10,14 @@ import numpy as np
 
 from raybio.core.config import override
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs.evaluate import evaluate_fold
+from raybio.methods.relation_graphs.fold_scores import evaluate_fold
 from raybio.methods.relation_graphs.folds import read_fold
-from raybio.methods.relation_graphs.sentence_scores import SentenceScores, chance_scores
+from raybio.methods.relation_graphs.rivals import fold_rivals
+from raybio.methods.relation_graphs.sentence_scores import (
+    SentenceScores,
+    VectorScores,
+    chance_scores,
+)
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.system import build_evaluator
 from raybio.methods.relation_graphs.word_model import (
@@ -33,7 +38,7 @@ def evaluate_exports(
     is_untrained: bool = False,
     device: str | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> SentenceScores:
+) -> VectorScores:
     """Score the test sentences of the models' fold: pairs by one model, tags by the other.
 
     Candidates of the settings are those of the models' runs.
@@ -66,18 +71,43 @@ def evaluate_exports(
             f"{tag_model.config.data.fold}: one of them knows test sentences of the other. Want "
             "two of one fold"
         )
-    if is_untrained:
-        pair_model = pair_model.untrained()
-        tag_model = pair_model
     fold = read_fold(store, pair_model.config.data)
     evaluation = pair_model.config.evaluation.model_copy(
         update={"num_tag_neighbors": tag_model.config.evaluation.num_tag_neighbors}
     )
+    if is_untrained:
+        pair_model = pair_model.untrained()
+        tag_model = pair_model
     if evaluation.has_choice:
         for name, model in ((relations, pair_model), (entities, tag_model)):
             _check_unseen(name, read_fold(store, model.config.data).train, fold.dev)
     results = evaluate_fold(pair_model, tag_model, fold, evaluation, has_dev_scores=False, say=say)
     return results["test"]
+
+
+def rivals_of_fold(
+    folder: str | Path, store_path: str | Path, device: str | None = None
+) -> dict[str, SentenceScores]:
+    """Score the rivals on the test sentences of a model's fold, by name.
+
+    They are those of the table of its run: none if ``evaluation.rivals`` was false.
+
+    Raises:
+        ConfigError: if the folder is no such export, its run had another store, or the source of
+            its encoder no longer exists.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    store = open_store(store_path, WordStore)
+    initial = WordModel.load(folder, store, device).untrained()
+    config = initial.config
+    if not config.evaluation.rivals:
+        return {}
+    fold = read_fold(store, config.data)
+    has_dev = len(fold.dev) > 0 and not config.data.train_on_validation
+    rivals = fold_rivals(
+        store, fold, config.evaluation, initial, has_dev=has_dev, has_dev_scores=False
+    )
+    return {name: results["test"] for name, results in rivals}
 
 
 def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:

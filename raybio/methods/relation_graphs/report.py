@@ -15,14 +15,23 @@ TASKS = {
 """Title of each task. Scores are F1, precision and recall, macro over entity types or relations."""
 
 
+Scores = Mapping[str, Mapping[str, float]]
+"""Such as "ner_f1" -> {"value", "low", "high"}."""
+
+
 def report_markdown(
-    intervals: Mapping[str, Mapping[str, float]], chance: Mapping[str, float], rule: str, title: str
+    intervals: Scores,
+    chance: Mapping[str, float],
+    rivals: Mapping[str, Scores],
+    rule: str,
+    title: str,
 ) -> str:
     """Return a table with one row per task: percent, F1 with its 95 % interval.
 
     Args:
-        intervals: such as "ner_f1" -> {"value", "low", "high"}.
+        intervals: scores of the models.
         chance: F1, precision and recall of the most frequent labels.
+        rivals: scores of other rows of the runs' tables, by name.
         rule: describes how neighbors voted.
         title: names models and data.
     """
@@ -32,13 +41,14 @@ def report_markdown(
             intervals[f"{task}_{measure}"] for measure in ("f1", "precision", "recall")
         )
         bounds = f"[{100 * f1['low']:.2f}, {100 * f1['high']:.2f}]"
-        shown = [
-            100 * number for number in (precision["value"], recall["value"], chance[f"{task}_f1"])
-        ]
+        numbers = [precision["value"], recall["value"], chance[f"{task}_f1"]]
+        numbers += [scores[f"{task}_f1"]["value"] for scores in rivals.values()]
+        shown = [100 * number for number in numbers]
         rows.append(
             [name, f"{100 * f1['value']:.2f}", bounds, *(f"{number:.2f}" for number in shown)]
         )
-    table = markdown_table(["", "F1", "95 % interval", "precision", "recall", "chance F1"], rows)
+    header = ["", "F1", "95 % interval", "precision", "recall", "chance F1"]
+    table = markdown_table([*header, *(f"{name} F1" for name in rivals)], rows)
     note = (
         "Chance: the most frequent label of training for every word, and for every two words of a "
         "sentence."
@@ -47,10 +57,17 @@ def report_markdown(
 
 
 def report_data(
-    intervals: Mapping[str, Any],
+    intervals: Scores,
     chance: Mapping[str, float],
+    rivals: Mapping[str, Scores],
     rule: Mapping[str, int],
     models: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the same as plain JSON, with the evaluated models."""
-    return {"scores": dict(intervals), "chance": dict(chance), "rule": dict(rule), **models}
+    return {
+        "scores": dict(intervals),
+        "chance": dict(chance),
+        "rivals": dict(rivals),
+        "rule": dict(rule),
+        **models,
+    }

@@ -29,12 +29,11 @@ class SentenceScores:
     """Scores of predictions for sentences.
 
     Attributes:
-        settings: settings of kNN and of the probe.
-        knn: scores of kNN.
-        probe: scores of the linear probe.
+        knn: scores of kNN, or of predictions without vectors.
+        probe: scores of the linear probe, or of the pairs predicted without vectors, whatever their
+            relation.
     """
 
-    settings: WordKnnSettings
     knn: EntityRelationScores
     probe: EntityRelationScores
 
@@ -55,13 +54,24 @@ class SentenceScores:
         return UnitScores(knn.unit_U, {**knn.value_by_measure, **values})
 
 
+@dataclass(frozen=True)
+class VectorScores(SentenceScores):
+    """Scores of kNN and of the linear probe over vectors of words.
+
+    Attributes:
+        settings: settings of kNN and of the probe.
+    """
+
+    settings: WordKnnSettings
+
+
 def score_sentences(
     reference: EmbeddedSentences,
     queries: EmbeddedSentences,
     store: WordStore,
     config: KnnConfig,
     settings: WordKnnSettings,
-) -> SentenceScores:
+) -> VectorScores:
     """Score kNN and the linear probe.
 
     Args:
@@ -76,10 +86,10 @@ def score_sentences(
         "num_tag_neighbors": (settings.num_tag_neighbors,),
     }
     predictions = predict_by_knn(reference, queries, store, config.model_copy(update=chosen))
-    return SentenceScores(
-        settings,
+    return VectorScores(
         predictions.scores(settings),
         score_probe(reference, queries, store, config, settings),
+        settings,
     )
 
 
@@ -102,11 +112,32 @@ def score_probe(
     )
     is_predicted_P = (pair_logits(queries.pairs, weight_2D, bias) > 0).cpu().numpy()
     first_P, second_P = (end_P.cpu().numpy()[is_predicted_P] for end_P in queries.pairs.pairs())
-    predicted = Related(first_P, second_P, np.ones_like(first_P))
+    return _score_related(queries.gold, first_P, second_P, store)
+
+
+def score_predictions(
+    gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore
+) -> SentenceScores:
+    """Score related pairs and tags that were predicted without vectors.
+
+    The scores of the linear probe are those of the same pairs, whatever their relation.
+    """
+    num_types = len(store.entity_types)
+    num_relations = len(store.relation_names) - 1
+    return SentenceScores(
+        score_against_gold(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations),
+        _score_related(gold, pairs.first_P, pairs.second_P, store),
+    )
+
+
+def _score_related(
+    gold: Gold, first_P: np.ndarray, second_P: np.ndarray, store: WordStore
+) -> EntityRelationScores:
+    """Score pairs that are predicted to be related, whatever the relation."""
     return score_against_gold(
-        _with_one_relation(queries.gold),
-        predicted,
-        queries.gold.tag_W,
+        _with_one_relation(gold),
+        Related(first_P, second_P, np.ones_like(first_P)),
+        gold.tag_W,
         num_types=len(store.entity_types),
         num_relations=1,
     )
@@ -169,21 +200,9 @@ def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, flo
     second_P = np.concatenate(seconds)
     label = max(int(relations_R.argmax()), 1)
     related = Related(first_P, second_P, np.full(len(first_P), label))
-    num_types = len(store.entity_types)
-    num_relations = len(store.relation_names) - 1
-    values = dict(
-        score_against_gold(
-            queries, related, tag_W, num_types=num_types, num_relations=num_relations
-        ).values
-    )
-    probe = score_against_gold(
-        _with_one_relation(queries),
-        related._replace(label_P=np.ones_like(first_P)),
-        queries.tag_W,
-        num_types=num_types,
-        num_relations=1,
-    )
-    return values | {_as_probe(name): probe.values[name] for name in PAIR_MEASURES}
+    scores = score_predictions(queries, related, tag_W, store)
+    probe = {_as_probe(name): scores.probe.values[name] for name in PAIR_MEASURES}
+    return {**scores.knn.values, **probe}
 
 
 def _with_one_relation(gold: Gold) -> Gold:

@@ -140,6 +140,11 @@ class WordModel:
         device = next(self.encoder.parameters()).device.type
         return self._on_device(self.config, untrained_encoder(self.config, store), store, device)
 
+    @property
+    def store(self) -> WordStore:
+        """The sentences."""
+        return self.reader.store
+
     def embed(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return the words (W, D) of sentences: as they are, and after the tag head."""
         max_tokens = self.config.memory.max_tokens_per_micro_batch

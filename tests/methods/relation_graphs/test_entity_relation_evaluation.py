@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs import evaluate
+from raybio.methods.relation_graphs import evaluate, fold_scores
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
@@ -41,7 +41,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
 
 def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
     """A model trained for a few steps, and its own final evaluation."""
-    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40} | settings)
+    short = {"schedule.max_steps": 40, "evaluation.rivals": False}
+    config = tiny_config("relation_graphs", **short | settings)
     system = relation_graphs.build(config, store.path)
     list(fit(system, config))
     return system.export(folder, {"name": "x"}), system.final_evaluate(
@@ -111,10 +112,10 @@ def test_numbers_of_neighbors_are_chosen_on_validation_sentences_alone(store, tm
         relation_graphs.check(tiny_config("relation_graphs", **alone), store)
 
 
-def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], set[int]]]:
-    """Record (function, reference rows, query rows) of each later search by ``module``."""
+def rows_that_are_looked_at(monkeypatch) -> list[tuple[str, set[int], set[int]]]:
+    """Record (function, reference rows, query rows) of each later search."""
     rows_by_gold, kept, calls = {}, [], []
-    read_gold = module.read_gold
+    read_gold = fold_scores.read_gold
 
     def remembered(store, rows):
         kept.append(read_gold(store, rows))  # kept, so that no other gets its number
@@ -128,10 +129,13 @@ def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], se
 
         return call
 
-    monkeypatch.setattr(module, "read_gold", remembered)
-    for name in ("choose_settings", "score_sentences", "predict_by_knn"):
-        if hasattr(module, name):
-            monkeypatch.setattr(module, name, messages(name, getattr(module, name)))
+    monkeypatch.setattr(fold_scores, "read_gold", remembered)
+    for module, name in (
+        (fold_scores, "choose_settings"),
+        (fold_scores, "score_sentences"),
+        (evaluate, "predict_by_knn"),
+    ):
+        monkeypatch.setattr(module, name, messages(name, getattr(module, name)))
     return calls
 
 
@@ -145,7 +149,7 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
     }
     fold = read_fold(store, FoldConfig())
     train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
-    in_run = rows_that_are_looked_at(monkeypatch, evaluate)
+    in_run = rows_that_are_looked_at(monkeypatch)
     folder, _ = exported(store, tmp_path / "export", **several)
     on_the_way = [call for call in in_run if call[0] == "predict_by_knn"]
     assert on_the_way and all(call == ("predict_by_knn", train, dev) for call in on_the_way)
@@ -158,6 +162,18 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
     in_run.clear()
     evaluate_exports(folder, folder, store.path)
     assert in_run == [chosen, on_test]
+
+
+def test_the_untrained_encoder_chooses_among_the_candidates_of_both_runs(store, tmp_path):
+    """Its numbers of neighbors for tags are those of the run that predicts entities."""
+    short = {"schedule.max_steps": 2}
+    pairs, _ = exported(store, tmp_path / "pairs", model="cldr", **short)
+    tags, _ = exported(
+        store, tmp_path / "tags", model="clner", **short, **{"evaluation.num_tag_neighbors": [3]}
+    )
+    for is_untrained in (False, True):
+        scored = evaluate_exports(pairs, tags, store.path, is_untrained=is_untrained)
+        assert scored.settings.num_tag_neighbors == 3
 
 
 def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):

@@ -17,8 +17,8 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
+from raybio.evaluation.lexical import BASELINES
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.biostransformers.zero_shot.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
 from raybio.methods.biostransformers.zero_shot.scores import (

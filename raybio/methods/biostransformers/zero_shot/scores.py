@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from raybio.methods.biostransformers.zero_shot.lexical import TextScorer
+from raybio.evaluation.lexical import TextScorer
 from raybio.methods.biostransformers.zero_shot.ranking import Chance, RankingTask, UnitHits
 from raybio.ops.retrieval import cosine_scores
 from raybio.ops.significance import Interval, PairedTest, paired_test, ratio_interval

@@ -3,6 +3,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.core.errors import ConfigError, DataError
+from raybio.evaluation.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot import tasks as zero_shot_tasks
 from raybio.methods.biostransformers.zero_shot.datasets.bioasq import BioasqQuestion, Snippet
 from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
@@ -11,7 +12,6 @@ from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
     HallmarkDocument,
 )
 from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import PubMedQuestion
-from raybio.methods.biostransformers.zero_shot.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, TASK_NAMES, task_names
 from raybio.methods.biostransformers.zero_shot.scores import evaluate_task
 from raybio.methods.biostransformers.zero_shot.tasks import (

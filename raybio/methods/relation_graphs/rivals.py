@@ -1,0 +1,78 @@
+"""Rivals of trained word encoders: entities and relations without training one.
+
+- ``look-up``: the usual tag of a word form, and the usual relation of two entity types
+  (``look_up.py``).
+- ``character 2-4-grams``: kNN and the linear probe over the characters of a word and of its
+  neighbors (``character_vectors.py``).
+- ``initial - chosen settings``: kNN and the linear probe over the encoder before training.
+
+The validation sentences choose the settings of the last two among ``CANDIDATES``.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from raybio.evaluation.lexical import CHARACTERS
+from raybio.methods.relation_graphs.character_vectors import CharacterVectors
+from raybio.methods.relation_graphs.config import KnnConfig
+from raybio.methods.relation_graphs.fold_scores import EmbedsWords, evaluate_fold
+from raybio.methods.relation_graphs.folds import FoldRows
+from raybio.methods.relation_graphs.gold import read_gold
+from raybio.methods.relation_graphs.look_up import LookUp
+from raybio.methods.relation_graphs.sentence_scores import SentenceScores, score_predictions
+from raybio.methods.relation_graphs.store import WordStore
+
+LOOK_UP = "look-up"
+
+CHOSEN = "initial - chosen settings"
+
+CANDIDATES = {
+    "num_pair_neighbors": (1, 3, 5, 9),
+    "num_tag_neighbors": (1, 3, 7, 15),
+    "probe_positive_weights": (1.0, 2.0, 4.0, 8.0, 16.0),
+}
+"""Candidates of rivals: the defaults of ``KnnConfig`` and others around them."""
+
+
+def look_up_scores(
+    store: WordStore, fold: FoldRows, *, has_dev_scores: bool
+) -> dict[str, SentenceScores]:
+    """Return the scores of ``look-up`` by split; it counts in the sentences that kNN asks."""
+    rows_by_split = {"test": (fold.train_and_dev, fold.test)}
+    if has_dev_scores:
+        rows_by_split = {"dev": (fold.train, fold.dev), **rows_by_split}
+    scores = {}
+    for split, (reference, rows) in rows_by_split.items():
+        tag_W, related = LookUp.of(store, reference).predict(rows)
+        scores[split] = score_predictions(read_gold(store, rows), related, tag_W, store)
+    return scores
+
+
+def fold_rivals(
+    store: WordStore,
+    fold: FoldRows,
+    config: KnnConfig,
+    initial: EmbedsWords,
+    *,
+    has_dev: bool,
+    has_dev_scores: bool,
+) -> Iterator[tuple[str, Mapping[str, SentenceScores]]]:
+    """Yield the name of each rival, and its scores by split.
+
+    Args:
+        store: the sentences.
+        fold: rows of the splits.
+        config: settings of the evaluation.
+        initial: the encoder before training. Where ``config`` has candidates itself, it has no row:
+            the row ``initial`` of the table chooses its settings, too.
+        has_dev: whether validation sentences were not trained on. Without them nothing is chosen.
+        has_dev_scores: whether validation sentences are scored, too.
+    """
+    yield LOOK_UP, look_up_scores(store, fold, has_dev_scores=has_dev_scores)
+    chosen = config.model_copy(update=CANDIDATES) if has_dev else config
+    characters = CharacterVectors(store, fold.train)
+    yield (
+        CHARACTERS,
+        evaluate_fold(characters, characters, fold, chosen, has_dev_scores=has_dev_scores),
+    )
+    if has_dev and not config.has_choice:
+        yield CHOSEN, evaluate_fold(initial, initial, fold, chosen, has_dev_scores=has_dev_scores)

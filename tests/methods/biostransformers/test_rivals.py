@@ -1,0 +1,145 @@
+"""Rivals of term retrieval against loops."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.core.interfaces import Collective
+from raybio.methods.biostransformers.collector import ArticleCollector
+from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.rivals import FREQUENT, retrieve_by_rivals
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.system import build
+from raybio.methods.biostransformers.term_retrieval import draw_term_queries, term_chance
+from raybio.store.writer import Draft
+from raybio.training.collective import SingleProcess
+from tests import oracles
+from tests.methods.conformance_cases import tiny_config
+from tests.training.workers import run_workers
+
+NAME = "biostransformers"
+TERMS = ("Heart Failure", "Humans", "Liver", "Mice")
+TEXTS = ("the failing heart: heart failure", "liver of mice", "a liver, a heart", "")
+INDPTR = np.array([0, 2, 4, 6, 7])
+TERM = np.array([0, 1, 2, 3, 0, 2, 1], np.int32)
+
+
+def found_by_rivals(texts=TEXTS, terms=TERMS, counts=(1, 9, 2, 2), block_rows=2):
+    queries = draw_term_queries(np.arange(4), INDPTR, TERM, len(terms), 0, 0)
+    return dict(retrieve_by_rivals(queries, texts, terms, np.array(counts), block_rows))
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\b\w\w+\b", text.lower())
+
+
+def best_and_worst_ranks(score_C, gold) -> list[tuple[int, int]]:
+    """Return the first and the last rank of each gold candidate among equal scores."""
+    ranks = []
+    for one in gold:
+        above = sum(score > score_C[one] for score in score_C)
+        ranks.append((above, sum(score >= score_C[one] for score in score_C) - 1))
+    return ranks
+
+
+def test_bm25_ranks_terms_for_texts_and_texts_for_terms_as_the_loop():
+    found = found_by_rivals()["BM25"]
+    of_text = np.split(TERM, INDPTR[1:-1])
+    of_term = [[q for q in range(4) if term in of_text[q]] for term in range(4)]
+    for direction, queries, documents, gold in (
+        ("text_to_term", TEXTS, TERMS, of_text),
+        ("term_to_text", TERMS, TEXTS, of_term),
+    ):
+        listed = [words(one) for one in documents]
+        bounds = []
+        for query, own in zip(queries, gold, strict=True):
+            score = np.round(oracles.bm25(words(query), listed, 1.2, 0.75), 9)
+            bounds += best_and_worst_ranks(score, own)
+        ranks = found[direction].rank_P.tolist()
+        assert all(low <= r <= high for r, (low, high) in zip(ranks, bounds, strict=True))
+        assert any(low == high for low, high in bounds)
+
+
+def test_frequent_terms_are_first_for_every_text_and_rank_no_texts():
+    found = found_by_rivals()[FREQUENT]
+    assert found.keys() == {"text_to_term"}
+    ranks = np.split(found["text_to_term"].rank_P, INDPTR[1:-1])
+    assert [ranks[0][0], ranks[0][1], ranks[3][0]] == [3, 0, 0]
+    assert sorted(ranks[1]) == [1, 2]  # both have two articles
+
+
+def test_texts_of_unseen_words_are_ranked_at_chance():
+    rng = np.random.default_rng(0)
+    num_texts, num_terms = 4000, 25
+    term = rng.integers(0, 3, num_texts).astype(np.int32)  # the first terms alone
+    queries = draw_term_queries(
+        np.arange(num_texts), np.arange(num_texts + 1), term, num_terms, 0, 0
+    )
+    texts = ["" if number % 2 else f"unseen{number}" for number in range(num_texts)]
+    terms = [f"term{number}" for number in range(num_terms)]
+    rivals = dict(retrieve_by_rivals(queries, texts, terms, np.ones(num_terms), 512))
+    for name in ("TF-IDF", "BM25", FREQUENT):
+        found = rivals[name]["text_to_term"]
+        chance = term_chance({"text_to_term": found})["text_to_term"]
+        for k in (1, 10):
+            assert found.recall_at(k) == pytest.approx(
+                chance[f"recall_at_{k}"]["value"], abs=0.03
+            ), (name, k)
+
+
+def evaluator_of(store: ArticleStore, **settings) -> TermRetrievalEvaluator:
+    return build(tiny_config(NAME, **settings), store.path).final_evaluate.__self__
+
+
+def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
+    tiny_articles: ArticleStore,
+) -> None:
+    rows = [
+        dict(evaluator_of(tiny_articles, seed=seed).rivals("cpu", SingleProcess()))
+        for seed in (0, 7)
+    ]
+    assert list(rows[0]) == [FREQUENT, "TF-IDF", "BM25"]
+    assert {name: row.scores for name, row in rows[0].items()} == {
+        name: row.scores for name, row in rows[1].items()
+    }
+    for row in rows[0].values():
+        for of_direction in row.scores.values():
+            assert all(one["low"] <= one["value"] <= one["high"] for one in of_direction.values())
+    nothing = evaluator_of(tiny_articles, **{"evaluation.rivals": False})
+    assert dict(nothing.rivals("cpu", SingleProcess())) == {}
+
+
+def test_terms_are_counted_in_training_articles_alone(tmp_path: Path) -> None:
+    articles = [Article(n, f"title {n}", "", ["A"] if n % 3 else ["B"]) for n in range(1, 200)]
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        store = collector.commit(draft, ArticleConfig(validation_share=0.3), {})
+    expected = [0, 0]
+    for row in np.flatnonzero(~store.is_validation_N):
+        for term in store.term_E[store.term_indptr_N1[row] : store.term_indptr_N1[row + 1]]:
+            expected[term] += 1
+    assert 0 < sum(expected) < 199
+    assert evaluator_of(store)._num_articles_C.tolist() == expected
+
+
+def test_every_worker_computes_the_scores_of_one(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    run_workers(partial(save_rivals, store=str(tiny_articles.path)), 2, tmp_path)
+    alone = evaluator_of(tiny_articles).rivals("cpu", SingleProcess())
+    expected = {name: row.scores for name, row in alone}
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
+
+
+def save_rivals(rank: int, collective: Collective, folder: Path, store: str) -> None:
+    evaluator = build(tiny_config(NAME), store).final_evaluate.__self__
+    scores = {name: row.scores for name, row in evaluator.rivals("cpu", collective)}
+    (folder / f"{rank}.json").write_text(json.dumps(scores))
