@@ -93,7 +93,7 @@ class LinkEvaluationConfig(BaseConfig):
     rivals: bool = Field(
         True,
         description="rows of the final table that need no encoder: degree, common neighbors, "
-        "content, look-up",
+        "content, look-up and, of proteins, composition",
     )
 
 

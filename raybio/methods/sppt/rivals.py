@@ -9,11 +9,13 @@ of these:
 - content: cosine of TF-IDF vectors over n-grams of the tokens that the encoder reads.
 - ``look-up``: candidates whose relatives have training links with the anchor's relatives. Of
   proteins, these are interologs (Walhout et al. 2000).
+- ``composition``, where contents are residues: candidates that have training links with the anchor
+  between nodes of like compositions; see ``near_compositions``.
 
 Equal scores are ranked in random order.
 
 Shape letters: S nodes of an evaluation, N nodes of the graph, G nodes of a group, B anchors of a
-block, F n-grams, T tokens.
+block, F n-grams, T tokens, V kinds of tokens, K nearest nodes.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,12 +35,17 @@ from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.evaluate import LinkQueries, rank_splits
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
+from raybio.ops.nearest import nearest
 
 RELATED = 0.2
 """Smallest cosine of TF-IDF vectors of relatives."""
 
+NUM_NEAREST = 64
+"""Nodes of the nearest compositions whose links count, the node itself among them."""
+
 MAX_NODES_ACROSS_GROUPS = 20_000
-"""With more nodes, relatives are looked for in a node's own group: time grows with the square."""
+"""With more nodes, relatives and compositions are looked for in a node's own group: time grows with
+the square."""
 
 DIGITS = 6
 """Scores that agree to so many decimals tie."""
@@ -61,7 +68,13 @@ class Rival(NamedTuple):
 
 
 def link_rivals(
-    queries: LinkQueries, graph: Graph, read: ReadRows, content: str, content_ngram: int
+    queries: LinkQueries,
+    graph: Graph,
+    read: ReadRows,
+    content: str,
+    content_ngram: int,
+    *,
+    composition: bool,
 ) -> Iterator[Rival]:
     """Yield the rivals of an evaluation.
 
@@ -71,6 +84,7 @@ def link_rivals(
         read: reader of rows as tokens.
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
+        composition: whether to yield ``composition``.
     """
     neighbor_SN = _adjacency(graph)[queries.node_S]
     degree_S = np.asarray(graph.degree_N, np.float64)[queries.node_S]
@@ -80,9 +94,11 @@ def link_rivals(
     yield Rival(content, _Products(tfidf_SF, tfidf_SF))
     related_SS = relatives(tfidf_SF, queries.group_S)
     link_SS = neighbor_SN[:, queries.node_S]
-    # A link is no evidence for itself: s(i, i) s(j, j), and s(i, j) s(j, i) by its other direction.
-    own_SS = link_SS + link_SS.multiply(related_SS.multiply(related_SS.T))
-    yield Rival("look-up", _Products(related_SS @ link_SS, related_SS, own_SS.tocsr()))
+    yield Rival("look-up", _evidence(link_SS, related_SS))
+    if composition:
+        share_SV = token_shares(read, queries.node_S)
+        near_SS = near_compositions(share_SV, queries.group_S)
+        yield Rival("composition", _evidence(link_SS, near_SS))
 
 
 def rank_by_rival(
@@ -163,6 +179,18 @@ class _Products:
         return scores
 
 
+def _evidence(link_SS: sp.csr_matrix, like_SS: sp.csr_matrix) -> _Products:
+    """Return scores of pairs (i, j): the sum over links (a, b) of like(i, a) like(j, b).
+
+    A link is listed in both directions. It is no evidence for itself: that would be like(i, i)
+    like(j, j), and like(i, j) like(j, i) by its other direction.
+    """
+    reversed_SS = like_SS.multiply(like_SS.T)
+    itself_SS = sp.diags(like_SS.diagonal())
+    own_SS = itself_SS @ link_SS @ itself_SS + link_SS.multiply(reversed_SS)
+    return _Products(like_SS @ link_SS, like_SS, own_SS.tocsr())
+
+
 def ngram_tfidf(read: ReadRows, row_S: np.ndarray, num_tokens: int) -> sp.csr_matrix:
     """Return TF-IDF vectors (S, F) of length 1 over the n-grams of tokens of rows.
 
@@ -196,13 +224,10 @@ def relatives(tfidf_SF: sp.csr_matrix, group_S: np.ndarray) -> sp.csr_matrix:
     ``MAX_NODES_ACROSS_GROUPS`` nodes.
     """
     num_nodes = tfidf_SF.shape[0]
-    is_one_group = num_nodes <= MAX_NODES_ACROSS_GROUPS
-    group = np.zeros(num_nodes, np.int64) if is_one_group else np.asarray(group_S)
     rows = [np.arange(num_nodes)]
     columns = [np.arange(num_nodes)]
     values = [np.ones(num_nodes)]
-    for number in np.unique(group).tolist():
-        node_G = np.flatnonzero(group == number)
+    for node_G in _compared(group_S):
         vector_FG = tfidf_SF[node_G].T.tocsr()
         for first in range(0, len(node_G), 512):
             node_B = node_G[first : first + 512]
@@ -215,6 +240,58 @@ def relatives(tfidf_SF: sp.csr_matrix, group_S: np.ndarray) -> sp.csr_matrix:
             values.append(cosine_BG.data[is_related_P])
     pairs = (np.concatenate(rows), np.concatenate(columns))
     return sp.csr_matrix((np.concatenate(values), pairs), shape=(num_nodes, num_nodes))
+
+
+def token_shares(read: ReadRows, row_S: np.ndarray) -> Floats:
+    """Return the share (S, V) of each kind of token among the tokens of a row."""
+    token_T, indptr_S1, is_special_T = read(row_S)
+    owner_T = np.repeat(np.arange(len(row_S)), np.diff(indptr_S1))[~is_special_T]
+    kinds, kind_T = np.unique(token_T[~is_special_T], return_inverse=True)
+    count_SV = np.zeros((len(row_S), len(kinds)))
+    np.add.at(count_SV, (owner_T, kind_T), 1.0)
+    return count_SV / count_SV.sum(axis=1, keepdims=True).clip(min=1.0)
+
+
+def near_compositions(share_SV: Floats, group_S: np.ndarray) -> sp.csr_matrix:
+    """Return the kernel (S, S) of the ``NUM_NEAREST`` nearest compositions of each node, else 0.
+
+    exp(-|x - y|^2 / (2 width^2)) of Euclidean distances. The width needs no held-out link: it is
+    half the median, over nodes, of the distance to the farthest of the nearest. There the kernel is
+    exp(-2), so that little is cut off.
+
+    Args:
+        share_SV: compositions.
+        group_S: groups; with more than ``MAX_NODES_ACROSS_GROUPS`` nodes, the nearest are of the
+            same group.
+    """
+    num_nodes = len(share_SV)
+    vector_SV = torch.from_numpy(share_SV).float()
+    rows = []
+    columns = []
+    squares = []
+    farthest_S = np.zeros(num_nodes)
+    for node_G in _compared(group_S):
+        vector_GV = vector_SV[node_G]
+        found = nearest(vector_GV, vector_GV, NUM_NEAREST)
+        square_GK = -found.score_QK.double().numpy()
+        rows.append(np.repeat(node_G, square_GK.shape[1]))
+        columns.append(node_G[found.index_QK.numpy().ravel()])
+        squares.append(square_GK.ravel())
+        farthest_S[node_G] = np.sqrt(square_GK[:, -1])
+    # Of copies only, the width is 0: a copy counts as 1, and all else as 0.
+    width = max(float(np.median(farthest_S)) / 2, np.finfo(np.float32).tiny)
+    kernel = np.exp(-np.concatenate(squares) / width / width / 2)
+    pairs = (np.concatenate(rows), np.concatenate(columns))
+    return sp.csr_matrix((kernel, pairs), shape=(num_nodes, num_nodes))
+
+
+def _compared(group_S: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield nodes that are compared with each other: all, or those of each group."""
+    if len(group_S) <= MAX_NODES_ACROSS_GROUPS:
+        yield np.arange(len(group_S))
+        return
+    order = np.argsort(group_S, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(np.asarray(group_S)[order])) + 1)
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

@@ -132,10 +132,12 @@ class LinkEvaluator(Evaluator):
         heldout_parts: held-out links that the final evaluation also scores by themselves, by name.
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
+        composition: whether the shares of tokens are a rival as well.
     """
 
     content: ClassVar[str] = "3-mers"
     content_ngram: ClassVar[int] = 3
+    composition: ClassVar[bool] = True
 
     linked: Linked
     read: ReadRows
@@ -185,7 +187,12 @@ class LinkEvaluator(Evaluator):
             return
         chance = chance_scores(self._queries)
         rivals = link_rivals(
-            self._queries, self.linked.graph, self.read, self.content, self.content_ngram
+            self._queries,
+            self.linked.graph,
+            self.read,
+            self.content,
+            self.content_ngram,
+            composition=self.composition,
         )
         for rival in rivals:
             retrievals = rank_by_rival(

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from math import log, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 import pytest
@@ -13,12 +13,15 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import link_retrieval
 from raybio.methods.sppt.rivals import (
     DIGITS,
+    NUM_NEAREST,
     RELATED,
     Rival,
     link_rivals,
+    near_compositions,
     ngram_tfidf,
     rank_by_rival,
     relatives,
+    token_shares,
 )
 
 SEQUENCES = [
@@ -64,7 +67,7 @@ def queries(graph: Graph):
 
 
 def rival_of(name: str, queries, graph: Graph) -> Rival:
-    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3)
+    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
     return next(rival for rival in rivals if rival.name == name)
 
 
@@ -136,6 +139,127 @@ def test_the_look_up_adds_links_between_relatives_and_never_the_link_itself(
             if {left, right} != {anchor, candidate}
         )
         assert score == pytest.approx(expected, abs=1e-12)
+
+
+def composition_kernel(texts: list[str], num_nearest: int) -> np.ndarray:
+    """The kernel by loops: nearest nodes, half the median of the farthest of them, Gaussian."""
+    shares = [{letter: text.count(letter) / len(text) for letter in text} for text in texts]
+    square_NN = np.zeros((len(texts), len(texts)))
+    for left, right in itertools.product(range(len(texts)), repeat=2):
+        for letter in set(texts[left]) | set(texts[right]):
+            difference = shares[left].get(letter, 0.0) - shares[right].get(letter, 0.0)
+            square_NN[left, right] += difference**2
+    nearest = [sorted(range(len(texts)), key=lambda other: row[other]) for row in square_NN]
+    nearest = [order[:num_nearest] for order in nearest]
+    farthest = [sqrt(square_NN[row, order[-1]]) for row, order in enumerate(nearest)]
+    width = float(np.median(farthest)) / 2
+    kernel_NN = np.zeros_like(square_NN)
+    for row, order in enumerate(nearest):
+        for other in order:
+            kernel_NN[row, other] = exp(-square_NN[row, other] / (2 * width**2))
+    return kernel_NN
+
+
+def test_composition_adds_links_between_like_compositions_and_never_the_link_itself(
+    queries, graph: Graph
+) -> None:
+    kernel_NN = composition_kernel(SEQUENCES, NUM_NEAREST)
+    directed = LINKS + [(right, left) for left, right in LINKS]
+    for (anchor, candidate), score in scores_of("composition", queries, graph).items():
+        expected = sum(
+            kernel_NN[anchor, left] * kernel_NN[candidate, right]
+            for left, right in directed
+            if {left, right} != {anchor, candidate}
+        )
+        assert score == pytest.approx(expected, abs=1e-6)
+
+
+def random_texts(num_texts: int) -> list[str]:
+    rng = np.random.default_rng(0)
+    return ["".join(rng.choice(list("ACDEFGHIKL"), 40)) for _ in range(num_texts)]
+
+
+def shares_of(texts: list[str]) -> np.ndarray:
+    letters = sorted(set("".join(texts)))
+    return np.array([[text.count(letter) / len(text) for letter in letters] for text in texts])
+
+
+def test_only_the_nearest_compositions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raybio.methods.sppt.rivals.NUM_NEAREST", 7)
+    texts = random_texts(50)
+    kernel = near_compositions(shares_of(texts), np.zeros(50, np.int64)).toarray()
+    assert ((kernel > 0).sum(axis=1) == 7).all()
+    # Ties at the edge: equal counts in other positions.
+    expected = composition_kernel(texts, 7)
+    assert np.sort(kernel, axis=1) == pytest.approx(np.sort(expected, axis=1), abs=1e-5)
+
+
+def test_compositions_of_other_groups_count_in_small_graphs_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = token_shares(Letters(), np.arange(len(SEQUENCES)))
+    assert near_compositions(shares, GROUPS)[0, 10] == pytest.approx(1.0)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
+    alternating = np.arange(12) % 2
+    kernel = near_compositions(shares, alternating).toarray()
+    same_group = alternating[:, None] == alternating
+    assert (kernel[~same_group] == 0).all() and (kernel[same_group] > 0).all()
+
+
+def test_copies_only_are_all_alike_and_rows_without_tokens_have_no_share() -> None:
+    """The median distance is 0 where most nodes have copies."""
+    shares = np.array([[0.5, 0.5]] * 200 + [[1.0, 0.0]])
+    kernel = near_compositions(shares, np.zeros(201, np.int64))
+    assert set(kernel[:200].data) == {1.0}
+    assert kernel[200, 200] == 1.0 and np.isfinite(kernel.data).all()
+
+    class Empty(Letters):
+        def __call__(self, row_R, chance_R=0.0):
+            return np.array([1, 2, 65]), np.array([0, 2, 3]), np.array([True, True, False])
+
+    assert token_shares(Empty(), np.arange(2)).tolist() == [[0.0], [1.0]]
+
+
+def planted(shuffled: bool) -> float:
+    """Held-out LRAP of composition where letters A-C are linked with letters D-F by a rule.
+
+    Unrelated texts of 60 letters; a text of two kinds, such as A and D, is linked with one of B and
+    E. Shuffled links keep the number of links of each text.
+    """
+    rng = np.random.default_rng(1)
+    num_nodes = 400
+    kind_N = rng.integers(6, size=num_nodes)
+    pools = ["ABCD", "EFGH", "IJKL", "MNOP", "QRST", "ACEG"]
+    partner = {0: 3, 3: 0, 1: 4, 4: 1, 2: 5, 5: 2}
+    texts = ["".join(rng.choice(list(pools[kind]), 60)) for kind in kind_N]
+    links = []
+    for node in range(num_nodes):
+        others = np.flatnonzero(kind_N == partner[int(kind_N[node])])
+        links += [(node, int(other)) for other in rng.choice(others, 4, replace=False)]
+    link_E2 = np.unique(np.sort(np.array(links), axis=1), axis=0)
+    if shuffled:
+        link_E2[:, 1] = rng.permutation(link_E2[:, 1])
+    link_E2 = rng.permutation(link_E2)
+    group_N = np.zeros(num_nodes, np.int64)
+    graph = Graph.from_edges(link_E2[200:], num_nodes, group_N)
+
+    class Texts(Letters):
+        def __call__(self, row_R, chance_R=0.0):
+            token_T = np.array([ord(letter) for row in row_R for letter in texts[row]])
+            return token_T, np.arange(len(row_R) + 1) * 60, np.zeros(len(token_T), bool)
+
+    queries = draw_link_queries(graph, link_E2[:200], 0, seed=0)
+    rivals = link_rivals(queries, graph, Texts(), "3-mers", 3, composition=True)
+    composition = next(rival for rival in rivals if rival.name == "composition")
+    device = torch.device("cpu")
+    found = rank_by_rival(composition, queries, block_rows=64, device=device, collective=None)
+    return found["val"].lrap
+
+
+def test_composition_finds_a_planted_rule_and_nothing_in_shuffled_links() -> None:
+    chance = 0.02  # a link or two among 399 candidates in random order
+    assert planted(shuffled=True) < 1.5 * chance
+    assert planted(shuffled=False) > 2.5 * chance
 
 
 def test_relatives_of_other_groups_count_in_small_graphs_only(

@@ -60,6 +60,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
 
     content: ClassVar[str] = "TF-IDF"
     content_ngram: ClassVar[int] = 1
+    composition: ClassVar[bool] = False
 
     linked: LinkedTextStore
     evaluation: ArticleEvaluationConfig
