@@ -86,6 +86,8 @@ def show_store(store: "Store", started: float) -> None:
     for name, count in manifest.get("leakage", {}).items():
         if name in LEAKAGE:
             table.add_row(LEAKAGE[name], f"{count:,}")
+    if "training_until" in manifest:
+        table.add_row("newest training links", manifest["training_until"])
     for reason, facts in manifest["quarantine"].items():
         table.add_row(f"[yellow]skipped:[/] {reason}", f"{facts['count']:,}")
     console = Console()
