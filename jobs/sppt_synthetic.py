@@ -31,6 +31,7 @@ def command(
         ),
     ] = "0",
     store: shared.Store = None,
+    recipe: shared.RecipeName = None,
     config: shared.ConfigFile = None,
     settings: shared.Settings = None,
     cpus_per_worker: shared.CpusPerWorker = None,
@@ -64,6 +65,7 @@ def command(
             raise ConfigError(f"--graph: got {kind!r}, want one of {', '.join(KINDS)}")
     options = RunOptions(
         store=store,
+        recipe=recipe,
         config=config,
         settings=tuple(settings or ()),
         name=name,

@@ -60,6 +60,13 @@ LEAKAGE = {
     "c1": "held-out links, both ends seen in training (C1)",
     "c2": "held-out links, one end seen (C2)",
     "c3": "held-out links, no end seen (C3)",
+    "validation_titles_in_training": "validation titles that are in training too",
+    "dev_documents_in_training": "dev documents whose text is in training too",
+    "dev_relations_in_training": "dev relations of entities that are related in training",
+    "test_documents_in_training": "test documents whose text is in training too",
+    "test_relations_in_training": "test relations of entities that are related in training",
+    "dev_sentences_in_training": "dev sentences that are in training too",
+    "test_sentences_in_training": "test sentences that are in training too",
 }
 """Entries of a manifest's leakage -> their names in the table of a store."""
 
@@ -86,6 +93,8 @@ def show_store(store: "Store", started: float) -> None:
     for name, count in manifest.get("leakage", {}).items():
         if name in LEAKAGE:
             table.add_row(LEAKAGE[name], f"{count:,}")
+    if "training_until" in manifest:
+        table.add_row("newest training links", manifest["training_until"])
     for reason, facts in manifest["quarantine"].items():
         table.add_row(f"[yellow]skipped:[/] {reason}", f"{facts['count']:,}")
     console = Console()

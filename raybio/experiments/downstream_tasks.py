@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
+from raybio.core.recipes import recipes_of
 from raybio.methods.sppt.downstream.config import TASKS, Config, TaskConfig
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
@@ -30,34 +30,6 @@ MAX_SHOWN = 8
 
 VERSION = 2
 """Raised whenever the same files give another store."""
-
-
-class TaskSettings(NamedTuple):
-    """Settings of the SPPT paper's code for a task.
-
-    Attributes:
-        rows: rows of a step.
-        rate: peak learning rate.
-        epochs: maximum number of epochs.
-        stops_early: stop after 25 epochs without a better loss on dev; else the rate is
-            warmed up and decays linearly.
-    """
-
-    rows: int
-    rate: float
-    epochs: int
-    stops_early: bool
-
-
-PUBLISHED: dict[str, TaskSettings] = {
-    "remote_homology": TaskSettings(16, 1e-5, 200, True),
-    "secondary_structure": TaskSettings(16, 1e-5, 200, True),
-    "stability": TaskSettings(512, 1e-4, 200, True),
-    "fluorescence": TaskSettings(128, 5e-5, 200, True),
-    "paper_field": TaskSettings(32, 5e-5, 2, False),
-    "scicite": TaskSettings(32, 1e-5, 3, False),
-    "acl_arc": TaskSettings(32, 5e-5, 4, False),
-}
 
 
 def task_parts(
@@ -132,7 +104,7 @@ def _print_warnings(store: TaskStore) -> None:
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
-    """Return the paper's settings for a task.
+    """Return the paper's settings for a task, those of its recipe ``paper_TASK``.
 
     Proteins are read to the end of the longest one, as TAPE's code does.
 
@@ -141,17 +113,23 @@ def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[s
         given: the configuration that all settings give, whose batch decides the steps of an
             epoch; None: the paper's batch.
     """
-    published = PUBLISHED[store.task]
+    recipe = recipes_of("raybio.methods.sppt.downstream")[f"paper_{store.task}"].settings
+    schedule = recipe["schedule"]
     num_train = len(store.split_rows("train"))
-    rows = given.plan.global_batch_rows if isinstance(given, Config) else published.rows
+    rows = recipe["plan"]["global_batch_rows"]
+    if isinstance(given, Config):
+        rows = given.plan.global_batch_rows
     epoch = max(1, math.ceil(num_train / rows))
     settings: dict[str, object] = {
         "plan.global_batch_rows": rows,
-        "optim.peak_lr": published.rate,
-        "schedule.max_steps": epoch * published.epochs,
+        "schedule.max_steps": epoch * schedule["max_epochs"],
         "schedule.evaluate_every_steps": epoch,
         "schedule.checkpoint_every_steps": epoch,
-        "schedule.keep_best": "val/log_likelihood",
+    }
+    settings |= {f"optim.{name}": value for name, value in recipe["optim"].items()}
+    in_epochs = ("max_epochs", "evaluate_every_epochs")
+    settings |= {
+        f"schedule.{name}": value for name, value in schedule.items() if name not in in_epochs
     }
     task = TASKS[store.task]
     if not task.on_texts:
@@ -160,6 +138,4 @@ def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[s
         settings["encoder.max_length"] = (
             longest if task.labels == "residues" else max(longest, default)
         )
-    if published.stops_early:
-        return settings | {"schedule.early_stopping_metric": "val/log_likelihood"}
-    return settings | {"optim.schedule": "linear", "optim.warmup_ratio": 0.2}
+    return settings

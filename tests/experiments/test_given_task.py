@@ -10,7 +10,6 @@ from raybio.cli.finetune import with_tasks
 from raybio.cli.train import options_by_part
 from raybio.cli.train_and_compare import train_and_compare
 from raybio.core.errors import ConfigError, DataError
-from raybio.experiments.downstream_tasks import PUBLISHED
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.store import TaskStore
@@ -211,10 +210,26 @@ def test_classes_that_training_does_not_have_are_reported(
     )
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_published_settings(name: str) -> None:
-    assert name in TASKS
-    assert PUBLISHED[name].stops_early != TASKS[name].on_texts
+    """Proteins stop early, and the rate of texts decays."""
+    settings = METHODS["finetune"].recipes[f"paper_{name}"].settings
+    stops_early = "early_stopping_metric" in settings["schedule"]
+    assert stops_early != TASKS[name].on_texts
+    assert settings["optim"]["schedule"] == ("constant" if stops_early else "linear")
+
+
+def test_a_recipe_lies_above_published_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    task = ["acl_arc", "--data", str(write(tmp_path))]
+    config = settled(task, recipe="small")
+    assert (config.optim.peak_lr, config.optim.schedule) == (1e-3, "constant")
+    assert (config.schedule.max_steps, config.encoder.num_layers) == (300, 2)
+    assert settled(task, recipe="demo") == METHODS["finetune"].demo
+    published = settled(task, recipe="paper_acl_arc").optim
+    assert published == settled(task).optim
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

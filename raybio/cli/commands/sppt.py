@@ -186,7 +186,9 @@ def proteins(
 @prepare.command()
 def articles(
     out: Out,
-    nodes: Annotated[Path | None, typer.Option(help="table: id, title, abstract")] = None,
+    nodes: Annotated[
+        Path | None, typer.Option(help="table: id, title, abstract; may have year or date")
+    ] = None,
     edges: Annotated[Path | None, typer.Option(help="table: citing, cited")] = None,
     cane: Annotated[
         Path | None, typer.Option(help="folder with data.txt and graph.txt, as CANE's data sets")
@@ -204,6 +206,9 @@ def articles(
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
     ] = TEXTS.heldout_share,
+    split_by_date: Annotated[
+        bool, typer.Option("--split-by-date", help=TEXT_HELP["split_by_date"])
+    ] = TEXTS.split_by_date,
     seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
     max_bad_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["max_bad_share"])

@@ -20,6 +20,7 @@ from raybio.methods.biostransformers.config import FIELDS, ArticleConfig
 from raybio.methods.biostransformers.store import ArticleStore, commit_articles
 from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.store.ragged import Ragged, Spool
+from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
@@ -89,17 +90,22 @@ class ArticleCollector:
             raise DataError("no article was read, want at least one with a title or an abstract")
         entries = self._entries(article_N)
         pmid_N = pmid_A[article_N]
-        provenance = {**provenance, "replaced_records": len(pmid_A) - len(pmid_N)}
         texts: dict[str, Any] = {
             field: spool.in_order(article_N, self.folder / f"{field}.texts")
             for field, spool in self._spools.items()
+        }
+        is_validation_N = is_validation(pmid_N, config)
+        provenance = {
+            **provenance,
+            "replaced_records": len(pmid_A) - len(pmid_N),
+            "leakage": _leakage(texts["title"], is_validation_N),
         }
         counted = _counted_texts([texts["title"], texts["abstract"]], entries["term_names"])
         return commit_articles(
             draft,
             pmid_N=pmid_N,
             year_N=np.concatenate(self._years)[article_N],
-            is_validation_N=is_validation(pmid_N, config),
+            is_validation_N=is_validation_N,
             **texts,
             **entries,
             count_by_word=count_words(counted),
@@ -155,6 +161,14 @@ def is_validation(pmid_N: np.ndarray, config: ArticleConfig) -> np.ndarray:
     It depends on seed and PMID only, so that a growing corpus keeps its split.
     """
     return hash_uniform(derive_seed(config.seed, "validation"), pmid_N) < config.validation_share
+
+
+def _leakage(title: Ragged, is_validation_N: np.ndarray) -> dict[str, int]:
+    """Count the validation articles whose title a training article has, too."""
+    key_N = text_keys(text.as_py().decode() for text in title.to_arrow())
+    validation = key_N[is_validation_N & (key_N != 0)]
+    is_known = np.isin(validation, key_N[~is_validation_N])
+    return {"validation_titles_in_training": int(is_known.sum())}
 
 
 def _numbers(names: pa.Array, number_by_name: dict[str, int]) -> np.ndarray:

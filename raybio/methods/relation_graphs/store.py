@@ -18,6 +18,7 @@ from raybio.store.columns import NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
+from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
@@ -187,7 +188,20 @@ def commit_words(
     tables = declared | ragged_tables(PARTS, indptr_by_part, columns)
     counts = _counts(sentences, types) | {"words": len(words), "folds": len(folds)}
     counts["sentences_in_no_fold"] = len(sentences) - len(np.unique(np.concatenate(parts)))
-    return draft.commit(WordStore, tables, counts, provenance)
+    leakage = _leakage(sentences, folds)
+    return draft.commit(WordStore, tables, counts, {**provenance, "leakage": leakage})
+
+
+def _leakage(
+    sentences: Sequence[WordSentence], folds: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, int]:
+    """Count sentences of dev and test, over all folds, whose words the fold trains on, too."""
+    key_N = text_keys(" ".join(one.words) for one in sentences)
+    leakage = {}
+    for split in SPLITS[1:]:
+        known = [np.isin(key_N[fold[split]], key_N[fold["train"]]) for fold in folds]
+        leakage[f"{split}_sentences_in_training"] = sum(int(is_known.sum()) for is_known in known)
+    return leakage
 
 
 def _by_count(sentences: Sequence[WordSentence]) -> list[str]:

@@ -183,8 +183,8 @@ DEFAULT_MAX_LENGTH = 100_000
 """Longest protein sequence that is kept, in residues."""
 
 
-class LinkedTextConfig(BaseConfig):
-    """Settings that turn raw files into a store of linked texts; the store's manifest has them."""
+class LinkedRowsConfig(BaseConfig):
+    """Settings that turn raw files into a store of linked rows; the store's manifest has them."""
 
     heldout_share: float = Field(
         0.05, ge=0, lt=1, description="fraction of each group's links that is kept out of training"
@@ -198,13 +198,21 @@ class LinkedTextConfig(BaseConfig):
     )
 
 
-HeldOut = Literal["random", "homology", "proteins"]
+class LinkedTextConfig(LinkedRowsConfig):
+    """Settings that turn raw files into a store of linked texts."""
+
+    split_by_date: bool = Field(
+        False, description="hold out the links of the newest articles instead of random ones"
+    )
 
 
-class PrepareConfig(LinkedTextConfig):
-    """Settings that turn raw files into a store of proteins; the store's manifest has them."""
+HeldOut = Literal["random", "homology", "proteins", "date"]
 
-    held_out: HeldOut = Field(
+
+class PrepareConfig(LinkedRowsConfig):
+    """Settings that turn raw files into a store of proteins."""
+
+    held_out: Literal["random", "homology", "proteins"] = Field(
         "random",
         description="random: links; proteins: all links of some proteins; homology: all links of "
         "some clusters of relatives",

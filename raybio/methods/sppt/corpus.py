@@ -14,7 +14,7 @@ import pyarrow as pa
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import HeldOut
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.graph.splits import hold_out_links, hold_out_nodes
+from raybio.methods.sppt.graph.splits import hold_out_links, hold_out_nodes, newest_links
 from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
 from raybio.methods.sppt.leakage import link_classes
 from raybio.store.quarantine import Quarantine
@@ -37,6 +37,8 @@ class Corpus(NamedTuple):
         group_names: name of each group, such as a taxid.
         group_labels: display name of each group.
         noun: name of rows with content, for errors.
+        date_N: date of each row, yyyymmdd with zeros for an unknown month or day, -1 where there is
+            none; None: the source has no dates.
     """
 
     keys: pa.Array
@@ -46,6 +48,7 @@ class Corpus(NamedTuple):
     group_names: list[str]
     group_labels: list[str]
     noun: str = "proteins with a sequence"
+    date_N: np.ndarray | None = None
 
 
 class LinkCollector:
@@ -122,12 +125,13 @@ def assemble(
         heldout_share: fraction of each group's links that is kept out of the training graph.
         seed: seed of the draw of held-out links.
         provenance: the manifest's account of the input.
-        held_out: what is held out: links at random, whole rows, or whole clusters of rows.
+        held_out: what is held out: links at random, whole rows, whole clusters of rows, or links of
+            the newest rows.
         cluster: returns the cluster of relatives of each row; None: rows are not clustered.
 
     Raises:
-        DataError: if no link between two rows with content is left, or too few rows can be held
-            out.
+        DataError: if no link between two rows with content is left, too few rows can be held out,
+            or rows have no date to split by.
     """
     has_content_N = corpus.spooled_N >= 0
     edge_E2 = corpus.edge_E2[has_content_N[corpus.edge_E2].all(axis=1)]
@@ -147,9 +151,15 @@ def assemble(
     edge_E2 = np.sort(row_N[edge_E2], axis=1)
     content = spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters")
     cluster_R = None if cluster is None else cluster(content)
-    is_heldout_E = _held_out_links(
-        edge_E2, group_R, cluster_R, held_out, share=heldout_share, seed=seed
-    )
+    if held_out == "date":
+        is_heldout_E = _links_of_newest(edge_E2, corpus, row_R, share=heldout_share)
+        provenance = provenance | {
+            "training_until": _last_date(edge_E2[~is_heldout_E], corpus, row_R)
+        }
+    else:
+        is_heldout_E = _held_out_links(
+            edge_E2, group_R, cluster_R, held_out, share=heldout_share, seed=seed
+        )
     graph = Graph.from_edges(edge_E2[~is_heldout_E], len(row_R), group_R)
     if cluster_R is not None:
         classes = link_classes(graph, edge_E2[is_heldout_E], cluster_R)
@@ -197,6 +207,50 @@ def _held_out_links(
             "--heldout-share, or --held-out random"
         )
     return is_out_E
+
+
+def _links_of_newest(
+    edge_E2: np.ndarray, corpus: Corpus, row_R: np.ndarray, *, share: float
+) -> np.ndarray:
+    """Return which links (E,) are newer than a date that leaves about a share of them.
+
+    Raises:
+        DataError: if there are no dates, a linked row has none, or all are equal.
+    """
+    if corpus.date_N is None:
+        raise DataError(
+            "--split-by-date: the source has no dates. Want a column year or date in the table of "
+            "articles, or OGB-MAG with raw/node-feat/paper/node_year.csv; or no --split-by-date"
+        )
+    date_R = corpus.date_N[row_R]
+    undated = np.flatnonzero(date_R < 0)
+    if len(undated):
+        first = corpus.keys[int(row_R[undated[0]])].as_py()
+        raise DataError(
+            f"--split-by-date: {len(undated):,} of {len(date_R):,} linked articles have no date, "
+            f"such as {first!r}. Want a year, YYYY-MM or YYYY-MM-DD for each, or no --split-by-date"
+        )
+    if not share:
+        return np.zeros(len(edge_E2), bool)
+    try:
+        return newest_links(edge_E2, date_R, share=share)
+    except ValueError:
+        raise DataError(
+            f"--split-by-date: all links have the date {date_text(int(date_R.max()))}, want at "
+            "least two dates"
+        ) from None
+
+
+def _last_date(edge_E2: np.ndarray, corpus: Corpus, row_R: np.ndarray) -> str:
+    """Return the newest date of the ends of links."""
+    assert corpus.date_N is not None
+    return date_text(int(corpus.date_N[row_R][edge_E2].max()))
+
+
+def date_text(date: int) -> str:
+    """Return a date yyyymmdd as text, without a month or day of zero."""
+    year, month, day = date // 10_000, date // 100 % 100, date % 100
+    return "-".join([f"{year:04}", *(f"{part:02}" for part in (month, day) if part)])
 
 
 def number_groups(names: pa.Array) -> tuple[np.ndarray, list[str]]:

@@ -2,7 +2,7 @@
 
 Park and Marcotte, "Flaws in evaluation schemes for pair-input computational predictions" (2012):
 a prediction for a pair is easier the more of its ends the training has seen. Here an end is seen if
-it, or a relative of it, has a training link:
+it, or a relative of it, has a training link. Relatives of texts are their copies.
 
 - C1: both ends are seen; C2: one is; C3: none is.
 - A link has a *twin* if a training link connects the same two clusters of relatives.

@@ -7,8 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
-from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
-from raybio.methods.sppt.config import HeldOut, LinkedTextConfig, PrepareConfig
+from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts, text_copies
+from raybio.methods.sppt.config import (
+    HeldOut,
+    LinkedRowsConfig,
+    LinkedTextConfig,
+    PrepareConfig,
+)
 from raybio.methods.sppt.corpus import Commit, Corpus, G, assemble
 from raybio.methods.sppt.proteins.clusters import identity_clusters
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
@@ -91,6 +96,8 @@ def prepare_linked_texts(
 ) -> LinkedTextStore:
     """Prepare a store of texts and their links; as ``prepare_proteins``.
 
+    Copies of a text, which differ in case, spaces and punctuation only, are relatives.
+
     Args:
         out: folder of the store.
         source: a reader of ``articles/formats/``.
@@ -98,7 +105,20 @@ def prepare_linked_texts(
         force: replace an existing store.
     """
     config = config or LinkedTextConfig()
-    return _prepare(out, source, source.read, commit_linked_texts, config, force=force)
+    return _prepare(
+        out,
+        source,
+        source.read,
+        commit_linked_texts,
+        config,
+        force=force,
+        held_out="date" if config.split_by_date else "random",
+        cluster=_copies,
+    )
+
+
+def _copies(content: Ragged) -> np.ndarray:
+    return text_copies(content.to_arrow())
 
 
 def _prepare(
@@ -106,11 +126,11 @@ def _prepare(
     source: Source,
     read: Callable[[Spool, Quarantine], Corpus],
     commit: Commit[G],
-    config: LinkedTextConfig | PrepareConfig,
+    config: LinkedRowsConfig,
     *,
     force: bool,
-    held_out: HeldOut = "random",
-    cluster: Callable[[Ragged], np.ndarray] | None = None,
+    held_out: HeldOut,
+    cluster: Callable[[Ragged], np.ndarray],
 ) -> G:
     prepared = preparing(
         out,

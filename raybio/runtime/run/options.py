@@ -26,7 +26,7 @@ FOLD = "data.fold"
 
 
 Published = Callable[[TrainingConfig | None], Mapping[str, object]]
-"""Published settings for a store, which --config and --set override.
+"""Published settings for a store, which --recipe, --config and --set override.
 
 The argument is the configuration that all settings together give; None in the first of two calls.
 """
@@ -66,8 +66,8 @@ class RunOptions:
 def resolve(method: str, options: RunOptions, name_prefix: str | None = None) -> RunSpec:
     """Turn options into the run that they describe.
 
-    - Settings: the method's defaults (the demo's without a store), ``--recipe``, ``--config``, then
-      ``--set``.
+    - Settings: the method's defaults (the demo's without a store), those that the job brings,
+      ``--recipe``, ``--config``, then ``--set``.
     - The name of a run that exists, given without store and config, continues with its own.
     - A configuration from the folder of a run or sweep brings its store, workers and device.
 
@@ -126,12 +126,16 @@ def resolve_config(
         ConfigError: for wrong settings.
     """
     store, base = _store_and_base(entry, options, runs)
-    if options.recipe == DEMO:
-        base = entry.demo
-    elif options.recipe is not None:
-        base = merge(entry.config, recipe_named(options.recipe, entry.recipes).settings)
+    recipe = None
+    if options.recipe not in (None, DEMO):
+        recipe = recipe_named(str(options.recipe), entry.recipes)
+        base = entry.config()
 
     def with_options(below: TrainingConfig) -> TrainingConfig:
+        if options.recipe == DEMO:
+            below = entry.demo
+        if recipe is not None:
+            below = merge(entry.config, recipe.settings, below)
         config = below if options.config is None else load(entry.config, options.config, below)
         return override_all(config, parse_settings(options.settings))
 

@@ -18,6 +18,7 @@ from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_t
 from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
+from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
 
@@ -255,7 +256,38 @@ def commit_documents(
     counts |= {"entity_keys": len(entity_keys), "relation_names": len(relation_names) + 1}
     counts["relations_outside_candidates"] = int((~is_candidate_TT[tuple(types_P2.T)]).sum())
     flags = {"is_directed": is_docred, "is_multi_label": is_docred}
-    return draft.commit(DocumentStore, tables, counts, provenance | flags)
+    leakage = _leakage(texts, split_N, indptr_by_part, columns)
+    return draft.commit(DocumentStore, tables, counts, provenance | flags | {"leakage": leakage})
+
+
+def _leakage(
+    texts: Ragged,
+    split_N: np.ndarray,
+    indptr_by_part: Mapping[str, np.ndarray],
+    columns: Mapping[str, np.ndarray],
+) -> dict[str, int]:
+    """Count documents and relations of dev and test that training has, too.
+
+    A document counts if a training document has its text, under any id. A relation counts if its
+    two entities are related in a training document, in either order and by any relation.
+    """
+    if not split_N.any():
+        return {}
+    key_N = text_keys(text.as_py().decode() for text in texts.to_arrow())
+    row_P = np.repeat(np.arange(len(split_N)), np.diff(indptr_by_part["relations"]))
+    first_P = indptr_by_part["entities"][row_P]
+    ends_P2 = np.stack([columns["key"][first_P + columns[end]] for end in ("head", "tail")], axis=1)
+    pair_P2 = np.sort(ends_P2.astype(np.int64), axis=1)
+    pair_P = (pair_P2[:, 0] << 32) + pair_P2[:, 1]
+    leakage = {}
+    for number, split in enumerate(SPLITS[1:], start=1):
+        for name, value, split_of in (
+            ("documents", key_N, split_N),
+            ("relations", pair_P, split_N[row_P]),
+        ):
+            is_known = np.isin(value[split_of == number], value[split_of == 0])
+            leakage[f"{split}_{name}_in_training"] = int(is_known.sum())
+    return leakage
 
 
 def _counts(split_N: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
 from raybio.store.columns import ArrowColumn, column_tables
+from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
@@ -59,6 +61,17 @@ def commit_linked_texts(
         LinkedTextStore, rows.columns() | {"text": text, "count_by_word": count_by_word}
     )
     return draft.commit(LinkedTextStore, tables, rows.counts("bytes"), provenance)
+
+
+def text_copies(text: pa.Array) -> NDArray[np.int64]:
+    """Return the number of each text (N,): equal for copies, see ``text_keys``.
+
+    Args:
+        text: UTF-8 bytes.
+    """
+    keys = text_keys(content.as_py().decode() for content in text)
+    number_N: NDArray[np.int64] = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    return number_N
 
 
 def _evenly_spaced(text: pa.Array) -> Iterator[str]:

@@ -26,7 +26,8 @@ from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
 from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
-from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.articles.store import LinkedTextStore, text_copies
+from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.system import link_steps_per_epoch, link_system
 from raybio.store.store import open_store
 
@@ -91,7 +92,14 @@ def build(config: Config, store_path: str | Path) -> System:
     encoder = new_encoder()
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     read = text_rows(store, encoder)
-    evaluator = ArticleLinkEvaluator(store, read, new_encoder, config.evaluation, config)
+    evaluator = ArticleLinkEvaluator(
+        store,
+        read,
+        new_encoder,
+        config.evaluation,
+        config,
+        heldout_parts=_heldout_parts(store),
+    )
     return link_system(
         "sppt_mag",
         config,
@@ -104,3 +112,12 @@ def build(config: Config, store_path: str | Path) -> System:
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
+
+
+def _heldout_parts(store: LinkedTextStore) -> dict[str, np.ndarray]:
+    """Return the held-out links by what training shows of their ends, if they differ in that."""
+    leakage = store.manifest.get("leakage", {})
+    if all(leakage.get(name) in (0, leakage.get("links")) for name in ("with_twin", "c1", "c2")):
+        return {}  # Texts are read only where there are parts.
+    classes = link_classes(store.graph, store.heldout, text_copies(store.text))
+    return classes.parts(store.heldout)

@@ -149,5 +149,17 @@ def commit_task(
             "count_by_word": count_by_word,
         },
     )
+    training = {
+        content for content, split in zip(contents, splits, strict=True) if split == "train"
+    }
+    leakage = {}
+    for name in ("dev", "test"):
+        known = [
+            content in training
+            for content, split in zip(contents, splits, strict=True)
+            if split == name
+        ]
+        leakage[f"{name}_rows_in_training"] = sum(known)
+    provenance = provenance | {"leakage": leakage}
     counts = {"rows": len(contents)} | {f"{split}_rows": splits.count(split) for split in SPLITS}
     return draft.commit(TaskStore, tables, counts | {"classes": len(class_names)}, provenance)

@@ -107,6 +107,33 @@ def hold_out_nodes(
     return is_held_N
 
 
+def newest_links(edge_E2: ArrayLike, date_N: ArrayLike, *, share: float) -> NDArray[np.bool_]:
+    """Choose the edges to keep out of training: those that the newest nodes brought.
+
+    An edge is as old as its newer end. Held out are all edges above a date: the date that leaves a
+    share of the edges closest to the wanted one, and some edges on both sides.
+
+    Args:
+        edge_E2: (E, 2) distinct links.
+        date_N: (N,) date of each node, as a number that grows with time.
+        share: fraction of links, in (0, 1).
+
+    Returns:
+        (E,) True where an edge is held out.
+
+    Raises:
+        ValueError: if all edges have the same date.
+    """
+    date_E = np.asarray(date_N)[np.asarray(edge_E2).reshape(-1, 2)].max(axis=1)
+    dates, num_dated = np.unique(date_E, return_counts=True)
+    if len(dates) < 2:
+        raise ValueError("all links have the same date")
+    share_above = 1.0 - np.cumsum(num_dated)[:-1] / len(date_E)
+    last_of_training = dates[np.argmin(np.abs(share_above - share))]
+    is_newer_E: NDArray[np.bool_] = date_E > last_of_training
+    return is_newer_E
+
+
 def _isolating(end_K2: Integers, degree_N: Positions) -> Positions:
     """Return the last link of each node that would lose all its links with ``end_K2``."""
     is_isolated_N = (_degree(end_K2, len(degree_N)) == degree_N) & (degree_N > 0)

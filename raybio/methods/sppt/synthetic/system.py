@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.interfaces import System
+from raybio.core.recipes import recipes_of
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
@@ -49,16 +50,8 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
         given: the configuration whose batch and nodes determine the steps of an epoch; None for the
             paper's.
     """
-    is_surface = kind in SURFACES
-    if is_surface:
-        epochs = 1500
-        rows = 16
-    elif kind == "cliques":
-        epochs = 8000
-        rows = 50
-    else:
-        epochs = 5000
-        rows = NUM_CYCLE_NODES
+    recipe = recipes_of("raybio.methods.sppt.synthetic")[paper_recipe(kind)].settings
+    rows = recipe["plan"]["global_batch_rows"]
     nodes = NUM_NODES.get(kind, NUM_CYCLE_NODES)
     if given is not None:
         rows = given.plan.global_batch_rows
@@ -66,16 +59,18 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
             nodes = given.graph.num_nodes
     settings: dict[str, object] = {
         "plan.global_batch_rows": rows,
-        "schedule.max_steps": math.ceil(epochs * nodes / rows),
+        "schedule.max_steps": math.ceil(recipe["schedule"]["max_epochs"] * nodes / rows),
     }
-    if is_surface:
-        settings |= {
-            "encoder.num_layers": 3,
-            "encoder.width": 256,
-            "encoder.num_heads": 4,
-            "encoder.ffn_width": 256,
-        }
+    for size in ("num_layers", "width", "num_heads", "ffn_width"):
+        settings[f"encoder.{size}"] = recipe["encoder"][size]
     return settings
+
+
+def paper_recipe(kind: GraphKind) -> str:
+    """Return the name of the recipe with the paper's settings of a graph."""
+    if kind in SURFACES:
+        return "paper_surfaces"
+    return "paper_cliques" if kind == "cliques" else "paper_cycles"
 
 
 DEMO_CORPUS = SIMULATED_TOPICS

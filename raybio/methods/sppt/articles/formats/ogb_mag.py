@@ -2,6 +2,7 @@
 
     ogbn_mag/mapping/paper_entidx2name.csv.gz                 "ent idx,ent name": node, MAG id
     ogbn_mag/raw/relations/paper___cites___paper/edge.csv.gz  "node,node": citing, cited paper
+    ogbn_mag/raw/node-feat/paper/node_year.csv.gz             a year a line; may be missing
     PaperAbstractsInvertedIndex.txt[.1, .2]    MAG id, tab, {"InvertedIndex": {word: [positions]}}
 
 The abstracts may also be the CSV ``ent idx,abstract`` that the authors of SPPT made. As in the
@@ -23,14 +24,15 @@ import pyarrow as pa
 import pyarrow.csv
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
+from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import bounded_lines, open_source, plain_or_gzip
+from raybio.store.sources import bounded_lines, open_source, plain_or_gzip, read_lines
 
 MAPPING = "mapping/paper_entidx2name.csv"
 CITATIONS = "raw/relations/paper___cites___paper/edge.csv"
+YEARS = "raw/node-feat/paper/node_year.csv"
 MAPPING_HEADER = ("ent idx", "ent name")
 ABSTRACTS_HEADER = ("ent idx", "abstract")
 
@@ -60,10 +62,12 @@ class OgbMag:
     @property
     def files(self) -> dict[str, list[Path]]:
         """All files."""
+        years = self._file(YEARS)
         return {
             "papers": [self._file(MAPPING)],
             "citations": [self._file(CITATIONS)],
             "abstracts": [Path(path) for path in self.abstracts],
+            "years": [years] if years.is_file() else [],
         }
 
     def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
@@ -104,7 +108,9 @@ class OgbMag:
         )
         quarantine.check("link")
         links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
-        return single_group_corpus(keys, spooled_N, links.merged(file.name))
+        years = self.files["years"]
+        date_N = _read_years(years[0], num_papers) if years else None
+        return single_group_corpus(keys, spooled_N, links.merged(file.name), date_N)
 
     def _file(self, name: str) -> Path:
         return plain_or_gzip(Path(self.folder) / name)
@@ -156,6 +162,16 @@ def _read_mapping(path: Path) -> dict[str, int]:
     if not number_by_id:
         raise DataError(f"{path}: names no paper, want one a line")
     return number_by_id
+
+
+def _read_years(path: Path, num_papers: int) -> np.ndarray:
+    """Return the year of each paper as a date yyyy0000, -1 where the line holds none."""
+    dates = [date_number(line) for line in read_lines(path, "a year a line")]
+    if len(dates) != num_papers:
+        raise DataError(
+            f"{path}: has {len(dates):,} lines, want {num_papers:,}: a year for each paper"
+        )
+    return np.array(dates, np.int64)
 
 
 def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """Reader of articles and citations as two tab-separated tables with a header, plain or ``.gz``.
 
-The tables have the columns ``id title abstract`` and ``citing cited``.
+The tables have the columns ``id title abstract`` and ``citing cited``. The first may have a column
+``year`` or ``date`` (YYYY, YYYY-MM or YYYY-MM-DD).
 """
 
 from collections.abc import Iterator
@@ -12,15 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
+from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
 from raybio.methods.sppt.proteins.formats.residues import is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
+from raybio.store.sources import read_lines
 
 ARTICLE_COLUMNS = ("id", "title", "abstract")
+DATE_COLUMNS = ("date", "year")
 CITATION_COLUMNS = ("citing", "cited")
 
 
@@ -45,7 +48,7 @@ class LinkedTables:
         Raises:
             DataError: if a table is missing, empty or has too many bad rows.
         """
-        keys, spooled_N = self._read_articles(spool, quarantine)
+        keys, spooled_N, date_N = self._read_articles(spool, quarantine)
         links = LinkCollector(quarantine, keys)
         file = Path(self.citations).name
         types = (pa.string(), pa.string())
@@ -61,16 +64,21 @@ class LinkedTables:
             skip_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
             links.add(u_E[~is_unknown], v_E[~is_unknown], line.to_numpy()[~is_unknown], file)
         quarantine.check("link")
-        return single_group_corpus(keys, spooled_N, links.merged(file))
+        return single_group_corpus(keys, spooled_N, links.merged(file), date_N)
 
-    def _read_articles(self, spool: Spool, quarantine: Quarantine) -> tuple[pa.Array, np.ndarray]:
-        """Return the distinct ids (N,) and the spool row of each article's text (N,)."""
+    def _read_articles(
+        self, spool: Spool, quarantine: Quarantine
+    ) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
+        """Return the distinct ids (N,), the spool row of each text (N,), and the dates (N,)."""
         key_blocks = []
         line_blocks = []
-        for block_key, text, block_line in self._articles(quarantine):
+        dates: list[int] = []
+        date_columns = self._date_columns()
+        for block_key, text, block_line, date in self._articles(quarantine, date_columns):
             spool.append(text)
             key_blocks.append(block_key)
             line_blocks.append(block_line)
+            dates += [date_number(value) for value in date]
         key = concatenate(key_blocks, pa.large_string())
         line = concatenate(line_blocks, pa.int64())
         is_first = is_first_occurrence(key)
@@ -84,17 +92,25 @@ class LinkedTables:
             raise DataError(
                 f"{self.articles}: holds no article with a text, want one a line below the header"
             )
-        return key.filter(pa.array(is_first)), np.flatnonzero(is_first)
+        date_N = np.array(dates, np.int64)[is_first] if date_columns else None
+        return key.filter(pa.array(is_first)), np.flatnonzero(is_first), date_N
 
-    def _articles(self, quarantine: Quarantine) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
-        """Yield id, text and line of each valid article, block by block."""
-        types = (pa.string(), pa.large_string(), pa.large_string())
-        blocks = read_columns(
-            self.articles, ARTICLE_COLUMNS, types, "article", quarantine, BLOCK_BYTES
-        )
+    def _date_columns(self) -> tuple[str, ...]:
+        """Return the name of the column of dates, if the table has one."""
+        header = next(iter(read_lines(self.articles, "a table with a header")), "")
+        names = header.rstrip("\r\n").split("\t")
+        return tuple(name for name in DATE_COLUMNS if name in names)[:1]
+
+    def _articles(
+        self, quarantine: Quarantine, date_columns: tuple[str, ...]
+    ) -> Iterator[tuple[pa.Array, pa.Array, pa.Array, list[str]]]:
+        """Yield id, text, line and date of each valid article, block by block."""
+        types = (pa.string(), *[pa.large_string()] * (2 + len(date_columns)))
+        columns = (*ARTICLE_COLUMNS, *date_columns)
+        blocks = read_columns(self.articles, columns, types, "article", quarantine, BLOCK_BYTES)
         empty = pa.scalar("", pa.large_string())
         blank = pa.scalar(" ", pa.large_string())
-        for key, title, abstract, line in blocks:
+        for key, title, abstract, *dates, line in blocks:
             quarantine.saw("article", len(key))
             parts = [
                 pc.if_else(pa.array(is_missing(part)), empty, part) for part in (title, abstract)
@@ -108,4 +124,10 @@ class LinkedTables:
             ):
                 skip_rows(is_bad, reason, "article", self.articles, line, [key], quarantine)
             kept = pa.array(~(without_key | without_text))
-            yield key.filter(kept), text.filter(kept).cast(pa.large_binary()), line.filter(kept)
+            date = dates[0].filter(kept).to_pylist() if dates else []
+            yield (
+                key.filter(kept),
+                text.filter(kept).cast(pa.large_binary()),
+                line.filter(kept),
+                date,
+            )

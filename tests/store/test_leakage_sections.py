@@ -1,0 +1,117 @@
+"""Manifests say how much of a held-out part training has seen, in every store that has one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.methods.biostransformers.collector import ArticleCollector, is_validation
+from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.store.writer import Draft
+
+
+@pytest.mark.parametrize(
+    "fixture", ["tiny_store", "tiny_citations", "tiny_task", "tiny_articles", "tiny_words"]
+)
+def test_every_store_with_a_held_out_part_has_a_section(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    leakage = request.getfixturevalue(fixture).manifest["leakage"]
+    assert leakage and all(isinstance(count, int) for count in leakage.values())
+
+
+def test_rows_of_a_task_are_counted_as_the_job_reports_them(tiny_task: TaskStore) -> None:
+    known = tiny_task.known_from_training()
+    expected = {f"{split}_rows_in_training": count for split, count in known.items()}
+    assert tiny_task.manifest["leakage"] == expected
+
+
+def test_validation_titles_of_training_articles_are_counted(tmp_path: Path) -> None:
+    """Titles of a few words, and some articles without one, against a loop over pairs."""
+    rng = np.random.default_rng(0)
+    config = ArticleConfig(validation_share=0.3)
+    titles = [f"Title {rng.integers(40)}{'.' * int(rng.integers(2))}" for _ in range(60)]
+    titles[::7] = [""] * len(titles[::7])
+    articles = [
+        Article(pmid, title, f"abstract {pmid}", ["Term"]) for pmid, title in enumerate(titles, 1)
+    ]
+    with Draft(tmp_path / "store") as draft, ArticleCollector(draft.folder) as collector:
+        collector.add(to_batch(articles))
+        store = collector.commit(draft, config, {"parameters": {}})
+    is_held_N = is_validation(np.arange(1, 61), config)
+    training = {
+        title.rstrip(".") for title, held in zip(titles, is_held_N, strict=True) if not held
+    }
+    expected = 0
+    for title, held in zip(titles, is_held_N, strict=True):
+        expected += bool(held and title and title.rstrip(".") in training)
+    assert 0 < expected < is_held_N.sum()
+    assert store.manifest["leakage"] == {"validation_titles_in_training": expected}
+
+
+def pubtator(document_id: int, text: str, drug: str, gene: str) -> str:
+    start = len(text) + 1
+    lines = [f"{document_id}|t|{text}", f"{document_id}|a|{drug} {gene}"]
+    end = start + len(drug)
+    lines.append(f"{document_id}\t{start}\t{end}\t{drug}\tChemicalEntity\t{drug}")
+    lines.append(f"{document_id}\t{end + 1}\t{end + 1 + len(gene)}\t{gene}\tGene\t{gene}")
+    lines.append(f"{document_id}\tBind\t{drug}\t{gene}\tNovel")
+    return "\n".join(lines) + "\n\n"
+
+
+def test_documents_and_related_entities_of_training_are_counted(tmp_path: Path) -> None:
+    files = {
+        "train": [(1, "One text", "D1", "G1"), (2, "Another", "D2", "G2")],
+        # The same text under another id; the same entities; neither, though both are known.
+        "test": [(3, "one text", "D1", "G1"), (4, "New", "D2", "G2"), (5, "Also new", "D1", "G2")],
+        "dev": [(6, "Third", "D3", "G3")],
+    }
+    for name, documents in files.items():
+        text = "".join(pubtator(*document) for document in documents)
+        (tmp_path / f"{name}.PubTator").write_text(text)
+    paths = [[tmp_path / f"{name}.PubTator"] for name in ("train", "dev", "test")]
+    store = prepare_documents(tmp_path / "store", *paths, min_type_pair_relations=1)
+    assert store.manifest["leakage"] == {
+        "dev_documents_in_training": 0,
+        "dev_relations_in_training": 0,
+        "test_documents_in_training": 1,
+        "test_relations_in_training": 2,
+    }
+    alone = prepare_documents(tmp_path / "alone", paths[0], min_type_pair_relations=1)
+    assert alone.manifest["leakage"] == {}
+
+
+def test_sentences_that_a_fold_trains_on_are_counted(tmp_path: Path) -> None:
+    def sentence(name: str, words: str) -> dict[str, object]:
+        entities = [
+            {"type": "Adverse-Effect", "start": 0, "end": 1},
+            {"type": "Drug", "start": 1, "end": 2},
+        ]
+        relations = [{"type": "Adverse-Effect", "head": 0, "tail": 1}]
+        return {
+            "tokens": words.split(),
+            "entities": entities,
+            "relations": relations,
+            "orig_id": name,
+        }
+
+    words = {"a": "pain aspirin", "b": "Pain aspirin .", "c": "rash zinc", "d": "fever iron"}
+    (tmp_path / "all.json").write_text(json.dumps([sentence(*one) for one in words.items()]))
+    # In the first fold b is a copy of a; in the second nothing is.
+    folds = {
+        "split_1": {"train set": ["a", "c"], "test set": ["b", "d"]},
+        "split_2": {"train set": ["a", "b"], "test set": ["c", "d"]},
+    }
+    (tmp_path / "folds.json").write_text(json.dumps(folds))
+    store = prepare_words(
+        tmp_path / "store", [tmp_path / "all.json"], splits=tmp_path / "folds.json"
+    )
+    assert store.manifest["leakage"] == {
+        "dev_sentences_in_training": 0,
+        "test_sentences_in_training": 1,
+    }
