@@ -159,9 +159,10 @@ def compare(spec: RunSpec, variations: Sequence[Variation] = ()) -> tuple[Result
     results = [result]
     others = [replace(other, parent_run_id=result.mlflow_run_id) for other in specs[1:]]
     results += [train(other) for other in others]
-    layout = METHODS[spec.method].table
+    rows = score_rows(variants, results)
+    layout = METHODS[spec.method].table.shown(rows.values())
     table = ResultTable(
-        score_rows(variants, results),
+        rows,
         layout,
         precisions_of_auto(variants, results),
         cut_remarks(variants, results),
