@@ -1,7 +1,8 @@
 """Titles and headings of the tables that show a method's final scores."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,7 @@ class TableLayout:
         measures: name of a score -> its column heading.
         splits: name of a split -> its table heading; one table per split.
         chance: how the scores in the row "chance" are computed.
+        optional: as ``measures``, of scores that only some stores define; see ``shown``.
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
             nor plotted.
@@ -24,8 +26,23 @@ class TableLayout:
     chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
     secondary: frozenset[str] = frozenset()
+    optional: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def compared(self) -> list[str]:
         """Splits on which runs are compared; the last one counts most."""
         return [split for split in self.splits if split not in self.secondary]
+
+    def shown(self, rows: Iterable[Mapping[str, Mapping[str, Any]]]) -> "TableLayout":
+        """Return the layout with the optional measures that all rows have in all splits.
+
+        Args:
+            rows: of each row its scores: split -> name of a score -> score.
+        """
+        scored = [of_split for row in rows for of_split in row.values()]
+        optional = {
+            name: title
+            for name, title in self.optional.items()
+            if scored and all(name in of_split for of_split in scored)
+        }
+        return replace(self, measures={**self.measures, **optional}, optional={})

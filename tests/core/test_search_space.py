@@ -424,3 +424,24 @@ def test_the_budget_can_be_changed_and_is_checked_again(tmp_path):
     }.items():
         with pytest.raises(ConfigError, match=reason):
             result.with_budget([wrong])
+
+
+def test_the_sweep_of_sppt_is_the_papers_grid_with_200_nodes_a_species():
+    from raybio.methods import METHODS
+
+    space = load_search_space(
+        SPACES / "sppt_protein.yaml", {name: method.config for name, method in METHODS.items()}
+    )
+    grid = space.grid()
+    assert {settings["objective.lambda_spml"] for settings in grid} == {
+        0,
+        0.01,
+        0.1,
+        0.5,
+        0.9,
+        0.99,
+    }
+    assert len(grid) == space.budget.num_trials == 12
+    assert {settings["evaluation.num_nodes_per_group"] for settings in grid} == {200}
+    assert (space.metric, space.scheduler.kind) == ("val/link_ndcg", "none")
+    assert (space.budget.num_repeated, space.budget.num_seeds) == (3, 3)

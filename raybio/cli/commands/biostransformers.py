@@ -58,7 +58,7 @@ def zero_shot(
     max_length: Annotated[
         int | None,
         typer.Option(
-            min=3, help="maximum tokens of a text; default: 512, or what the model can read"
+            min=3, help="maximum tokens of a text; default: what the model's folder states"
         ),
     ] = None,
 ) -> None:

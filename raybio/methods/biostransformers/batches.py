@@ -20,9 +20,11 @@ class PairBatch(TokenBatch):
             unless the loss is symmetric.
         num_deferred: number of pairs deferred from an earlier batch, shape ().
         num_forced: number of pairs that conflict with others of the batch, shape ().
+        num_dropped: number of pairs that were dropped to fill the shard, shape ().
     """
 
     ignore_NG: Tensor
     ignore_reverse_NG: Tensor
     num_deferred: Tensor
     num_forced: Tensor
+    num_dropped: Tensor

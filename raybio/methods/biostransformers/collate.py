@@ -62,6 +62,7 @@ class PairCollate:
             "ignore_reverse_NG": ignore_reverse_NG,
             "num_deferred": np.asarray(shard.was_deferred_B.sum()),
             "num_forced": np.asarray(shard.is_forced_B.sum()),
+            "num_dropped": np.asarray(shard.num_dropped_B.sum()),
         }
 
     def _texts(self, pairs: StepPairs) -> list[str]:

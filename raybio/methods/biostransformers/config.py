@@ -76,10 +76,11 @@ class PairPlanConfig(BaseConfig):
     fields: Fields = Field(
         ("title",), min_length=1, description="texts that are paired with terms: title, abstract"
     )
-    conflicts: Literal["reject", "mask"] = Field(
+    conflicts: Literal["reject", "drop", "mask"] = Field(
         "reject",
         description="handling of a pair whose term belongs to another text's article; reject: "
-        "moves the pair to another batch (the paper); mask: the loss ignores the candidate",
+        "moves the pair to another batch; drop: loses it, as the authors' code; mask: the loss "
+        "ignores the candidate",
     )
     window_steps: int = Field(
         32, ge=1, description="steps among which a rejected pair finds another batch"

@@ -80,6 +80,7 @@ class MultipleNegativesRanking(CouplingObjective):
             "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
             "deferred_pair_rate": batch.num_deferred / num_global,
             "forced_pair_rate": batch.num_forced / num_global,
+            "dropped_pairs_per_pair": batch.num_dropped / num_global,
         }
         if self.log_temperature is not None:
             terms["temperature"] = temperature.detach() / collective.world

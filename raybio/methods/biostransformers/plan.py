@@ -8,16 +8,18 @@ batch, term j is not among the terms of article i.
   of some steps. A pair that conflicts with its own batch moves to the next batch of the window that
   it fits. Pairs that fit nowhere fill the remaining slots and are masked. (A batch holds at most
   one pair of a term, and nearly every article has the term Humans.)
+- ``drop`` is the authors' greedy filling as it is: pairs in shuffled order fill a batch, and a pair
+  that conflicts with its batch is lost. Rare terms are seen more often than frequent ones.
 
-So every epoch holds each pair exactly once, every batch is full, and the batch of a step depends on
-the step number only.
+So every batch is full, and the batch of a step depends on the step number only. With ``mask`` and
+``reject`` every epoch holds each pair exactly once.
 
 Shape letters: P training pairs, B pairs of a step, W pairs of a window, K batches of a window, E
 (article, term) entries.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -50,6 +52,7 @@ class StepPairs:
         term_B: term numbers.
         was_deferred_B: whether the pair did not fit its own batch.
         is_forced_B: whether the pair conflicts with others of its batch; the loss masks it.
+        num_dropped_B: pairs of the stream that were dropped just before this one.
     """
 
     article_B: np.ndarray
@@ -57,6 +60,7 @@ class StepPairs:
     term_B: np.ndarray
     was_deferred_B: np.ndarray
     is_forced_B: np.ndarray
+    num_dropped_B: np.ndarray
 
     def __len__(self) -> int:
         """Return B."""
@@ -89,6 +93,8 @@ class PairPlan:
     config: PairPlanConfig
     seed: int
     _windows: dict[int, "_Window"] = field(default_factory=dict, compare=False, repr=False)
+    _starts: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+    """With ``drop``: where in the stream the batches of the first steps start."""
 
     def __post_init__(self) -> None:
         if self.num_pairs == 0:
@@ -113,14 +119,24 @@ class PairPlan:
         return self.num_pairs / self.config.global_batch_rows
 
     def rows(self, step: int) -> StepPairs:
-        """Return the pairs of the global batch of ``step``."""
+        """Return the pairs of the global batch of ``step``.
+
+        Raises:
+            ConfigError: with ``drop``, if an epoch of pairs does not fill a batch.
+        """
         batch = self.config.global_batch_rows
         if self.config.conflicts == "mask":
-            drawn_B = shuffled_epochs(
-                step * batch, batch, num_rows=self.num_pairs, seed=self.seed, name="pairs"
-            )
-            false_B = np.zeros(batch, dtype=bool)
-            return StepPairs(*self._look_up(drawn_B), false_B, false_B)
+            return self._stream(step * batch, (step + 1) * batch)
+        if self.config.conflicts == "drop":
+            # A batch starts where the one before ended: a step beyond those known needs all between
+            # them. That takes seconds for a million pairs, once in a process.
+            while len(self._starts) <= step:
+                position_B = self._fill_dropping(self._starts[-1])
+                self._starts.append(int(position_B[-1]) + 1)
+            start = self._starts[step]
+            position_B = self._fill_dropping(start)
+            pairs = self._stream(position_B[0], position_B[-1] + 1).take(position_B - position_B[0])
+            return replace(pairs, num_dropped_B=np.diff(position_B, prepend=start - 1) - 1)
         number, index = divmod(step, self.config.window_steps)
         if number not in self._windows:
             # Steps come in order, in blocks that may overlap two windows: keep the last two.
@@ -134,20 +150,52 @@ class PairPlan:
         num_steps = self.config.window_steps
         batch = self.config.global_batch_rows
         size = num_steps * batch
-        drawn_W = shuffled_epochs(
-            number * size, size, num_rows=self.num_pairs, seed=self.seed, name="pairs"
+        pairs = self._stream(number * size, (number + 1) * size)
+        chosen_KB, was_deferred_W, is_forced_W = fill_window(
+            pairs.article_B.tolist(),
+            pairs.term_B.tolist(),
+            self._terms_of(pairs.article_B),
+            num_steps,
+            batch,
         )
-        article_W, field_W, term_W = self._look_up(drawn_W)
+        pairs = replace(pairs, was_deferred_B=was_deferred_W, is_forced_B=is_forced_W)
+        return _Window(pairs, chosen_KB)
+
+    def _fill_dropping(self, start: int) -> np.ndarray:
+        """Return the positions in the stream of the pairs (B,) of the batch that starts here."""
+        batch = self.config.global_batch_rows
+        filler = DroppingBatch(batch)
+        # So many pairs in a row hold a whole epoch: what has not fitted by then never will.
+        end = start + 2 * self.num_pairs
+        for first in range(start, end, 2 * batch):
+            pairs = self._stream(first, min(first + 2 * batch, end))
+            filler.offer(
+                pairs.article_B.tolist(), pairs.term_B.tolist(), self._terms_of(pairs.article_B)
+            )
+            if filler.is_full:
+                return start + np.array(filler.chosen, dtype=np.int64)
+        raise ConfigError(
+            f"plan.conflicts is drop, and only {len(filler.chosen)} of {self.num_pairs:,} pairs "
+            f"fit into one batch without a conflict; plan.global_batch_rows is {batch}: make it "
+            "smaller, set plan.stop_terms=check_tags, or take reject or mask"
+        )
+
+    def _stream(self, first: int, end: int) -> StepPairs:
+        """Return these pairs of the endless stream of shuffled epochs."""
+        size = end - first
+        drawn_B = shuffled_epochs(
+            first, size, num_rows=self.num_pairs, seed=self.seed, name="pairs"
+        )
+        false_B = np.zeros(size, dtype=bool)
+        return StepPairs(*self._look_up(drawn_B), false_B, false_B, np.zeros(size, np.int64))
+
+    def _terms_of(self, article_B: np.ndarray) -> list[list[int]]:
+        """Return all terms of each article."""
         indptr = self.store.term_indptr_N1
         term_E = self.store.term_E
-        terms_W = [
-            term_E[indptr[article] : indptr[article + 1]].tolist() for article in article_W.tolist()
+        return [
+            term_E[indptr[article] : indptr[article + 1]].tolist() for article in article_B.tolist()
         ]
-        chosen_KB, was_deferred_W, is_forced_W = fill_window(
-            article_W.tolist(), term_W.tolist(), terms_W, num_steps, batch
-        )
-        pairs = StepPairs(article_W, field_W, term_W, was_deferred_W, is_forced_W)
-        return _Window(pairs, chosen_KB)
 
     def _look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return article, field and term of each pair number."""
@@ -257,6 +305,52 @@ def fill_window(
         batches[number].pairs.append(pair)
     chosen_KB = np.array([filled.pairs for filled in batches], dtype=np.int64)
     return chosen_KB, was_deferred, is_forced
+
+
+class DroppingBatch:
+    """A batch that is filled as in the authors' code: a pair that does not fit is lost.
+
+    A pair (article, term) fits if the batch has not been offered its article before, its term is
+    not among the terms of the batch's articles, and no term of its article is a term of the batch.
+    An article counts as offered even if its pair did not fit, as in the authors' code.
+
+    Attributes:
+        chosen: which of the offered pairs are in the batch, counted from the first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.chosen: list[int] = []
+        self._size = size
+        self._num_offered = 0
+        self._offered_articles: set[int] = set()
+        self._targets: set[int] = set()
+        self._article_terms: set[int] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more pairs are taken."""
+        return len(self.chosen) == self._size
+
+    def offer(self, article_W: list[int], term_W: list[int], terms_W: list[list[int]]) -> None:
+        """Take the pairs that fit, in order, until the batch is full.
+
+        Args:
+            article_W: article of each pair.
+            term_W: term of each pair.
+            terms_W: all terms of each pair's article.
+        """
+        for article, term, terms in zip(article_W, term_W, terms_W, strict=True):
+            if self.is_full:
+                return
+            index = self._num_offered
+            self._num_offered += 1
+            if article in self._offered_articles:
+                continue
+            self._offered_articles.add(article)
+            if term not in self._article_terms and self._targets.isdisjoint(terms):
+                self.chosen.append(index)
+                self._targets.add(term)
+                self._article_terms.update(terms)
 
 
 class _Batch:

@@ -69,6 +69,7 @@ def read_spert(
     Args:
         path: the file, plain or gzip: a list of objects with ``tokens``, ``entities``,
             ``relations`` and, as the sentence's name, ``orig_id`` (a number or a text, or none).
+            Other keys are ignored. ``end`` of an entity is the number behind its last word.
         quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number
             in the file, since such files are often a single line.
         taken: ids that other files' sentences have; this file's are added. None: ids are this
@@ -119,9 +120,7 @@ def read_folds(path: Path) -> tuple[FoldIds, ...]:
 
 
 def _sentence(value: Any) -> WordSentence:
-    fields = _fields(
-        value, "the sentence", ("tokens", "entities", "relations"), optional=("orig_id",)
-    )
+    fields = _fields(value, "the sentence", ("tokens", "entities", "relations"))
     words = _list(fields, "tokens")
     if not words:
         raise _SentenceError(NO_WORDS, _name(fields))
@@ -146,16 +145,13 @@ def _sentence(value: Any) -> WordSentence:
     return WordSentence(tuple(words), entities, relations, _orig_id(fields))
 
 
-def _fields(
-    value: Any, what: str, wanted: Collection[str], optional: Collection[str] = ()
-) -> Mapping[str, Any]:
+def _fields(value: Any, what: str, wanted: Collection[str]) -> Mapping[str, Any]:
+    """Return an object that has the wanted keys; other keys are ignored, as by SpERT."""
     if not isinstance(value, dict):
         raise _SentenceError(NOT_OF_THE_FORM, f"{what} is a {type(value).__name__}, want an object")
     missing = [name for name in wanted if name not in value]
-    unknown = [name for name in value if name not in (*wanted, *optional)]
-    if missing or unknown:
-        shown = f"without {missing[0]!r}" if missing else f"with {unknown[0]!r}, which is unknown"
-        raise _SentenceError(NOT_OF_THE_FORM, f"{_name(value)}{what} is {shown}")
+    if missing:
+        raise _SentenceError(NOT_OF_THE_FORM, f"{_name(value)}{what} is without {missing[0]!r}")
     return value
 
 

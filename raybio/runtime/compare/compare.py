@@ -95,6 +95,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
     if with_scores:
         rows = _untrained_rows(runs)
         rows |= {run.label: run.scores for run in runs if run.scores}
+        layout = layout.shown(rows.values())
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
         notes += untested

@@ -179,20 +179,21 @@ def compare_all(
 def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:
     """Write table, curves and plots of a comparison, and return the table."""
     result = results[0]
-    layout = METHODS[variants[0].spec.method].table
     table = result_table(variants, results)
     paths = write_table(table, result.folder)
     if variants[0].value_by_path:
         paths += over_steps(variants, results)
-        paths += write_setting_plots(scores_by_settings(variants, results), layout, result.folder)
+        paths += write_setting_plots(
+            scores_by_settings(variants, results), table.layout, result.folder
+        )
     add_artifacts(result.folder, paths)
     return table
 
 
 def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:
     """Return the table of trained runs: scores, differences from this run, and remarks."""
-    layout = METHODS[variants[0].spec.method].table
     rows = score_rows(variants, results)
+    layout = METHODS[variants[0].spec.method].table.shown(rows.values())
     tests: list[RunTest] = []
     remarks: list[str] = []
     unfinished: dict[str, str] = {}

@@ -145,7 +145,7 @@ def final_scores(folder: RunFolder, method: str) -> list[dict[str, Any]]:
     report = FinalReport.from_json(outcome.get("final", {}))
     if report is None:
         return []
-    layout = METHODS[method].table
+    layout = METHODS[method].table.shown(report.scores.values())
     metrics = {}
     for row, of_row in report.scores.items():
         for split, own in of_row.items():

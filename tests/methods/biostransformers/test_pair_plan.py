@@ -9,7 +9,7 @@ from raybio.methods.biostransformers.collate import PairCollate, has_term
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.plan import CHECK_TAGS, PairPlan, fill_window
+from raybio.methods.biostransformers.plan import CHECK_TAGS, DroppingBatch, PairPlan, fill_window
 from raybio.store.writer import Draft
 
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
@@ -119,15 +119,73 @@ def test_masked_batches_do_have_conflicts_that_rejection_avoids(store):
     assert sum(clashes) > 0
 
 
-@pytest.mark.parametrize("conflicts", ["mask", "reject"])
+@pytest.mark.parametrize("conflicts", ["mask", "reject", "drop"])
 def test_a_step_is_a_function_of_its_number_and_shards_are_slices_of_it(store, conflicts):
-    plan, again = (plan_of(store, conflicts=conflicts, window_steps=4) for _ in range(2))
+    settings = {"conflicts": conflicts, "window_steps": 4, "global_batch_rows": 4}
+    plan, again = (plan_of(store, **settings) for _ in range(2))
     expected = [pairs_of(plan.rows(step)) for step in range(12)]
     for step in (11, 3, 7, 0):
         assert pairs_of(again.rows(step)) == expected[step]
         for world in (1, 2, 4, 7):
             shards = [pairs_of(again.rows(step).shard(rank, world)) for rank in range(world)]
             assert sum(shards, []) == expected[step]
+
+
+def authors_batches(plan, store, num_batches):
+    """The authors' filling of batches as a loop over single pairs of the stream."""
+    size = plan.config.global_batch_rows
+    mask = plan_of(store, conflicts="mask", global_batch_rows=2)
+    stream = (pair for step in range(10**6) for pair in pairs_of(mask.rows(step)))
+    batches, dropped = [], []
+    for _ in range(num_batches):
+        batch, num_dropped, pmids, meshes, targets = [], 0, set(), set(), set()
+        while len(batch) < size:
+            article, field, term = next(stream)
+            bounds = store.term_indptr_N1[article : article + 2]
+            all_terms = set(store.term_E[slice(*bounds)].tolist())
+            pmid = int(store.pmid_N[article])
+            if pmid not in pmids and term not in meshes and not all_terms & targets:
+                batch.append((article, field, term))
+                meshes |= all_terms
+                targets.add(term)
+            else:
+                num_dropped += 1
+            pmids.add(pmid)
+        batches.append(batch)
+        dropped.append(num_dropped)
+    return batches, dropped
+
+
+def test_dropping_fills_batches_as_the_authors_code(store):
+    plan = plan_of(store, conflicts="drop", global_batch_rows=4)
+    expected, num_dropped = authors_batches(plan, store, 30)
+    assert sum(num_dropped) > 0
+    rows = [plan.rows(step) for step in range(30)]
+    assert [pairs_of(batch) for batch in rows] == expected
+    assert [int(batch.num_dropped_B.sum()) for batch in rows] == num_dropped
+    for batch in rows:
+        clash = has_term(store, batch.article_B, batch.term_B) & ~np.eye(4, dtype=bool)
+        assert not clash.any()
+        assert not batch.is_forced_B.any()
+
+
+def test_a_batch_that_drops_pairs_counts_articles_it_was_offered():
+    batch = DroppingBatch(3)
+    # The term of pair 1 belongs to article 0. Its article is not offered again with pair 2.
+    batch.offer([0, 1, 1, 2], [5, 6, 7, 8], [[5, 6], [6, 7], [6, 7], [8]])
+    assert batch.chosen == [0, 3]
+    assert not batch.is_full
+    # Article 3 has the term of pair 0; pair 5 fills the batch, and pair 6 comes too late.
+    batch.offer([3, 4, 5], [9, 10, 11], [[5, 9], [10], [11]])
+    assert batch.chosen == [0, 3, 5]
+    assert batch.is_full
+
+
+def test_a_batch_that_dropping_cannot_fill_is_refused(store):
+    """There are 13 terms, and a batch holds one pair of each at most."""
+    plan = plan_of(store, conflicts="drop", global_batch_rows=14)
+    with pytest.raises(ConfigError, match="plan.conflicts is drop, and only [0-9]+ of .* pairs"):
+        plan.rows(0)
 
 
 def test_filling_a_window_equals_its_definition():

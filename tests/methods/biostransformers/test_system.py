@@ -1,5 +1,6 @@
 import math
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess, sum_gradients
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.test_conformance import assert_equal_gradients, gradients
+from tests.methods.test_conformance import assert_equal_gradients, gradients, walk
 from tests.training.workers import run_workers
 
 NAME = "biostransformers"
@@ -53,15 +54,16 @@ def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_b
     assert float(report.terms["ignored_pair_rate"]) > 0
 
 
-@pytest.mark.parametrize("conflicts", ["mask", "reject"])
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize(
+    ("conflicts", "symmetric"), [*product(["mask", "reject"], [False, True]), ("drop", False)]
+)
 def test_two_workers_have_the_gradient_of_one(
     conflicts: str, symmetric: bool, tiny_articles: ArticleStore, tmp_path: Path
 ) -> None:
     settings = {
         "plan.conflicts": conflicts,
         "objective.symmetric": symmetric,
-        "plan.global_batch_rows": 11,
+        "plan.global_batch_rows": 5 if conflicts == "drop" else 11,
     }
     alone = gradients(build(tiny_config(NAME, **settings), tiny_articles.path), SingleProcess(), 1)
     run_workers(
@@ -69,6 +71,19 @@ def test_two_workers_have_the_gradient_of_one(
     )
     for rank in range(2):
         assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def test_a_run_that_drops_pairs_resumes_exactly(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    config = tiny_config(NAME, **{"plan.conflicts": "drop", "plan.global_batch_rows": 3})
+    expected, reports = walk(NAME, config, tiny_articles, tmp_path / "unbroken")
+    walk(NAME, config, tiny_articles, tmp_path / "resumed", 3)
+    digest, rest = walk(NAME, config, tiny_articles, tmp_path / "resumed")
+    assert digest == expected
+    assert rest[0].step == 3
+    assert sum(report.metrics["dropped_pairs_per_pair"] for report in reports) > 0
+    assert all(report.metrics["ignored_pair_rate"] == 0 for report in reports)
 
 
 def save_gradients(

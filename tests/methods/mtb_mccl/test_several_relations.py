@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from raybio.core.final_report import FinalReport
+from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
@@ -17,6 +18,7 @@ from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
+from raybio.runtime.compare.table import ResultTable
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report, fit
 from tests.methods.conformance_cases import tiny_config
@@ -220,3 +222,20 @@ def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained
             moved_C[0] += shift
             labeled_PC = predict_classes(model.classifier, rule, queries.pairs.embedding_PD)
             assert (labeled_PC[:, 1:] == holds).all()
+
+
+def test_the_table_of_a_run_has_ign_f1_where_the_store_defines_it(
+    trained: Trained, tiny_documents: DocumentStore
+) -> None:
+    layout = METHODS["relation_finetune"].table
+    several = ResultTable(trained.final.scores, layout.shown(trained.final.scores.values()))
+    for split in ("dev", "test"):
+        header, body = several.cells(split)
+        assert header[-1] == "Ign-F1"
+        ign_f1 = trained.final.scores["trained"][split]["ign_f1"]["value"]
+        assert body[-1][-1].startswith(f"{100 * ign_f1:.2f}")
+    config = tiny_config("relation_finetune")
+    system = relation_extraction.build(config, tiny_documents.path)
+    scores = system.final_evaluate(system.model, SingleProcess()).scores
+    one = ResultTable(scores, layout.shown(scores.values()))
+    assert one.cells("test")[0][-1] == "macro F1"

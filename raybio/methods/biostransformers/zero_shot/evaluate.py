@@ -34,9 +34,6 @@ from raybio.training.embed import embed_rows
 
 MAX_TOKENS_PER_BATCH = 16_384
 
-MAX_LENGTH = 512
-"""Default maximum length of a text in tokens, if the model has that many positions."""
-
 
 def evaluate_zero_shot(
     models: Sequence[str],
@@ -55,8 +52,8 @@ def evaluate_zero_shot(
         tasks: data sets ("hoc", "pubmedqa", "bioasq": all their tasks) or names of single tasks.
         data: folder of the data sets.
         seed: seed of the bootstrap and the permutation tests.
-        max_length: maximum length of a text in tokens; None: ``MAX_LENGTH``, or the model's number
-            of positions.
+        max_length: maximum length of a text in tokens; None: what the model's folder states
+            (``max_seq_length`` of sentence-transformers), as in its library.
         hoc_pmids: file of PMIDs, such as a test split, for additional Hallmarks of Cancer tasks.
         report: called with the name of each task.
 
@@ -75,7 +72,7 @@ def evaluate_zero_shot(
             pmids_by_name[name] = pmid_N
     readers = {name: _reader(model, max_length) for name, model in model_by_name.items()}
     encoders = {
-        name: encoder_scorer(_embedder(model, max_length or MAX_LENGTH))
+        name: encoder_scorer(text_embedder(model, max_length))
         for name, model in model_by_name.items()
     }
     scorers = encoders | dict(BASELINES)
@@ -98,15 +95,17 @@ def evaluate_zero_shot(
 
 
 def _reader(model: str, max_length: int | None) -> TextReader:
-    reader = text_reader(
-        TextEncoderConfig(source=model, max_length=max_length or MAX_LENGTH), count_by_word={}
-    )
+    reader = text_reader(_encoder_config(model, max_length), count_by_word={})
     if max_length is not None and max_length > reader.num_positions:
         raise ConfigError(
             f"--max-length: got {max_length}, and {model} reads at most {reader.num_positions} "
             "tokens; want at most that"
         )
     return reader
+
+
+def _encoder_config(model: str, max_length: int | None) -> TextEncoderConfig:
+    return TextEncoderConfig(source=model, max_length=max_length or "auto")
 
 
 def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
@@ -156,11 +155,17 @@ def training_pmids(model: str) -> np.ndarray | None:
     return store.pmid_N[~store.is_validation_N] if is_the_same else None
 
 
-def _embedder(model: str, max_length: int) -> Embed:
-    """Return a function from texts to embeddings that encodes every text only once."""
-    encoder = build_text_encoder(
-        TextEncoderConfig(source=model, max_length=max_length), seed=0
-    ).eval()
+def text_embedder(model: str, max_length: int | None) -> Embed:
+    """Return a function from texts to embeddings that encodes every text only once.
+
+    Args:
+        model: folder or hub id.
+        max_length: maximum length of a text in tokens; None: what the model's folder states.
+
+    Raises:
+        ConfigError: if the model cannot be loaded, or neither it nor its tokenizer states a length.
+    """
+    encoder = build_text_encoder(_encoder_config(model, max_length), seed=0).eval()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
     source = TokenizerSource.of(encoder.tokenizer)

@@ -13,6 +13,7 @@ METHOD = Method(
         title="Relation extraction",
         measures={"f1": "F1", "precision": "precision", "recall": "recall", "macro_f1": "macro F1"},
         splits={"dev": "validation documents", "test": "test documents"},
+        optional={"ign_f1": "Ign-F1"},
         chance="every pair has the most frequent relation of the training pairs",
     ),
     step_metrics=("val/f1",),

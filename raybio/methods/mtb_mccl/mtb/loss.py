@@ -28,10 +28,6 @@ from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, matching_the_blan
 from raybio.ops.contrastive import equal_rows, info_nce
 from raybio.training.objectives import count_labels, masked_language_model
 
-CENTER_TEMPERATURE = 0.2
-"""τ₁ and τ₂ of MCCL in place of L_rel: the paper's values for fine-tuning on BioRED; it states none
-for pre-training."""
-
 
 @dataclass(frozen=True)
 class MatchingTheBlanks:
@@ -116,8 +112,8 @@ class MatchingTheBlanks:
         if self.config.relation_loss == "multi_center":
             terms = multi_center_contrast(
                 *anchors,
-                weight_temperature=CENTER_TEMPERATURE,
-                logit_temperature=CENTER_TEMPERATURE,
+                weight_temperature=self.config.weight_temperature,
+                logit_temperature=self.config.logit_temperature,
                 **arguments,
             )
             return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}

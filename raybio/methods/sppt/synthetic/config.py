@@ -70,6 +70,11 @@ class SyntheticConfig(BaseConfig):
         le=1,
         description="cliques and cycles: minimum share of a sentence's strongest topic",
     )
+    sentences: Literal["random", "strongest"] = Field(
+        "random",
+        description="cycles: which sentences of its topic a class has; random: as in the paper; "
+        "strongest: those with the largest share of the topic, as in the authors' code",
+    )
     min_sentences: int = Field(
         25, ge=1, description="surfaces: minimum number of sentences of a triangle's topics"
     )

@@ -177,8 +177,19 @@ def _draw_cycle(
     row_N = np.empty(len(label_N), dtype=np.int64)
     for label, size in enumerate(size_by_label.tolist()):
         rows = rows_by_topic[topic_of_label[label]]
-        row_N[label_N == label] = rng.choice(rows, size, replace=False)
+        if config.sentences == "strongest":
+            row_N[label_N == label] = strongest_rows(rows, store.share_NK[rows, 0], size)
+        else:
+            row_N[label_N == label] = rng.choice(rows, size, replace=False)
     return SyntheticGraph(tuple(store.texts(row_N)), graph, label_N)
+
+
+def strongest_rows(row_M: np.ndarray, share_M: np.ndarray, size: int) -> np.ndarray:
+    """Return the rows of the largest shares (size,), the largest first; ties in order of rows.
+
+    So the authors' code of the motif, homophily and structural graphs chooses sentences.
+    """
+    return row_M[np.argsort(-share_M, kind="stable")[:size]]
 
 
 def _draw_surface(

@@ -8,7 +8,11 @@ import pytest
 from raybio.core.errors import ConfigError, RecordError
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build
-from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot, training_pmids
+from raybio.methods.biostransformers.zero_shot.evaluate import (
+    evaluate_zero_shot,
+    text_embedder,
+    training_pmids,
+)
 from raybio.methods.biostransformers.zero_shot.report import report_markdown
 from raybio.runtime.run.folder import RunFolder
 from tests.methods.conformance_cases import tiny_config
@@ -46,6 +50,28 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     shutil.rmtree(store)
     assert training_pmids(model) is None
     assert training_pmids("some/model") is None
+
+
+def test_texts_are_cut_where_the_export_says_as_in_sentence_transformers(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    """The export has 32 positions; its folder is changed to say 16 tokens."""
+    from sentence_transformers import SentenceTransformer
+
+    system = build(tiny_config("biostransformers"), tiny_articles.path)
+    model = system.export(tmp_path / "export", {})
+    theirs = SentenceTransformer(str(model), device="cpu")
+    assert theirs.max_seq_length == 32
+    theirs.max_seq_length = 16
+    theirs.save(str(tmp_path / "short"))
+    words = " ".join(tiny_articles.texts("title", np.arange(20))).split()
+    texts = [" ".join(words[:count]) for count in (3, 13, 14, 15, 20, 30)]
+    expected = SentenceTransformer(str(tmp_path / "short"), device="cpu").encode(texts)
+    embed = text_embedder(str(tmp_path / "short"), None)
+    np.testing.assert_allclose(embed(texts).numpy(), expected, atol=1e-5)
+    longer = text_embedder(str(tmp_path / "short"), 32)(texts).numpy()
+    np.testing.assert_allclose(longer, text_embedder(str(model), None)(texts).numpy(), atol=1e-5)
+    assert np.abs(longer - expected).max() > 1e-2
 
 
 @pytest.mark.parametrize("content", [b"", b'{"store": "st', bytes(100), b"\xff{}"])

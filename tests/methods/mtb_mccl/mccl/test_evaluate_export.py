@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
@@ -207,6 +208,24 @@ def test_coarse_training_has_one_label_a_pair_also_where_pairs_have_several_rela
     assert not system.objective.is_multi_label
     assert system.collate(0, 0, 1)["label_PC"].sum(1).tolist() == [1] * len(store.candidates(0)[0])
     assert all(report.metrics["loss"] > 0 for report in fit(system, config))
+
+
+def test_a_lazy_run_scores_a_random_projection_next_to_the_concatenation(
+    tiny_documents: DocumentStore,
+) -> None:
+    """The row "initial" has no projection; the run has W as drawn from its seed."""
+    final_by_seed = {}
+    for seed in (0, 1):
+        changes = {"objective.kind": "lazy", "schedule.max_steps": 1, "seed": seed}
+        config = tiny_config("relation_finetune", **changes)
+        system = relation_extraction.build(config, tiny_documents.path)
+        list(fit(system, config))
+        width = system.model.text.width
+        assert system.model.projection.weight.shape == (width, 3 * width)
+        final_by_seed[seed] = (system, system.final_evaluate(system.model, SingleProcess()))
+    (first, scores), (second, _) = final_by_seed.values()
+    assert not torch.equal(first.model.projection.weight, second.model.projection.weight)
+    assert scores.spread["initial"] != scores.spread["trained"]
 
 
 def test_lazy_trains_nothing(tiny_documents: DocumentStore) -> None:

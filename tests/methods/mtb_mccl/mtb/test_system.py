@@ -12,7 +12,6 @@ from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, System
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mtb.loss import CENTER_TEMPERATURE
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.methods.mtb_mccl.mtb.system import build
 from raybio.training.collective import SingleProcess, sum_gradients
@@ -21,6 +20,9 @@ from tests import relation_oracles
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
+
+CENTER_TEMPERATURES = (0.01, 0.03)
+"""τ₁ and τ₂ of MCCL in place of L_rel; not the defaults."""
 
 FORMS = pytest.mark.parametrize("form", ["contrastive", "binary", "multi_center"])
 
@@ -39,6 +41,8 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
         "objective.self_weight": 0.0,
         "objective.mlm_weight": 0.0,
         "objective.type_filter": type_filter,
+        "objective.weight_temperature": CENTER_TEMPERATURES[0],
+        "objective.logit_temperature": CENTER_TEMPERATURES[1],
     }
     system = system_of(form, tiny_documents.path, **parts)
     batch = system.batch_type.from_arrays(system.collate(2, 0, 1))
@@ -65,9 +69,8 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
         expected = total / number
         assert report.terms["positive_pairs"] == number > 0
     else:
-        temperatures = (CENTER_TEMPERATURE, CENTER_TEMPERATURE)
         total, number = relation_oracles.multi_center_contrast(
-            pair, name.__getitem__, is_positive, is_negative, *temperatures
+            pair, name.__getitem__, is_positive, is_negative, *CENTER_TEMPERATURES
         )
         expected = total / number
         assert report.terms["positive_anchors"] == number > 0

@@ -12,6 +12,7 @@ from raybio.methods.sppt.synthetic.graphs import (
     NUM_NODES,
     SyntheticGraph,
     draw_probabilities,
+    strongest_rows,
     synthetic_graph,
 )
 from raybio.methods.sppt.synthetic.simplicial import geodesic_distances, surface
@@ -83,6 +84,30 @@ def test_each_label_of_a_cycle_has_a_topic_of_its_own(store: TopicStore, kind: s
     topic_N = store.topic_NK[rows_of(store, nodes), 0]
     pairs = set(zip(nodes.label_N.tolist(), topic_N.tolist(), strict=True))
     assert len(pairs) == nodes.label_N.max() + 1 == len({topic for _, topic in pairs})
+
+
+@pytest.mark.parametrize("kind", ["homophily", "motif", "structural"])
+def test_the_strongest_sentences_of_a_topic_come_first_if_wanted(
+    store: TopicStore, kind: str
+) -> None:
+    random, strongest = (
+        synthetic_graph(store, SyntheticConfig(kind=kind, sentences=which))
+        for which in ("random", "strongest")
+    )
+    np.testing.assert_array_equal(random.label_N, strongest.label_N)
+    assert random.text_N != strongest.text_N
+    row_N = rows_of(store, strongest)
+    for label in set(strongest.label_N.tolist()):
+        rows = row_N[strongest.label_N == label].tolist()
+        (topic,) = set(store.topic_NK[rows, 0].tolist())
+        of_topic = [row for row in range(store.num_rows) if store.topic_NK[row, 0] == topic]
+        by_share = sorted(of_topic, key=lambda row: -store.share_NK[row, 0])
+        assert rows == by_share[: len(rows)]
+
+
+def test_of_equal_shares_the_first_row_is_the_strongest() -> None:
+    rows = strongest_rows(np.array([4, 7, 9, 12]), np.array([0.9, 0.95, 0.95, 0.9]), 3)
+    assert rows.tolist() == [7, 9, 4]
 
 
 @pytest.mark.parametrize("kind", ["plane", "moebius", "sphere", "torus"])
