@@ -3,7 +3,6 @@
     PYTHONPATH=. python benchmarks/rivals.py degree --store STORE       # links of proteins or of articles
     PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
     PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/results/configs/synthetic_small.yaml --repeats 4
-    PYTHONPATH=. python benchmarks/rivals.py relations --store BIORED --model MODEL --layers 3
 
 Each command prints a Markdown table. MODEL is a model's folder or hub id.
 
@@ -14,9 +13,8 @@ Each command prints a Markdown table. MODEL is a model's folder or hub id.
   threshold set to 0. A training link does not count for its own score. Ties are broken at random. A link has a twin if
   its score is above 0: another training link joins near copies of its ends, or one end and a near copy of the other.
 - ``ngrams``: TF-IDF of character 2-4-grams of the text that the encoder reads; leave-one-out AUROC of 3-NN.
-- ``relations``: softmax regression and classwise kNN on a frozen, untrained encoder, chosen by validation F1.
 
-Intervals are 95 % bootstrap intervals over anchors or documents. ``±`` is a standard deviation over draws.
+Intervals are 95 % bootstrap intervals over anchors. ``±`` is a standard deviation over draws.
 """
 
 import argparse
@@ -33,19 +31,6 @@ from torch import Tensor
 
 from raybio.core.config import load, override_all
 from raybio.core.markdown import markdown_table
-from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.encoder import build_relation_encoder
-from raybio.methods.mtb_mccl.mccl.classifier import (
-    Classifier,
-    choose_knn_settings,
-    predict_classes,
-    score_predictions,
-)
-from raybio.methods.mtb_mccl.mccl.config import LINEAR
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder
-from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
@@ -275,37 +260,6 @@ def run_ngrams(arguments: argparse.Namespace) -> str:
     return markdown_table(["graph", "AUROC, character 2-4-grams"], rows)
 
 
-def run_relations(arguments: argparse.Namespace) -> str:
-    store = open_store(arguments.store, DocumentStore)
-    config = RelationEncoderConfig(
-        source=arguments.model, num_layers_kept=arguments.layers, projection="none"
-    )
-    frozen = FrozenEncoder(
-        build_relation_encoder(config, seed=0).eval(), config.max_document_tokens
-    )
-    train, dev, test = (
-        frozen.embed_gold(LabeledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
-    )
-    softmax = [
-        (f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2
-    ]
-    neighbors = [("", Classifier(None, train, store.is_multi_label), KNN_SETTINGS)]
-    rows = []
-    for name, fits in {"softmax": softmax, "classwise kNN": neighbors}.items():
-        chosen = [
-            (choose_knn_settings(classifier, dev, rules), setting, classifier)
-            for setting, classifier, rules in fits
-        ]
-        (rule, on_dev), setting, classifier = max(chosen, key=lambda one: one[0][1].values["f1"])
-        on_test = score_predictions(
-            test, predict_classes(classifier, rule, test.pairs.embedding_PD)
-        )
-        value, low, high = on_test.intervals(np.random.default_rng(0))["f1"]
-        cell = f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-        rows.append([name, setting or str(rule), f"{100 * on_dev.values['f1']:.1f}", cell])
-    return markdown_table(["rival", "chosen", "validation F1", "test F1"], rows)
-
-
 def mean_and_deviation(values: Sequence[float], digits: int) -> str:
     mean = f"{np.mean(values):.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
@@ -337,11 +291,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--config", type=Path, required=True, help="settings of the synthetic graphs"
     )
     ngrams.add_argument("--repeats", type=int, default=4, help="draws of each graph (default: 4)")
-    relations = command("relations", run_relations)
-    relations.add_argument("--model", required=True, help="folder or hub id of a text encoder")
-    relations.add_argument(
-        "--layers", type=int, default=None, help="first layers that are kept (default: all)"
-    )
     return parser.parse_args(arguments)
 
 

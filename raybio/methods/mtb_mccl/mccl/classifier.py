@@ -74,7 +74,7 @@ def embed_gold_pairs(
     collective: Collective,
     max_tokens: int,
     *,
-    part: slice = slice(None),
+    part: slice | np.ndarray = slice(None),
 ) -> GoldPairs:
     """Embed the labeled pairs of a split.
 
@@ -84,7 +84,7 @@ def embed_gold_pairs(
         labeled: the pairs.
         collective: the workers that share the documents.
         max_tokens: padded tokens encoded at once.
-        part: which of the documents to embed.
+        part: which of the documents to embed, as an index of ``labeled.rows``.
     """
     store = labeled.store
     pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}

@@ -84,7 +84,7 @@ class DocumentPlanConfig(BaseConfig):
 
 
 class RelationEvaluationConfig(BaseConfig):
-    """Candidates for classwise kNN; F1 on the validation pairs chooses among them."""
+    """Candidates for classwise kNN, among which F1 on the validation pairs chooses; rivals."""
 
     num_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 3, 5, 10, 20), min_length=1, description="candidate numbers of neighbors per class"
@@ -94,6 +94,11 @@ class RelationEvaluationConfig(BaseConfig):
         min_length=1,
         description="candidate factors of mccl's trained biases. The paper uses 1. Biases learn "
         "class frequencies, which the distances of neighbors already reflect",
+    )
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no training of an encoder: softmax on the "
+        "frozen encoder, ridge on TF-IDF",
     )
 
     @property

@@ -1,6 +1,6 @@
 """Evaluation of a fine-tuning run: F1 of the validation and test pairs, and the export."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
+from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, relation_rivals
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
+from raybio.methods.mtb_mccl.pair_words import PairWords
 from raybio.ops.spread import spread_metrics
 from raybio.training.collective import SingleProcess
 
@@ -98,6 +100,33 @@ class RelationEvaluator(Evaluator):
             encoder = config.encoder.model_copy(update={"projection": "none"})
             config = config.model_copy(update={"encoder": encoder})
         return encoder_before_training(config, self.reader.store)
+
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score what needs no training of an encoder, unless the settings leave it out."""
+        if not self.config.evaluation.rivals:
+            return
+        encoder = self.initial_encoder().to(device)
+        splits = ["train", "dev"]
+        if len(self.reader.store.split_rows("test")):
+            splits.append("test")
+        gold = {}
+        words = {}
+        for split in splits:
+            labeled = self.labeled(split)
+            part = drawn_documents(labeled) if split == "train" else np.arange(len(labeled.rows))
+            gold[split] = self._embed_gold(encoder, split, collective, part)
+            pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}
+            words[split] = PairWords.read(self.reader, pairs)
+        del encoder  # its memory is free before the classifiers are fitted
+        for rival in relation_rivals(gold, words, self.reader.store.is_multi_label):
+            yield (
+                rival.name,
+                ModelScores(
+                    scores={split: _intervals(scores) for split, scores in rival.scores.items()},
+                    chance={split: self._chance(gold[split]) for split in rival.scores},
+                    details={"rivals": dict(rival.settings)},
+                ),
+            )
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the pairs of dev and test, with the kNN settings that are best on dev."""
@@ -172,10 +201,18 @@ class RelationEvaluator(Evaluator):
         )
         return Classifier(head, reference, is_multi_label, collective)
 
-    def _embed_gold(self, model: Encoder, split: str, collective: Collective) -> GoldPairs:
+    def _embed_gold(
+        self,
+        model: Encoder,
+        split: str,
+        collective: Collective,
+        part: slice | np.ndarray = slice(None),
+    ) -> GoldPairs:
         assert isinstance(model, RelationEncoder)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return embed_gold_pairs(model, self.reader, self.labeled(split), collective, max_tokens)
+        return embed_gold_pairs(
+            model, self.reader, self.labeled(split), collective, max_tokens, part=part
+        )
 
     def _choose(self, classifier: Classifier, dev: GoldPairs) -> tuple[KnnSettings, RelationScores]:
         return choose_knn_settings(classifier, dev, self.config.evaluation.knn_candidates)

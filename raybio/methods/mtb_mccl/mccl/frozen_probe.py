@@ -148,6 +148,35 @@ def _cross_entropy(logits_PC: Tensor, label_PC: Tensor) -> Tensor:
     return cross_entropy(logits_PC, label_PC.int().argmax(1), reduction="none")
 
 
+class BestOnDev(NamedTuple):
+    """The classifier with the best validation F1.
+
+    Attributes:
+        setting: name of its setting.
+        classifier: the classifier.
+        knn: settings by which it classifies.
+        scores: scores on the validation pairs.
+    """
+
+    setting: str
+    classifier: Classifier
+    knn: KnnSettings
+    scores: RelationScores
+
+
+def best_on_dev(
+    classifier_by_setting: Mapping[str, Classifier],
+    knn_candidates: Sequence[KnnSettings],
+    dev: GoldPairs,
+) -> BestOnDev:
+    """Return the classifier with the best validation F1, the first of equals."""
+    candidates = [
+        BestOnDev(setting, classifier, *choose_knn_settings(classifier, dev, knn_candidates))
+        for setting, classifier in classifier_by_setting.items()
+    ]
+    return max(candidates, key=lambda candidate: candidate.scores.values["f1"])
+
+
 def _best(
     name: str,
     classifier_by_setting: Mapping[str, Classifier],
@@ -155,14 +184,10 @@ def _best(
     dev: GoldPairs,
     test: GoldPairs,
 ) -> FrozenProbeResult:
-    """Return the scores of the setting with the best validation F1, the first of equals."""
-    best_by_setting = {
-        setting: choose_knn_settings(classifier, dev, knn_candidates)
-        for setting, classifier in classifier_by_setting.items()
-    }
-    setting = max(best_by_setting, key=lambda name: best_by_setting[name][1].values["f1"])
-    knn, dev_scores = best_by_setting[setting]
-    predicted_PC = predict_classes(classifier_by_setting[setting], knn, test.pairs.embedding_PD)
+    """Return the scores of the setting with the best validation F1."""
+    best = best_on_dev(classifier_by_setting, knn_candidates, dev)
+    predicted_PC = predict_classes(best.classifier, best.knn, test.pairs.embedding_PD)
+    setting = best.setting
     if len(knn_candidates) > 1:
-        setting = f"k = {knn.num_neighbors}"
-    return FrozenProbeResult(name, setting, dev_scores, score_predictions(test, predicted_PC))
+        setting = f"k = {best.knn.num_neighbors}"
+    return FrozenProbeResult(name, setting, best.scores, score_predictions(test, predicted_PC))

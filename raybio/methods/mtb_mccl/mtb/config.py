@@ -124,6 +124,10 @@ class PairEvaluationConfig(BaseConfig):
     num_pairs: int = Field(
         200, ge=1, description="recurring pairs to retrieve: so many trained and held-out ones each"
     )
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no encoder: entity types, TF-IDF",
+    )
 
 
 class Config(TrainingConfig):

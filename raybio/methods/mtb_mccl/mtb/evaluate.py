@@ -3,7 +3,7 @@
 Entities are blanked at the training rate, with a fixed seed, so that names do not give a pair away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_enco
 from raybio.methods.mtb_mccl.mtb.config import Config
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
 from raybio.methods.mtb_mccl.mtb.queries import PairQueries, pair_queries
+from raybio.methods.mtb_mccl.mtb.rivals import pair_rivals
 from raybio.methods.mtb_mccl.mtb.scores import (
     pair_chance,
     pair_metrics,
@@ -28,7 +29,8 @@ from raybio.methods.mtb_mccl.mtb.scores import (
     pair_unit_scores,
     retrieve_pairs,
 )
-from raybio.ops.retrieval import Retrieval
+from raybio.methods.mtb_mccl.pair_words import PairWords
+from raybio.ops.retrieval import Retrieval, cosine_scores
 from raybio.ops.spread import spread_metrics
 
 
@@ -65,6 +67,29 @@ class PairRetrievalEvaluator(Evaluator):
         """Return the encoder with its initial weights."""
         return encoder_before_training(self.config, self.reader.store)
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the rankings that need no encoder, unless the settings leave them out."""
+        if not self.config.evaluation.rivals:
+            return
+        scores: dict[str, dict[str, Any]] = {}
+        chance: dict[str, Any] = {}
+        for split in ("train", "val"):
+            if not self.has_queries(split):
+                continue
+            query_pairs, candidate_pairs = self._pairs_to_retrieve(split)
+            query = PairWords.read(self.reader, query_pairs, self._is_blank)
+            candidate = PairWords.read(self.reader, candidate_pairs, self._is_blank)
+            id_Q = self._ids(query_pairs)
+            id_C = self._ids(candidate_pairs)
+            for name, ranking in pair_rivals(query, candidate):
+                retrieval = retrieve_pairs(ranking, id_Q, id_C, collective)
+                # The same draws in all runs over a store, whatever their seed.
+                rng = np.random.default_rng(bootstrap_seed(0))
+                scores.setdefault(name, {})[split] = pair_scores(retrieval, rng)
+                chance[split] = pair_chance(retrieval)
+        for name, by_split in scores.items():
+            yield name, ModelScores(scores=by_split, chance=chance)
+
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the splits that have queries."""
         rng = np.random.default_rng(bootstrap_seed(self.config.seed))
@@ -96,23 +121,28 @@ class PairRetrievalEvaluator(Evaluator):
     ) -> tuple[Retrieval, dict[str, float]]:
         """Return the ranks of the queries' pairs, and the spread of all candidates."""
         assert isinstance(model, RelationEncoder)
-        store = self.reader.store
+        query_pairs, candidate_pairs = self._pairs_to_retrieve(split)
+        query = self._embed(model, query_pairs, collective)
+        candidate = self._embed(model, candidate_pairs, collective)
+        retrieval = retrieve_pairs(
+            cosine_scores(query.embedding_PD, candidate.embedding_PD),
+            self._ids(query_pairs),
+            self._ids(candidate_pairs),
+            collective,
+        )
+        return retrieval, spread_metrics(candidate.embedding_PD)
+
+    def _pairs_to_retrieve(self, split: str) -> tuple[dict[int, Pairs], dict[int, Pairs]]:
+        """Return the pairs of the queries and of the searched documents, by document."""
         queries = self._queries(split)
         query_pairs = {
             row: self._pairs_with_keys(row, queries.key_Q2[queries.row_Q == row])
             for row in np.unique(queries.row_Q).tolist()
         }
-        candidate_pairs = {row: oriented_pairs(store, row) for row in queries.row_S.tolist()}
-        query = self._embed(model, query_pairs, collective)
-        candidate = self._embed(model, candidate_pairs, collective)
-        retrieval = retrieve_pairs(
-            query.embedding_PD,
-            self._ids(query),
-            candidate.embedding_PD,
-            self._ids(candidate),
-            collective,
-        )
-        return retrieval, spread_metrics(candidate.embedding_PD)
+        candidate_pairs = {
+            row: oriented_pairs(self.reader.store, row) for row in queries.row_S.tolist()
+        }
+        return query_pairs, candidate_pairs
 
     def _pairs_with_keys(self, row: int, key_K2: np.ndarray) -> Pairs:
         """Return the pairs of a document whose entities have the given keys."""
@@ -124,30 +154,29 @@ class PairRetrievalEvaluator(Evaluator):
         chosen = [pair in wanted for pair in zip(low_P.tolist(), high_P.tolist(), strict=True)]
         return head_P[chosen], tail_P[chosen]
 
-    def _ids(self, embedded: EmbeddedPairs) -> np.ndarray:
+    def _ids(self, pairs: Mapping[int, Pairs]) -> np.ndarray:
         """Return one number for each entity pair, equal across documents."""
         store = self.reader.store
-        keys_by_row = {row: store.keys(row) for row in np.unique(embedded.row_P).tolist()}
+        parts = [np.zeros(0, np.int64)]
+        for row, (head_P, tail_P) in pairs.items():
+            key_E = store.keys(row)
+            parts.append(key_E[head_P] * len(store.entity_keys) + key_E[tail_P])
+        return np.concatenate(parts)
 
-        def keys_of(entity_P: np.ndarray) -> np.ndarray:
-            pairs = zip(embedded.row_P.tolist(), entity_P.tolist(), strict=True)
-            return np.array([keys_by_row[row][entity] for row, entity in pairs], np.int64)
-
-        return keys_of(embedded.head_P) * len(store.entity_keys) + keys_of(embedded.tail_P)
+    def _is_blank(self, row: int) -> np.ndarray:
+        """Return which entities of a document are blanked, bool (E,)."""
+        number_E = np.arange(len(self.reader.store.types(row)))
+        draw_E = hash_uniform(derive_seed("evaluation"), row, number_E)
+        return draw_E < self.config.blanks.blank_rate
 
     def _embed(
         self, model: RelationEncoder, pairs: Mapping[int, Pairs], collective: Collective
     ) -> EmbeddedPairs:
-        def is_blank(row: int) -> np.ndarray:
-            number_E = np.arange(len(self.reader.store.types(row)))
-            draw_E = hash_uniform(derive_seed("evaluation"), row, number_E)
-            return draw_E < self.config.blanks.blank_rate
-
         return embed_pairs(
             model,
             self.reader,
             pairs,
             collective,
             max_tokens=self.config.memory.max_tokens_per_micro_batch,
-            is_blank=is_blank,
+            is_blank=self._is_blank,
         )

@@ -6,14 +6,13 @@ Shape letters: Q queries, C candidates (all pairs of the searched documents).
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from raybio.core.final_report import UnitScores
 from raybio.core.interfaces import Collective
 from raybio.evaluation.evaluator import exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_hit, expected_reciprocal_rank
-from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
+from raybio.ops.retrieval import Retrieval, Scores, retrieve
 from raybio.ops.segments import indptr_from_lengths
 from raybio.ops.significance import ratio_interval
 
@@ -21,19 +20,14 @@ CUTOFFS = (1, 10)
 
 
 def retrieve_pairs(
-    query_QD: Tensor,
-    id_Q: np.ndarray,
-    candidate_CD: Tensor,
-    id_C: np.ndarray,
-    collective: Collective | None = None,
+    scores: Scores, id_Q: np.ndarray, id_C: np.ndarray, collective: Collective | None = None
 ) -> Retrieval:
-    """Rank candidates by cosine; the gold candidates have the query's entity pair.
+    """Rank candidates by their scores; the gold candidates have the query's entity pair.
 
     Args:
-        query_QD: embeddings of the queries.
-        id_Q: their entity pairs.
-        candidate_CD: embeddings of the candidates.
-        id_C: their entity pairs; every query's pair occurs among them.
+        scores: scores of the candidates.
+        id_Q: entity pairs of the queries.
+        id_C: entity pairs of the candidates; every query's pair occurs among them.
         collective: the workers that share the queries.
 
     Raises:
@@ -48,9 +42,7 @@ def retrieve_pairs(
         for first, behind in zip(first_Q.tolist(), behind_Q.tolist(), strict=True)
     ]
     indptr = indptr_from_lengths(behind_Q - first_Q)
-    return retrieve(
-        cosine_scores(query_QD, candidate_CD), indptr, np.concatenate(gold), collective=collective
-    )
+    return retrieve(scores, indptr, np.concatenate(gold), collective=collective)
 
 
 def pair_metrics(retrieval: Retrieval) -> dict[str, float]:

@@ -60,22 +60,36 @@ def token_labels(
 ) -> np.ndarray:
     """Return the class of each token (T,), int64, ``IGNORED_LABEL`` for special tokens.
 
-    The other tokens of a row are its first residues, in order. In a task without residue labels all
-    tokens are ignored.
+    In a task without residue labels all tokens are ignored.
     """
     label_T = np.full(len(is_special_T), IGNORED_LABEL, dtype=np.int64)
     if not len(store.class_T):
         return label_T
+    position_K, _, residue_K = read_residues(store, row_R, indptr_R1, is_special_T)
+    class_K = store.class_T[residue_K].astype(np.int64)
+    label_T[position_K] = np.where(class_K == IGNORED, IGNORED_LABEL, class_K)
+    return label_T
+
+
+def read_residues(
+    store: TaskStore, row_R: np.ndarray, indptr_R1: np.ndarray, is_special_T: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the residues that tokens stand for, in order of the tokens, int64 (K,) each.
+
+    The tokens of a row that are not special are its first residues, in order.
+
+    Returns:
+        The position of each token, the number of its row in ``row_R``, and its residue's index in
+        ``store.residue_T``.
+    """
     position_K = np.flatnonzero(~is_special_T)
     num_residues_R = np.empty(0, np.int64)
     if len(row_R):
         num_residues_R = np.add.reduceat(~is_special_T, indptr_R1[:-1])
     first_R = np.cumsum(num_residues_R) - num_residues_R
-    offset_K = np.arange(len(position_K)) - np.repeat(first_R, num_residues_R)
-    residue_K = np.repeat(store.indptr_N1[row_R], num_residues_R) + offset_K
-    class_K = store.class_T[residue_K].astype(np.int64)
-    label_T[position_K] = np.where(class_K == IGNORED, IGNORED_LABEL, class_K)
-    return label_T
+    number_K = np.repeat(np.arange(len(row_R)), num_residues_R)
+    offset_K = np.arange(len(position_K)) - first_R[number_K]
+    return position_K, number_K, store.indptr_N1[row_R][number_K] + offset_K
 
 
 def read_labeled(store: TaskStore, read: ReadRows, row_R: np.ndarray) -> TokenBatch:

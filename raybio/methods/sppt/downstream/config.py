@@ -93,11 +93,22 @@ class TaskEncoderConfig(TransformerConfig):
     )
 
 
+class TaskEvaluationConfig(BaseConfig):
+    """Settings of the final evaluation."""
+
+    rivals: bool = Field(
+        True,
+        description="rows of the final table that need no training of an encoder: ridge and kNN "
+        "on residues, words and the frozen encoder",
+    )
+
+
 class Config(TrainingConfig):
     """Settings of fine-tuning. ``jobs/finetune.py`` adds the paper's for each task."""
 
     encoder: TaskEncoderConfig = TaskEncoderConfig()
     plan: TaskPlanConfig = TaskPlanConfig()
+    evaluation: TaskEvaluationConfig = TaskEvaluationConfig()
     optim: OptimConfig = OptimConfig(
         peak_lr=1e-5, schedule="constant", num_warmup_steps=0, weight_decay=0.0
     )

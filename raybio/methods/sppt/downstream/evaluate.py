@@ -3,7 +3,7 @@
 Shape letters: N rows, R rows of a micro-batch, T tokens, L padded length, C classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -29,6 +29,8 @@ from raybio.methods.sppt.downstream.collate import read_labeled
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.encoder import TaskModel, initial_task_model
 from raybio.methods.sppt.downstream.loss import TaskLoss
+from raybio.methods.sppt.downstream.residue_rivals import residue_rivals, residue_states
+from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
     Floats,
     class_scores,
@@ -110,12 +112,48 @@ class TaskEvaluator(Evaluator):
             spread = row_scores.spread
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
+    def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score what needs no training of an encoder, unless the settings leave it out."""
+        if not self.config.evaluation.rivals:
+            return
+        are_shares = self.loss.labels != "number"
+        chance = {split: self._chance(row_N) for split, row_N in self._rows_by_split.items()}
+        for rival in self._rivals(device, collective):
+            scores = {}
+            for split, row_N in self._rows_by_split.items():
+                value_by_measure = self._with_score(rival.values(row_N))
+                # The same draws in all runs over a store, whatever their seed.
+                seed = bootstrap_seed(0)
+                scores[split] = with_intervals(value_by_measure, seed, are_shares=are_shares)
+            details = {"rivals": dict(rival.settings)}
+            yield rival.name, ModelScores(scores=scores, chance=chance, details=details)
+
     def details(self) -> Mapping[str, Any]:
         """Return the task's measure and the number of truncated labels of test rows."""
         return {
             "measure": TASKS[self.store.task].measure,
             "test_labels_not_read": self._num_truncated_labels("test"),
         }
+
+    def _rivals(self, device: Any, collective: Collective) -> Iterator[TaskRival]:
+        model = initial_task_model(self.config, self.store).to(device)
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        if model.on_tokens:
+
+            def states(row_R: np.ndarray) -> np.ndarray:
+                return residue_states(
+                    self.store, self.read, model.encoder, row_R, max_tokens, collective
+                )
+
+            return residue_rivals(self.store, self.read, states)
+        embedding_ND = embed_rows(
+            model,
+            partial(unmasked, self.read),
+            np.arange(self.store.num_rows),
+            collective,
+            max_tokens=max_tokens,
+        )
+        return sequence_rivals(self.store, embedding_ND.cpu().numpy())
 
     @cached_property
     def _rows_by_split(self) -> dict[str, np.ndarray]:
@@ -133,8 +171,11 @@ class TaskEvaluator(Evaluator):
         else:
             scores = self._score_sequences(model, row_N, collective)
         model.train(was_training)
-        score_N = scores.value_by_measure[TASKS[self.store.task].measure]
-        return scores._replace(value_by_measure=scores.value_by_measure | {"score": score_N})
+        return scores._replace(value_by_measure=self._with_score(scores.value_by_measure))
+
+    def _with_score(self, value_by_measure: dict[str, Floats]) -> dict[str, Floats]:
+        """Return the scores with the task's measure as ``score``, too."""
+        return value_by_measure | {"score": value_by_measure[TASKS[self.store.task].measure]}
 
     def _score_tokens(
         self, model: TaskModel, row_N: np.ndarray, collective: Collective

@@ -1,0 +1,306 @@
+"""Rivals of fine-tuning: predictions that need no training of an encoder.
+
+A fine-tuned encoder has learned something of a task only where it is better than all of these.
+
+Tasks with a class or a number a sequence: ridge regression, or the ridge classifier, and k nearest
+neighbors, each on
+
+- ``one-hot``: the residues at each position, where the training sequences have few lengths, such
+  as variants of one protein;
+- ``1-3-mers`` of proteins, or ``TF-IDF`` of the words and word pairs of texts;
+- ``frozen encoder``: the embeddings that fine-tuning starts from.
+
+``residue_rivals`` has those of tasks with a class a residue. Penalty and number of neighbors are
+those with the best score on dev. Test rows choose nothing. All workers compute the same.
+
+Shape letters: N rows of the store, T training rows, Q rows to predict, L positions, F features,
+D width, C classes, X neighbors, Z residues that differ from the most frequent one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import Ridge, RidgeClassifier
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import StandardScaler, normalize
+
+from raybio.core.randomness import derive_seed, keyed_permutation
+from raybio.methods.sppt.downstream.config import TASKS
+from raybio.methods.sppt.downstream.scores import (
+    Floats,
+    class_scores,
+    number_scores,
+)
+from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+
+PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+"""Candidate weights of the squared coefficients; rows of features have lengths near 1."""
+
+NUM_NEIGHBORS = (1, 3, 5, 10, 20)
+"""Candidate numbers of neighbors."""
+
+MAX_LENGTHS = 10
+"""With more lengths of training sequences, a position has no meaning of its own: no one-hot."""
+
+MAX_REFERENCE_ROWS = 10_000
+"""Training rows among which neighbors are searched; of more, so many are drawn."""
+
+MAX_PRODUCTS = 2 * 10**10
+"""Products of two nonzero features in a search of neighbors; for more, fewer rows are drawn."""
+
+MANY_CLASSES = 100
+"""With more classes, the ridge classifier is solved in its dual form, which costs T^3 / 3."""
+
+MAX_DUAL_ROWS = 8000
+"""Training rows of the dual form; of more, so many are drawn."""
+
+Matrix = Any
+"""Rows of features, a dense or a sparse matrix."""
+
+Values = Callable[[np.ndarray], dict[str, Floats]]
+"""Rows (Q,) of the store -> contribution of each row to each measure."""
+
+
+class TaskRival(NamedTuple):
+    """Predictions of the rows of dev and test.
+
+    Attributes:
+        name: name of its row in tables.
+        values: scores of rows.
+        settings: what dev chose, and the number of training rows; plain JSON.
+    """
+
+    name: str
+    values: Values
+    settings: Mapping[str, Any]
+
+
+class Features(NamedTuple):
+    """A description of all rows of a store.
+
+    Attributes:
+        name: name of the description.
+        ridge_NF: features of linear models; their rows have lengths near 1.
+        neighbor_NF: features whose Euclidean distances decide which rows are near.
+    """
+
+    name: str
+    ridge_NF: Matrix
+    neighbor_NF: Matrix
+
+
+def sequence_rivals(store: TaskStore, embedding_ND: np.ndarray) -> Iterator[TaskRival]:
+    """Yield the rivals of a task with a class or a number a sequence.
+
+    Args:
+        store: the task.
+        embedding_ND: embeddings of all rows by the encoder before training.
+    """
+    for features in _descriptions(store, embedding_ND):
+        yield ridge_rival(store, features)
+        yield neighbor_rival(store, features)
+
+
+def ridge_rival(store: TaskStore, features: Features) -> TaskRival:
+    """Return the predictions of ridge regression, or of the ridge classifier."""
+    train_T = store.split_rows("train")
+    if len(store.class_names) > MANY_CLASSES:
+        train_T = drawn_rows(train_T, MAX_DUAL_ROWS)
+    target_N = targets(store)
+    candidates = []
+    for settings, fitted in fitted_ridges(
+        features.ridge_NF[train_T],
+        target_N[train_T],
+        num_classes=len(store.class_names),
+        is_balanced=TASKS[store.task].measure == "macro_f1",
+    ):
+        predict = partial(_predict_rows, fitted, features.ridge_NF)
+        candidates.append((settings | {"training_rows": len(train_T)}, predict))
+    return _best_on_dev(store, f"ridge on {features.name}", candidates)
+
+
+def fitted_ridges(
+    row_TF: Matrix, target_T: np.ndarray, *, num_classes: int, is_balanced: bool
+) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield the settings and the fitted model of each candidate.
+
+    Args:
+        row_TF: training rows.
+        target_T: their classes, or numbers.
+        num_classes: classes of the task; 0: numbers.
+        is_balanced: also try weights by which all classes count alike, for macro F1.
+    """
+    for penalty in PENALTIES:
+        if not num_classes:
+            fitted = Ridge(penalty, tol=1e-6).fit(row_TF, target_T)
+            yield {"penalty": penalty}, fitted
+            continue
+        for class_weight in (None, "balanced") if is_balanced else (None,):
+            # The dual form takes sparse rows only without an intercept.
+            is_dual = num_classes > MANY_CLASSES
+            classifier = RidgeClassifier(
+                penalty,
+                class_weight=class_weight,
+                tol=1e-6,
+                fit_intercept=not is_dual,
+                solver="cholesky" if is_dual else "auto",
+            )
+            settings = {"penalty": penalty, "class_weight": class_weight or "equal"}
+            yield settings, classifier.fit(row_TF, target_T)
+
+
+def neighbor_rival(store: TaskStore, features: Features) -> TaskRival:
+    """Return the mean number, or the most frequent class, of the nearest training rows.
+
+    Of equally frequent classes, the first in alphabetical order is predicted.
+    """
+    other_Q = np.flatnonzero(store.split_number_N != SPLITS.index("train"))
+    reference_T = drawn_rows(store.split_rows("train"), MAX_REFERENCE_ROWS)
+    num_products = _num_products(features.neighbor_NF, other_Q, reference_T)
+    if num_products > MAX_PRODUCTS:
+        num_rows = max(len(reference_T) * MAX_PRODUCTS // num_products, max(NUM_NEIGHBORS))
+        reference_T = drawn_rows(reference_T, num_rows)
+    target_T = targets(store)[reference_T]
+    num_found = min(max(NUM_NEIGHBORS), len(reference_T))
+    index = NearestNeighbors(algorithm="brute").fit(features.neighbor_NF[reference_T])
+    nearest_NX = np.zeros((store.num_rows, num_found), np.int64)
+    nearest_NX[other_Q] = index.kneighbors(
+        features.neighbor_NF[other_Q], num_found, return_distance=False
+    )
+
+    def predict(k: int, row_Q: np.ndarray) -> np.ndarray:
+        return votes(target_T[nearest_NX[row_Q, :k]], len(store.class_names))
+
+    candidates = []
+    for k in NUM_NEIGHBORS:
+        settings = {"neighbors": min(k, num_found), "training_rows": len(reference_T)}
+        candidates.append((settings, partial(predict, k)))
+    return _best_on_dev(store, f"kNN on {features.name}", candidates)
+
+
+def votes(target_QX: np.ndarray, num_classes: int) -> np.ndarray:
+    """Return the most frequent class of each row (Q,), or its mean number without classes."""
+    if not num_classes:
+        return target_QX.mean(axis=1)
+    num_rows = len(target_QX)
+    cell_QX = np.arange(num_rows)[:, None] * num_classes + target_QX
+    count = np.bincount(cell_QX.ravel(), minlength=num_rows * num_classes)
+    return count.reshape(num_rows, num_classes).argmax(axis=1)
+
+
+def one_hot(store: TaskStore) -> Features | None:
+    """Return the residue at each position; None if training has more than ``MAX_LENGTHS`` lengths.
+
+    Shorter sequences are padded, longer ones are truncated to the longest training sequence. A
+    column marks that a residue differs from the training rows' most frequent one at its position,
+    and one column for each other residue marks which it is. Ridge regression with an intercept and
+    Euclidean distances are the same as with a column for each residue, and nearly all entries are
+    zero if sequences are variants of one protein.
+    """
+    train_T = store.split_rows("train")
+    length_N = np.diff(store.indptr_N1)
+    if len(np.unique(length_N[train_T])) > MAX_LENGTHS:
+        return None
+    num_positions = int(length_N[train_T].max())
+    letter_NL = np.zeros((store.num_rows, num_positions), np.uint8)
+    for row, start in enumerate(store.indptr_N1[:-1].tolist()):
+        residues = store.residue_T[start : start + min(int(length_N[row]), num_positions)]
+        letter_NL[row, : len(residues)] = residues
+    common_L = [np.bincount(column_T).argmax() for column_T in letter_NL[train_T].T]
+    row_Z, position_Z = np.nonzero(letter_NL != np.array(common_L, np.uint8))
+    letter_Z = letter_NL[row_Z, position_Z].astype(np.int64)
+    column_Z = num_positions + 256 * position_Z + letter_Z
+    entries = (np.ones(2 * len(row_Z)), (np.tile(row_Z, 2), np.append(position_Z, column_Z)))
+    row_NF = sp.csr_matrix(entries, shape=(store.num_rows, 257 * num_positions))
+    return Features("one-hot", row_NF, row_NF)
+
+
+def tfidf(store: TaskStore) -> Features:
+    """Return TF-IDF vectors of length 1: words and word pairs of texts, 1- to 3-mers of proteins.
+
+    Whole sequences count, also what the encoder truncates. Words and weights are those of the
+    training rows.
+    """
+    if TASKS[store.task].on_texts:
+        name = "TF-IDF"
+        vectorizer = TfidfVectorizer(
+            ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", sublinear_tf=True
+        )
+    else:
+        name = "1-3-mers"
+        vectorizer = TfidfVectorizer(
+            analyzer="char", ngram_range=(1, 3), lowercase=False, sublinear_tf=True
+        )
+    vectorizer.fit(store.texts(store.split_rows("train")))
+    row_NF = vectorizer.transform(store.texts(np.arange(store.num_rows))).tocsr()
+    return Features(name, row_NF, row_NF)
+
+
+def frozen_features(embedding_ND: np.ndarray, train_T: np.ndarray) -> Features:
+    """Return standardized embeddings of length 1 on average, and for neighbors unit vectors."""
+    scaler = StandardScaler().fit(embedding_ND[train_T].astype(np.float64))
+    standard_ND = scaler.transform(embedding_ND.astype(np.float64))
+    return Features(
+        "frozen encoder", standard_ND / np.sqrt(standard_ND.shape[1]), normalize(embedding_ND)
+    )
+
+
+def drawn_rows(row_N: np.ndarray, max_rows: int) -> np.ndarray:
+    """Return at most so many of the rows, ascending; the same draw in all runs."""
+    if len(row_N) <= max_rows:
+        return row_N
+    key = derive_seed(0, "rows of rivals")
+    drawn = keyed_permutation(np.arange(max_rows), num_rows=len(row_N), key=key)
+    return np.sort(row_N[drawn])
+
+
+def targets(store: TaskStore) -> np.ndarray:
+    """Return the class (int64) or number of each row (N,)."""
+    is_class = TASKS[store.task].labels == "class"
+    return store.target_N.astype(np.int64) if is_class else store.target_N
+
+
+def _descriptions(store: TaskStore, embedding_ND: np.ndarray) -> Iterator[Features]:
+    if not TASKS[store.task].on_texts:
+        residues = one_hot(store)
+        if residues is not None:
+            yield residues
+    yield tfidf(store)
+    yield frozen_features(embedding_ND, store.split_rows("train"))
+
+
+def _num_products(row_NF: Matrix, row_Q: np.ndarray, row_T: np.ndarray) -> int:
+    """Return the products that the dot products of two sets of sparse rows take; 0 if dense."""
+    if not sp.issparse(row_NF):
+        return 0
+    count_F = row_NF[row_Q].getnnz(axis=0).astype(np.int64)
+    return int(count_F @ row_NF[row_T].getnnz(axis=0))
+
+
+def _predict_rows(fitted: Any, row_NF: Matrix, row_Q: np.ndarray) -> np.ndarray:
+    predicted_Q: np.ndarray = fitted.predict(row_NF[row_Q])
+    return predicted_Q
+
+
+def _best_on_dev(
+    store: TaskStore,
+    name: str,
+    candidates: Sequence[tuple[dict[str, Any], Callable[[np.ndarray], np.ndarray]]],
+) -> TaskRival:
+    """Return the candidate with the best score on dev, the first of equals."""
+    task = TASKS[store.task]
+    target_N = targets(store)
+
+    def values(predict: Callable[[np.ndarray], np.ndarray], row_Q: np.ndarray) -> dict[str, Floats]:
+        scores = class_scores if task.labels == "class" else number_scores
+        return scores(predict(row_Q), target_N[row_Q])
+
+    dev = store.split_rows("dev")
+    scores = [values(predict, dev)[task.measure].mean() for _, predict in candidates]
+    # A constant prediction has no rank correlation: NaN, the worst.
+    settings, predict = candidates[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
+    return TaskRival(name, partial(values, predict), settings)
