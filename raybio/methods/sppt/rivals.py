@@ -3,7 +3,9 @@
 A trained encoder has learned something of the links only where it ranks candidates better than all
 of these:
 
-- ``degree``: candidates with many training links first, the same for every anchor.
+- ``degree``: candidates with many training links first, the same for every anchor; pairs of all
+  anchors by (1 + degree of the anchor) * degree of the candidate (preferential attachment, in the
+  same review as the next).
 - ``common neighbors``: candidates that share many neighbors with the anchor (Liben-Nowell and
   Kleinberg, "The link-prediction problem for social networks").
 - content: cosine of TF-IDF vectors over n-grams of the tokens that the encoder reads.
@@ -88,7 +90,7 @@ def link_rivals(
     """
     neighbor_SN = _adjacency(graph)[queries.node_S]
     degree_S = np.asarray(graph.degree_N, np.float64)[queries.node_S]
-    yield Rival("degree", lambda node_G: lambda rows: _repeated(degree_S[node_G], rows))
+    yield Rival("degree", lambda node_G: _attachment(degree_S[node_G]))
     yield Rival("common neighbors", _Products(neighbor_SN, neighbor_SN))
     tfidf_SF = ngram_tfidf(read, queries.node_S, content_ngram)
     yield Rival(content, _Products(tfidf_SF, tfidf_SF))
@@ -300,6 +302,6 @@ def _adjacency(graph: Graph) -> sp.csr_matrix:
     return sp.csr_matrix(entries, shape=(graph.num_nodes, graph.num_nodes))
 
 
-def _repeated(score_G: Floats, rows: slice) -> Floats:
-    """Return the same scores for each anchor of a block."""
-    return np.tile(score_G, (len(range(*rows.indices(len(score_G)))), 1))
+def _attachment(degree_G: Floats) -> BlockScores:
+    """Return (1 + degree of the anchor) * degree of the candidate: an anchor may have no link."""
+    return lambda rows: np.outer(1 + degree_G[rows], degree_G)

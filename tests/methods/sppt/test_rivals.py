@@ -108,9 +108,11 @@ def cosines() -> np.ndarray:
     return found
 
 
-def test_degree_counts_the_training_links_of_the_candidate(queries, graph: Graph) -> None:
-    for (_, candidate), score in scores_of("degree", queries, graph).items():
-        assert score == len(linked(graph, candidate))
+def test_degree_ranks_candidates_by_their_training_links_and_pairs_by_those_of_both_ends(
+    queries, graph: Graph
+) -> None:
+    for (anchor, candidate), score in scores_of("degree", queries, graph).items():
+        assert score == (1 + len(linked(graph, anchor))) * len(linked(graph, candidate))
 
 
 def test_common_neighbors_counts_the_nodes_that_both_are_linked_to(queries, graph: Graph) -> None:
@@ -356,4 +358,5 @@ def test_in_a_sample_of_nodes_degrees_are_those_of_the_whole_graph(graph: Graph)
     rival = rival_of("degree", sampled, graph)
     node_G = np.arange(len(sampled.node_S))
     degree_G = rival.in_group(node_G)(slice(0, 1))[0]
-    assert degree_G.tolist() == graph.degree_N[sampled.node_S].tolist()
+    degree_S = graph.degree_N[sampled.node_S]
+    assert degree_G.tolist() == ((1 + degree_S[0]) * degree_S).tolist()
