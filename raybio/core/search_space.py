@@ -261,12 +261,17 @@ def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:
 
 
 def base_values_outside(space: SearchSpace, base: BaseConfig) -> list[str]:
-    """Describe each setting whose value in ``base`` lies outside its distribution."""
+    """Describe each setting whose value in ``base`` lies outside its distribution.
+
+    A distribution of one value says what all trials have, and searches nothing.
+    """
     settings = {field.path: value_at(base, field.path) for field in fields(type(base))}
     described = []
     for path, distribution in space.space.items():
         # The budget decides how long trials train.
         if path == STEPS or not distribution.applies(settings) or settings[path] in distribution:
+            continue
+        if distribution.kind == "choice" and len(distribution.values) == 1:
             continue
         given = f"{distribution.kind} {list(distribution.values)}"
         described.append(

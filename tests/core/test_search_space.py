@@ -226,12 +226,14 @@ def test_every_shipped_search_space_fits_the_settings_of_the_embedded_corpus(pat
         ),
         (
             {
-                "order": {"choice": ["uniform"]},
-                "layers": {"choice": [1], "when": {"order": "uniform"}},
+                "optim.peak_lr": {"choice": [0.1, 0.2]},
+                "layers": {"choice": [1, 2], "when": {"optim.peak_lr": 0.1}},
             },
-            {"order": "group_first"},
-            ["order: the base value 'group_first'"],
+            {"optim": {"peak_lr": 0.3}},
+            ["optim.peak_lr: the base value 0.3"],
         ),
+        # One value is what all trials have.
+        ({"layers": {"choice": [1]}}, {"layers": 4}, []),
     ],
 )
 def test_a_base_value_outside_its_range_is_described_and_not_refused(

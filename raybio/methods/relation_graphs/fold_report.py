@@ -95,9 +95,12 @@ def fold_differences(scores: Mapping[str, Mapping[int, Scores]]) -> list[FoldDif
         scores: model -> fold -> scores; the models of ``FIRST_ROWS`` are not trained.
     """
     trained = [model for model in scores if model not in FIRST_ROWS]
+    if not trained:
+        return []
+    num_folds = max(len(by_fold) for by_fold in scores.values())
     tests = []
     others = [model for model in scores if model != "chance" and model != trained[0]]
-    for other in others if trained else ():
+    for other in others:
         folds = sorted(scores[trained[0]].keys() & scores[other].keys())
         for measure in METHOD.table.measures if len(folds) >= MIN_FOLDS else ():
             values = []
@@ -105,7 +108,7 @@ def fold_differences(scores: Mapping[str, Mapping[int, Scores]]) -> list[FoldDif
                 one = scores[trained[0]][fold].get(measure, math.nan)
                 values.append(one - scores[other][fold].get(measure, math.nan))
             if not any(math.isnan(value) for value in values):
-                tests.append((other, measure, t_mean(values, overlap=1 / (len(folds) - 1))))
+                tests.append((other, measure, t_mean(values, overlap=1 / (num_folds - 1))))
     p_holm = holm([test.p for _, _, test in tests])
     return [
         FoldDifference(trained[0], other, measure, test.difference, float(p))
@@ -126,6 +129,8 @@ def fold_table(
         rows_of_paper: keys of ``PUBLISHED`` to append.
     """
     rows = []
+    # Rows without a training, such as chance, have every fold of the store.
+    num_folds = max(len(by_fold) for by_fold in scores.values())
     for model, by_fold in scores.items():
         summary = over_folds(by_fold)
         cells = [model, str(len(by_fold))]
@@ -137,7 +142,7 @@ def fold_table(
             cells.append(f"{100 * mean:.2f} ± {100 * deviation:.2f}")
             if len(by_fold) >= MIN_FOLDS:
                 values = [of_fold[name] for of_fold in by_fold.values()]
-                _, low, high = t_mean(values, overlap=1 / (len(values) - 1)).difference
+                _, low, high = t_mean(values, overlap=1 / (num_folds - 1)).difference
                 cells[-1] += f" [{100 * low:.2f}, {100 * high:.2f}]"
         rows.append(cells)
     for name in rows_of_paper:

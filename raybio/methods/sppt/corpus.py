@@ -209,20 +209,37 @@ def _held_out_links(
     return is_out_E
 
 
+MAX_TIMES_SHARE = 3
+MAX_SHARE_OF_DATE = 0.1
+"""A split by date may hold out so many times the wanted share, or this share of the links."""
+
+
+def _equally_precise(date_R: np.ndarray) -> np.ndarray:
+    """Return dates cut to the precision that all of them have: years, months or days.
+
+    A year alone may be any of its days, so that it cannot be before or after one of them.
+    """
+    known_R = date_R[date_R >= 0]
+    for unit in (10_000, 100):
+        if (known_R % unit == 0).any():
+            return np.where(date_R < 0, date_R, date_R // unit * unit)
+    return date_R
+
+
 def _links_of_newest(
     edge_E2: np.ndarray, corpus: Corpus, row_R: np.ndarray, *, share: float
 ) -> np.ndarray:
     """Return which links (E,) are newer than a date that leaves about a share of them.
 
     Raises:
-        DataError: if there are no dates, a linked row has none, or all are equal.
+        DataError: if there are no dates, a linked row has none, or no date leaves about the share.
     """
     if corpus.date_N is None:
         raise DataError(
             "--split-by-date: the source has no dates. Want a column year or date in the table of "
             "articles, or OGB-MAG with raw/node-feat/paper/node_year.csv; or no --split-by-date"
         )
-    date_R = corpus.date_N[row_R]
+    date_R = _equally_precise(corpus.date_N[row_R])
     undated = np.flatnonzero(date_R < 0)
     if len(undated):
         first = corpus.keys[int(row_R[undated[0]])].as_py()
@@ -233,12 +250,19 @@ def _links_of_newest(
     if not share:
         return np.zeros(len(edge_E2), bool)
     try:
-        return newest_links(edge_E2, date_R, share=share)
+        is_newer_E = newest_links(edge_E2, date_R, share=share)
     except ValueError:
         raise DataError(
             f"--split-by-date: all links have the date {date_text(int(date_R.max()))}, want at "
             "least two dates"
         ) from None
+    newest = is_newer_E.mean()
+    if newest > max(MAX_TIMES_SHARE * share, MAX_SHARE_OF_DATE):
+        raise DataError(
+            f"--split-by-date: no date leaves about {share:.0%} of the links; the closest holds "
+            f"out {newest:.0%}. Give finer dates (YYYY-MM-DD), or --heldout-share {newest:.2f}"
+        )
+    return is_newer_E
 
 
 def _last_date(edge_E2: np.ndarray, corpus: Corpus, row_R: np.ndarray) -> str:

@@ -92,3 +92,16 @@ def test_models_that_are_equal_on_all_folds_have_p_one():
     same = fold_differences({"cldr": FOUR["cldr"], "clgs": FOUR["cldr"]})
     assert {(one.difference, one.p_holm) for one in same} == {((0, 0, 0), 1)}
     assert fold_differences({"chance": FOUR["chance"]}) == []
+
+
+def test_without_a_trained_model_there_are_no_differences() -> None:
+    assert fold_differences({"chance": FOUR["cldr"], "untuned": FOUR["cldr"]}) == []
+
+
+def test_the_overlap_of_trainings_is_that_of_all_folds() -> None:
+    """Three of ten folds share as much of their training as all ten do."""
+    ten = {fold: {"ner_f1": 0.5 + 0.01 * fold} for fold in range(1, 11)}
+    three = {fold: {"ner_f1": 0.4 + 0.02 * fold} for fold in range(1, 4)}
+    (of_three,) = fold_differences({"chance": ten, "cldr": three, "clgs": ten})
+    values = [three[fold]["ner_f1"] - ten[fold]["ner_f1"] for fold in range(1, 4)]
+    assert of_three.difference == t_mean(values, overlap=1 / 9).difference

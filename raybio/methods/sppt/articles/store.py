@@ -66,11 +66,15 @@ def commit_linked_texts(
 def text_copies(text: pa.Array) -> NDArray[np.int64]:
     """Return the number of each text (N,): equal for copies, see ``text_keys``.
 
+    Texts without a letter or digit are copies of no other.
+
     Args:
         text: UTF-8 bytes.
     """
     keys = text_keys(content.as_py().decode() for content in text)
     number_N: NDArray[np.int64] = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    empty = np.flatnonzero(keys == 0)
+    number_N[empty] = len(keys) + np.arange(len(empty))
     return number_N
 
 

@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from raybio.core.config import override_all
@@ -13,7 +14,7 @@ from raybio.methods.sppt.articles.formats.cane import Cane
 from raybio.methods.sppt.articles.formats.corpus import date_number
 from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
 from raybio.methods.sppt.articles.formats.tables import LinkedTables
-from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.articles.store import LinkedTextStore, text_copies
 from raybio.methods.sppt.config import LinkedTextConfig
 from raybio.methods.sppt.corpus import date_text
 from raybio.methods.sppt.graph.splits import newest_links
@@ -74,6 +75,7 @@ def test_links_of_one_date_cannot_be_split() -> None:
         ("2019-13", -1),
         ("2019-5", -1),
         ("2019-05-32", -1),
+        ("2019-00-17", -1),
         ("May 2019", -1),
         ("", -1),
         ("-1", -1),
@@ -144,6 +146,9 @@ def test_without_dates_it_is_refused(tmp_path: Path) -> None:
     same = ["2001-02"] * 20
     with pytest.raises(DataError, match="all links have the date 2001-02, want at least two"):
         prepare_linked_texts(tmp_path / "store", write_citations(tmp_path, same), BY_DATE)
+    coarse = ["2001"] * 4 + ["2002"] * 16
+    with pytest.raises(DataError, match="no date leaves about 20% of the links; .*holds out 86%"):
+        prepare_linked_texts(tmp_path / "store", write_citations(tmp_path, coarse), BY_DATE)
     # Dates are not needed otherwise.
     store = prepare_linked_texts(
         tmp_path / "store", write_citations(tmp_path, missing), LinkedTextConfig()
@@ -187,3 +192,17 @@ def test_ogb_mag_has_a_year_for_each_paper(tmp_path: Path) -> None:
         prepare_linked_texts(tmp_path / "b", write_mag(tmp_path / "c", "2010\n2011\n"), BY_DATE)
     with pytest.raises(DataError, match="the source has no dates"):
         prepare_linked_texts(tmp_path / "d", write_mag(tmp_path / "e", None), BY_DATE)
+
+
+def test_dates_are_compared_by_the_precision_that_all_of_them_have(tmp_path: Path) -> None:
+    """An article of 2008 may be of December, so that none of March 2008 is newer than it."""
+    dates = [*YEARS[:16], "2008", "2008-03", "2009-01-01", "2009"]
+    store = prepare_linked_texts(tmp_path / "store", write_citations(tmp_path, dates), BY_DATE)
+    assert store.manifest["training_until"] == "2007"
+    assert len(store.heldout) == 8
+
+
+def test_texts_without_a_word_are_copies_of_no_other() -> None:
+    number_N = text_copies(pa.array([b"...", b"A b", b"--", b"a  B!", b""]))
+    assert number_N[1] == number_N[3]
+    assert len(set(number_N.tolist())) == 4

@@ -55,7 +55,7 @@ def test_samples_of_test_graphs_are_requested_as_the_command_for_other_models_as
             one = final.scores[name]["samples"][measure]
             assert one["value"] == pytest.approx(found[wanted][measure].mean, rel=1e-5)
             assert one["low"] <= one["value"] <= one["high"]
-    units = final.unit_scores["samples"]
+    units = final.unit_scores["trained"]["samples"]
     assert units.unit_U.tolist() == [0, 1, 2]
     assert units.value_by_measure["lrap"].mean() == pytest.approx(
         found[trained]["lrap"].mean, rel=1e-5

@@ -67,7 +67,7 @@ def test_residues_and_numbers_are_learned(store: Store) -> None:
     assert final.details["measure"] == measure
     trained = final.scores["trained"]["test"]
     assert trained[measure] == trained["score"]
-    assert final.unit_scores["test"].value_by_measure["score"].mean() == pytest.approx(
+    assert final.unit_scores["trained"]["test"].value_by_measure["score"].mean() == pytest.approx(
         score["trained"]
     )
 
@@ -165,7 +165,7 @@ def test_test_rows_that_training_has_not_are_scored_apart_if_they_are_enough(
     assert store.known_from_training() == {"dev": 0, "test": 2}
     system = METHODS[NAME].build(tiny_config(NAME), store.path)
     final = system.final_evaluate(system.model, SingleProcess())
-    measured = final.unit_scores
+    measured = final.unit_scores["trained"]
     if num_new < MIN_NEW_ROWS:
         assert set(measured) == set(final.scores["trained"]) == {"dev", "test"}
         return

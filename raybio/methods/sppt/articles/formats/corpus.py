@@ -38,6 +38,6 @@ def date_number(text: str) -> int:
     if not match:
         return -1
     year, month, day = (int(part or 0) for part in match.groups())
-    if month > 12 or day > 31:
+    if month > 12 or day > 31 or (day and not month):
         return -1
     return year * 10_000 + month * 100 + day
