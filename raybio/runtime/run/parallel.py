@@ -121,7 +121,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
                 signals.is_starting = False
                 nodes = cluster_nodes()
                 if not signals.caught:
-                    tasks += _begun(runs, nodes, num_runs)
+                    _begin(tasks, runs, nodes, num_runs)
                     _follow(tasks, signals)
         except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
             # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
@@ -138,9 +138,12 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
             _settle(tasks, is_killed=bool(signals.caught))
     if signals.caught:
         raise _interrupted(tasks, len(runs), signals.caught[0])
-    for task in tasks:
-        if task.error is not None:
-            raise task.error
+    failed = [task for task in tasks if task.error is not None]
+    if failed:
+        for task in failed[1:]:
+            print(f"{task.run.spec.name} failed, too: {task.error}", flush=True)
+        assert failed[0].error is not None
+        raise failed[0].error
 
 
 class _RunTask:
@@ -220,13 +223,22 @@ class _RunTask:
         self.run.conclude(self.status)
 
 
-def _begun(runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> list[_RunTask]:
-    """Record the start of all runs, with the threads that each computes with."""
+def _begin(
+    tasks: list[_RunTask], runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int
+) -> None:
+    """Record the start of all runs, with the threads that each computes with.
+
+    Args:
+        tasks: gets the task of each run once it is begun, so that the caller can end it if a later
+            one fails to begin.
+        runs: the runs.
+        nodes: nodes of the cluster.
+        num_runs: number of all runs of the command.
+    """
     console = Console(stderr=True, force_terminal=False)
     warned: set[str] = set()
     shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
     print(shares[0].arithmetic, flush=True)
-    tasks = []
     all_remarks = []
     for run, share in zip(runs, shares, strict=True):
         compute = run.spec.compute
@@ -238,7 +250,6 @@ def _begun(runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> lis
         run.tracker.start()
     for remark in dict.fromkeys(all_remarks):
         print(remark, flush=True)
-    return tasks
 
 
 def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
@@ -315,11 +326,13 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
 
 
 def _error_of(reference: Any) -> BaseException | None:
-    """Return the error that ended a task; None if it returned."""
+    """Return the error that ended a task; None if it returned, or was cancelled by a signal."""
     import ray
 
     try:
         ray.get(reference)
+    except ray.exceptions.TaskCancelledError:
+        return None
     except ray.exceptions.RayTaskError as error:
         return error.cause or error
     except ray.exceptions.RayError as error:

@@ -111,14 +111,22 @@ def train_single_process(
     precision: str,
     stop: Path,
     goal: Goal | None,
+    start: str | None = None,
     should_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Run the loop in a single process, which makes its own batches; as ``run_loop`` otherwise.
+
+    Args besides those of ``run_loop``:
+        start: name of the run's start. A process of an older one leaves the folder alone; None:
+            there is no other start.
 
     Raises:
         ClusterError: if another process trains in the folder.
     """
     with folder.lock("writer", WRITER_LOCK_SECONDS):
+        # The run may have been started again while this process built its system.
+        if start is not None and not folder.is_newest_start(start):
+            return
         checkpoints = checkpoints_of(folder, config)
         yield from run_loop(
             system,

@@ -29,10 +29,10 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
             "and driver must share the runs folder. Choose one that all of them see with --runs or "
             "RAYBIO_RUNS"
         )
+    # In this order: the driver begins a new start before it removes the last start's failure.
+    has_failed = read_record(folder.failure, "failure") is not None
     # A task that waited for CPUs when a signal came does not start.
-    if folder.stop.exists() or not folder.is_newest_start(spec.start):
-        return
-    if read_record(folder.failure, "failure") is not None:
+    if has_failed or folder.stop.exists() or not folder.is_newest_start(spec.start):
         return
     assert run.precision is not None
     assert spec.threads is not None
@@ -49,6 +49,7 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
                 precision=run.precision,
                 stop=folder.stop,
                 goal=None,
+                start=spec.start,
                 should_checkpoint=NodeNotice(),
             )
             for _ in reports:
@@ -56,6 +57,8 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
     except ClusterError:
         raise  # Ray starts the task again
     except RaybioError as error:
+        if not folder.is_newest_start(spec.start):
+            return
         failure = {"kind": type(error).__name__, "message": str(error)}
         write_record(folder.failure, "failure", failure)
 
