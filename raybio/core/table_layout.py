@@ -18,6 +18,7 @@ class TableLayout:
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
             nor plotted.
+        oracles: rows that read gold answers of what is scored: upper bounds and no rivals.
     """
 
     title: str
@@ -26,6 +27,7 @@ class TableLayout:
     chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
     secondary: frozenset[str] = frozenset()
+    oracles: frozenset[str] = frozenset()
     optional: Mapping[str, str] = field(default_factory=dict)
 
     @property

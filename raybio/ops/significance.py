@@ -135,7 +135,7 @@ def hierarchical_mean(
         num_resamples: number of resamples.
     """
     (mean_N,) = _resampled_means((value_SQ,), rng, num_resamples)
-    return _tested(float(value_SQ.mean()), mean_N)
+    return _tested(float(value_SQ.mean()), mean_N, [value_SQ])
 
 
 def hierarchical_test(
@@ -150,9 +150,8 @@ def hierarchical_test(
     Seeds are drawn within each group, and queries for all runs together (Saravanan, Berman and
     Sober 2020). The bootstrap of few seeds is too narrow, so deviations between seeds are widened
     by sqrt(S / (S - 1)) and by Student's t over the normal quantile, with the degrees of freedom
-    of both groups. p is the share of resamples that lie as far from the observed difference as 0
-    does. A permutation of whole runs would need no such correction, but three against three have
-    20 orders only, and p could not fall below 0.1.
+    of both groups. p is that of ``_p_of_components``: a bootstrap of three seeds has 27 outcomes
+    and knows no small p, and a permutation of three against three runs has 20 orders.
 
     Args:
         first_SQ: values of the queries in at least two runs with different seeds.
@@ -161,7 +160,8 @@ def hierarchical_test(
         num_resamples: number of resamples.
     """
     first_N, second_N = _resampled_means((first_SQ, second_SQ), rng, num_resamples)
-    return _tested(float(first_SQ.mean() - second_SQ.mean()), first_N - second_N)
+    observed = float(first_SQ.mean() - second_SQ.mean())
+    return _tested(observed, first_N - second_N, [first_SQ, second_SQ])
 
 
 def _resampled_means(
@@ -190,12 +190,44 @@ def _resampled_means(
     return means
 
 
-def _tested(observed: float, resampled_N: NDArray[np.float64]) -> DifferenceTest:
+def _tested(
+    observed: float, resampled_N: NDArray[np.float64], groups: Sequence[NDArray[np.float64]]
+) -> DifferenceTest:
     low, high = np.percentile(resampled_N, [2.5, 97.5])
+    return DifferenceTest(
+        Interval(observed, float(low), float(high)), _p_of_components(observed, groups)
+    )
+
+
+def _p_of_components(observed: float, groups: Sequence[NDArray[np.float64]]) -> float:
+    """Return the p value of a mean, or a difference of two means, over seeds and queries.
+
+    The variance is the sum of what queries and the seeds of each group (S, Q) contribute, each
+    estimated by itself. Student's t has the degrees of freedom of the seeds alone (Welch 1947):
+    few seeds know little of their own variance, however many queries there are. Where queries
+    contribute most, p is larger than it need be.
+    """
     # A difference that rounding leaves between equal runs is none.
-    is_as_far_N = np.abs(resampled_N - observed) >= abs(observed) - 1e-12
-    p = (1 + int(is_as_far_N.sum())) / (len(resampled_N) + 1)
-    return DifferenceTest(Interval(observed, float(low), float(high)), p)
+    if abs(observed) <= 1e-12:
+        return 1.0
+    value_Q = groups[0].mean(axis=0)
+    if len(groups) > 1:
+        value_Q = value_Q - groups[1].mean(axis=0)
+    of_queries = float(value_Q.var(ddof=1)) / len(value_Q) if len(value_Q) > 1 else 0.0
+    variances = [float(value_SQ.mean(axis=1).var(ddof=1)) / len(value_SQ) for value_SQ in groups]
+    of_seeds, degrees = _sum_of_variances(variances, [len(value_SQ) - 1 for value_SQ in groups])
+    return _t_test(observed, math.sqrt(of_queries + of_seeds**2), degrees).p
+
+
+def _sum_of_variances(
+    variances: Sequence[float], degrees_by_part: Sequence[int]
+) -> tuple[float, float]:
+    """Return the root of the sum of variances, and its degrees of freedom (Satterthwaite 1946)."""
+    variance = sum(variances)
+    squares = [own**2 / number for own, number in zip(variances, degrees_by_part, strict=True)]
+    # Squares of tiny variances may be 0.
+    degrees = variance**2 / sum(squares) if sum(squares) > 0 else float(min(degrees_by_part))
+    return math.sqrt(variance), degrees
 
 
 def t_mean(value_S: Sequence[float], *, overlap: float = 0.0) -> DifferenceTest:
@@ -228,12 +260,8 @@ def welch_test(first_S: Sequence[float], second_S: Sequence[float]) -> Differenc
     for values in (np.asarray(first_S, np.float64), np.asarray(second_S, np.float64)):
         variances.append(float(values.var(ddof=1)) / len(values))
         degrees_by_side.append(len(values) - 1)
-    variance = sum(variances)
-    # Welch and Satterthwaite's degrees of freedom.
-    squares = [own**2 / number for own, number in zip(variances, degrees_by_side, strict=True)]
-    degrees = variance**2 / sum(squares) if variance > 0 else float(sum(degrees_by_side))
     difference = float(np.mean(first_S) - np.mean(second_S))
-    return _t_test(difference, math.sqrt(variance), degrees)
+    return _t_test(difference, *_sum_of_variances(variances, degrees_by_side))
 
 
 def _t_test(mean: float, error: float, degrees: float) -> DifferenceTest:

@@ -170,7 +170,10 @@ def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
     final = system.final_evaluate(system.model, SingleProcess())
     measures = METHODS[name].table.measures.keys()
     assert final.unit_scores["trained"].keys() == final.scores["trained"].keys()
-    # Rivals need not have unit scores, but those that they have are of the same units.
+    # "samples" are of models only; a rival may have one direction of the trained model's two.
+    assert final.unit_scores.keys() == final.scores.keys() - {"chance"}
+    for stage, units_by_split in final.unit_scores.items():
+        assert units_by_split.keys() == final.scores[stage].keys(), stage
     for stage, units_by_split in final.unit_scores.items():
         for split, units in units_by_split.items():
             scores = final.scores[stage][split]

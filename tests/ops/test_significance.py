@@ -205,12 +205,35 @@ def test_the_hierarchical_test_equals_a_loop_over_resamples(num_queries):
         means = resampled_by_loops(lists, np.random.default_rng(7), 200, t_over_normal[degrees])
         differences = [a - b for a, b in zip(*means, strict=True)] if len(means) > 1 else means[0]
         observed = groups[0].mean() - (groups[1].mean() if len(groups) > 1 else 0)
-        num_as_far = sum(abs(one - observed) >= abs(observed) for one in differences)
         test = hierarchical_test if len(groups) > 1 else hierarchical_mean
         found = test(*groups, np.random.default_rng(7), num_resamples=200)
         low, high = np.percentile(differences, [2.5, 97.5])
         assert found.difference == pytest.approx((observed, low, high), abs=1e-6)
-        assert found.p == (1 + num_as_far) / 201
+        assert found.p == pytest.approx(p_by_loops(lists), rel=1e-6)
+
+
+def variance_by_loops(values):
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def p_by_loops(groups):
+    """Student's t of the mean difference; variances of queries and of seeds are added."""
+    num_queries = len(groups[0][0])
+    means = [
+        [sum(run[query] for run in group) / len(group) for query in range(num_queries)]
+        for group in groups
+    ]
+    by_query = [a - b for a, b in zip(*means, strict=True)] if len(groups) > 1 else means[0]
+    of_queries = variance_by_loops(by_query) / num_queries if num_queries > 1 else 0.0
+    parts = []
+    for group in groups:
+        of_runs = [sum(run) / num_queries for run in group]
+        parts.append((variance_by_loops(of_runs) / len(group), len(group) - 1))
+    variance = sum(part for part, _ in parts)
+    degrees = variance**2 / sum(part**2 / number for part, number in parts)
+    error = math.sqrt(of_queries + variance)
+    return 2 * stats.t.sf(abs(sum(by_query) / num_queries) / error, degrees)
 
 
 @pytest.mark.parametrize("num_seeds", [3, 5])
@@ -245,6 +268,29 @@ def test_p_over_seeds_is_small_no_more_often_than_it_says_and_finds_a_planted_di
     rng = np.random.default_rng(12)
     assert np.mean([p_of(rng, 0.0) <= 0.05 for _ in range(200)]) <= 0.08
     assert np.mean([p_of(rng, 1.0) <= 0.05 for _ in range(20)]) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("sides", "deviations"), [((3, 3), (0.1, 0.1)), ((3, 10), (0.1, 0.1)), ((3,), (0.1,))]
+)
+def test_small_p_values_come_no_more_often_than_they_say(sides, deviations):
+    """Of 1,500 comparisons without a difference; a bootstrap of three seeds has 2 % below .001."""
+    rng = np.random.default_rng(13)
+    ps = []
+    for _ in range(1500):
+        hardness_Q = rng.normal(0, 0.3, 20)
+        groups = []
+        for num_seeds, deviation in zip(sides, deviations, strict=True):
+            luck_S1 = rng.normal(0, deviation, (num_seeds, 1))
+            groups.append(luck_S1 + hardness_Q + rng.normal(0, 0.05, (num_seeds, 20)))
+        if len(groups) == 1:
+            ps.append(hierarchical_mean(groups[0] - hardness_Q, rng, num_resamples=2).p)
+        else:
+            ps.append(hierarchical_test(*groups, rng, num_resamples=2).p)
+    share = {level: np.mean(np.array(ps) <= level) for level in (0.05, 0.01, 0.001)}
+    assert share[0.05] <= 0.07
+    assert share[0.01] <= 0.02
+    assert share[0.001] <= 0.008
 
 
 def test_equal_runs_have_p_one_and_seeds_that_disagree_in_sign_show_nothing():

@@ -90,7 +90,7 @@ class TermRetrievalEvaluator(Evaluator):
         )
         for name, retrievals in rivals:
             # The same draws in all runs over a store, whatever their seed.
-            yield name, _scores_of(retrievals, bootstrap_seed(0))
+            yield name, _scores_of(retrievals, queries, bootstrap_seed(0))
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the terms of all validation articles."""
@@ -100,9 +100,8 @@ class TermRetrievalEvaluator(Evaluator):
             queries, *embeddings, self.config.evaluation.block_rows, collective
         )
         return replace(
-            _scores_of(retrievals, bootstrap_seed(self.config.seed)),
+            _scores_of(retrievals, queries, bootstrap_seed(self.config.seed)),
             spread=spread_metrics(torch.cat(embeddings)),
-            unit_scores=query_scores(retrievals, queries),
         )
 
     def details(self) -> Mapping[str, Any]:
@@ -166,9 +165,10 @@ class TermRetrievalEvaluator(Evaluator):
         return np.bincount(store.term_E[is_trained_E], minlength=len(store.term_names))
 
 
-def _scores_of(retrievals: Mapping[str, Retrieval], seed: int) -> ModelScores:
+def _scores_of(retrievals: Mapping[str, Retrieval], queries: TermQueries, seed: int) -> ModelScores:
     return ModelScores(
         scores=term_scores(retrievals, np.random.default_rng(seed)),
         chance=term_chance(retrievals),
+        unit_scores=query_scores(retrievals, queries),
         details={"true_positives": true_positives(retrievals)},
     )

@@ -95,7 +95,6 @@ class ProbeEvaluator(Evaluator):
         return replace(
             self._scores_of(outcomes, bootstrap_seed(self.config.seed)),
             spread=spread_metrics(embed.known_UD),
-            unit_scores={name: _query_scores(outcome) for name, outcome in outcomes.items()},
         )
 
     def _scores_of(self, outcomes: Mapping[str, ProbeOutcome], seed: int) -> ModelScores:
@@ -107,6 +106,7 @@ class ProbeEvaluator(Evaluator):
                 name: chance_scores(benchmark, self.config.evaluation)
                 for name, benchmark in self.store.benchmarks.items()
             },
+            unit_scores={name: _query_scores(outcome) for name, outcome in outcomes.items()},
             details={
                 "relations": {name: _by_relation(outcome) for name, outcome in outcomes.items()}
             },

@@ -115,7 +115,6 @@ class EntityRelationEvaluator(Evaluator):
         return replace(
             scores,
             spread=validation.spread,
-            unit_scores={split: result.unit_scores() for split, result in results.items()},
             details={**scores.details, "graphs": validation.metrics()},
         )
 
@@ -130,6 +129,7 @@ class EntityRelationEvaluator(Evaluator):
                 split: exact_scores(chance_scores(self._store, self.fold, split))
                 for split in results
             },
+            unit_scores={split: result.unit_scores() for split, result in results.items()},
             details=details,
         )
 

@@ -73,7 +73,7 @@ def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
     """
     remarks = []
     for split in layout.compared:
-        for stage in _untrained_stages(group, split):
+        for stage in _untrained_stages(group, split, layout):
             names_by_relation: dict[str, list[str]] = {}
             for measure, name in layout.measures.items():
                 relation = _relation(group, stage, split, measure)
@@ -90,15 +90,16 @@ def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
     return [*remarks, HOW_COMPARED] if remarks else []
 
 
-def _untrained_stages(group: Group, split: str) -> list[Stage]:
-    """Return the untrained models that all runs of a group have scores of, on a split."""
+def _untrained_stages(group: Group, split: str, layout: TableLayout) -> list[Stage]:
+    """Return the untrained models, but no oracles, that all runs have scores of, on a split."""
     first = group.runs[0]
     if not all(split in run.scores for run in group.runs):
         return []
     return [
         stage
         for stage in first.untrained
-        if all(split in run.untrained.get(stage, {}) for run in group.runs)
+        if stage not in layout.oracles
+        and all(split in run.untrained.get(stage, {}) for run in group.runs)
     ]
 
 
@@ -108,9 +109,10 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
     leading = next(iter(layout.measures))
     for split in layout.compared:
         value_by_stage = {}
-        for stage in _untrained_stages(own, split):
+        for stage in _untrained_stages(own, split, layout):
             value = _mean_score(own, stage, split, leading)
-            if stage != "chance" and not np.isnan(value):
+            is_paired = _paired(own, stage, split, leading) is not None
+            if is_paired and not np.isnan(value):
                 value_by_stage[stage] = value
         if not value_by_stage:
             continue

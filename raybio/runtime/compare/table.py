@@ -120,6 +120,8 @@ class ResultTable:
         text += f"; {', '.join(percent)} in %"
         if "chance" in self.rows:
             text += f"; chance: {self.layout.chance}"
+        for oracle in sorted(self.layout.oracles & self.rows.keys()):
+            text += f"; {oracle}: an upper bound, which reads gold answers"
         return text
 
     @property

@@ -37,17 +37,18 @@ def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
     It is not if the training loss still falls (``falling_share``), or if the training had fewer
-    epochs than every published recipe of the method. A run that was stopped early, or whose
-    weights are from before its last evaluation, has passed its best: it is finished.
+    epochs than every published recipe of the method. A run that was stopped early is finished.
+    One whose weights are from before its last evaluation may have a loss that still falls.
     """
-    is_past_best = run.status == "early_stopping" or _is_before_end(run)
-    if is_past_best:
+    if run.status == "early_stopping":
         return None
     epochs = [report["metrics"]["epoch"] for report in run.reports if "epoch" in report["metrics"]]
     published = published_epochs(METHODS[run.identity["method"]].recipes)
     # An epoch is rarely a whole number of steps.
     if epochs and published is not None and epochs[-1] < 0.99 * published:
         return f"{epochs[-1]:.2g} of {published:g} published epochs"
+    if _is_before_end(run):
+        return None
     share = falling_share(run.curve("loss"))
     if share is None:
         return None

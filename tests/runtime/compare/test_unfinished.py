@@ -85,6 +85,9 @@ def test_a_run_is_finished_when_it_stopped_early_or_its_best_weights_are_from_be
     # An epoch has five steps here, and the paper's recipe one epoch.
     assert unfinished_reason(given(tmp_path, "e", {3: 1.0})) == "0.6 of 1 published epochs"
     assert unfinished_reason(given(tmp_path, "f", {5: 1.0})) is None
+    # Its best weights are earlier ones, and it was short nevertheless.
+    short = given(tmp_path, "g", {3: 1.0}, best_step=2, step=3)
+    assert unfinished_reason(short) == "0.6 of 1 published epochs"
 
 
 def test_the_row_has_a_dagger_and_a_remark(tmp_path: Path) -> None:

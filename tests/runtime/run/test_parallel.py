@@ -261,7 +261,7 @@ def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unb
         assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
         assert not folder.stop.exists()
 
-    job.finish("killed.seed-1")
+    job.finish("killed.seed-1", "--set", "seed=1")
     assert json.loads(job.folders("killed")[1].launch.read_text())["threads_per_worker"] == 1
     job.finish("killed", "--seeds", "2")
     for ours, unbroken in zip(job.folders("killed"), job.folders("unbroken"), strict=True):

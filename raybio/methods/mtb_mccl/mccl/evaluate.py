@@ -124,6 +124,9 @@ class RelationEvaluator(Evaluator):
                 ModelScores(
                     scores={split: _intervals(scores) for split, scores in rival.scores.items()},
                     chance={split: self._chance(gold[split]) for split in rival.scores},
+                    unit_scores={
+                        split: scores.unit_scores() for split, scores in rival.scores.items()
+                    },
                     details={"rivals": dict(rival.settings)},
                 ),
             )

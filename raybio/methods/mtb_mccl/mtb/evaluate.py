@@ -72,6 +72,7 @@ class PairRetrievalEvaluator(Evaluator):
         if not self.config.evaluation.rivals:
             return
         scores: dict[str, dict[str, Any]] = {}
+        unit_scores: dict[str, dict[str, UnitScores]] = {}
         chance: dict[str, Any] = {}
         for split in ("train", "val"):
             if not self.has_queries(split):
@@ -86,9 +87,10 @@ class PairRetrievalEvaluator(Evaluator):
                 # The same draws in all runs over a store, whatever their seed.
                 rng = np.random.default_rng(bootstrap_seed(0))
                 scores.setdefault(name, {})[split] = pair_scores(retrieval, rng)
+                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval)
                 chance[split] = pair_chance(retrieval)
         for name, by_split in scores.items():
-            yield name, ModelScores(scores=by_split, chance=chance)
+            yield name, ModelScores(scores=by_split, chance=chance, unit_scores=unit_scores[name])
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the splits that have queries."""

@@ -120,13 +120,18 @@ class TaskEvaluator(Evaluator):
         chance = {split: self._chance(row_N) for split, row_N in self._rows_by_split.items()}
         for rival in self._rivals(device, collective):
             scores = {}
+            unit_scores = {}
             for split, row_N in self._rows_by_split.items():
                 value_by_measure = self._with_score(rival.values(row_N))
+                unit_scores[split] = sample_units(row_N, value_by_measure)
                 # The same draws in all runs over a store, whatever their seed.
                 seed = bootstrap_seed(0)
                 scores[split] = with_intervals(value_by_measure, seed, are_shares=are_shares)
             details = {"rivals": dict(rival.settings)}
-            yield rival.name, ModelScores(scores=scores, chance=chance, details=details)
+            yield (
+                rival.name,
+                ModelScores(scores=scores, chance=chance, details=details, unit_scores=unit_scores),
+            )
 
     def details(self) -> Mapping[str, Any]:
         """Return the task's measure and the number of truncated labels of test rows."""
