@@ -216,6 +216,9 @@ def _p_of_components(observed: float, groups: Sequence[NDArray[np.float64]]) -> 
     of_queries = float(value_Q.var(ddof=1)) / len(value_Q) if len(value_Q) > 1 else 0.0
     variances = [float(value_SQ.mean(axis=1).var(ddof=1)) / len(value_SQ) for value_SQ in groups]
     of_seeds, degrees = _sum_of_variances(variances, [len(value_SQ) - 1 for value_SQ in groups])
+    if of_seeds == 0 and len(value_Q) > 1:
+        # Equal runs, as of a method without a seed: only queries vary.
+        degrees = len(value_Q) - 1
     return _t_test(observed, math.sqrt(of_queries + of_seeds**2), degrees).p
 
 

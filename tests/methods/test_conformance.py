@@ -368,7 +368,7 @@ def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store:
     header, body = table.cells(table.splits[0])
     assert body[0][0] == "chance"
     assert not any("[" in cell for cell in body[0])
-    assert table.legend.endswith(f"chance: {METHODS[name].table.chance}")
+    assert f"; chance: {METHODS[name].table.chance}" in table.legend
 
 
 def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> None:
