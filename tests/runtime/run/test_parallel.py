@@ -1,11 +1,13 @@
 """Runs of one command that are trained at the same time: each is the run that is trained alone."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +17,17 @@ import pytest
 import yaml
 
 from raybio.core.config import override_all
-from raybio.core.errors import ClusterError, DivergedError
+from raybio.core.errors import ClusterError, ConfigError, DivergedError
 from raybio.core.records import read_record
 from raybio.runtime.cluster.resources import Node
 from raybio.runtime.compare.variations import Variation, compare
-from raybio.runtime.run.driver import train
+from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.parallel import _share, _threads, train_runs
-from raybio.runtime.run.result import Result
-from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
+from raybio.runtime.run.task_worker import train_in_task
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -55,10 +58,10 @@ def steps_of(folder: RunFolder) -> list[int]:
     return [report["step"] for report in read_reports(folder.metrics)]
 
 
-def mlflow_run(result: Result) -> object:
+def mlflow_run(folder: RunFolder) -> object:
     from mlflow import MlflowClient
 
-    tracking = read_record(result.folder.tracking, "tracking")
+    tracking = read_record(folder.tracking, "tracking")
     return MlflowClient(tracking["uri"]).get_run(tracking["run_id"])
 
 
@@ -111,14 +114,14 @@ def test_runs_at_the_same_time_have_the_weights_of_runs_alone_and_files_of_their
         assert read_record(result.folder.launch, "launch")["threads_per_worker"] == 1
         for path in (result.folder.plots, result.folder.export, result.folder.unit_scores):
             assert path.exists(), path
-        assert mlflow_run(result).info.status == "FINISHED"
-        assert mlflow_run(result).data.metrics["final/val/lrap"] > 0
+        assert mlflow_run(result.folder).info.status == "FINISHED"
+        assert mlflow_run(result.folder).data.metrics["final/val/lrap"] > 0
         # By its own command, without options.
         alone = replace(spec, runs=spec.runs.parent / "alone", compute=Compute(cpus_per_worker=1))
         by_itself = train(alone)
         assert by_itself.weights_sha256 == result.weights_sha256
         assert by_itself.final.scores == result.final.scores
-    first, *others = [mlflow_run(result) for result in results]
+    first, *others = [mlflow_run(result.folder) for result in results]
     assert {run.data.tags["mlflow.parentRunId"] for run in others} == {first.info.run_id}
     assert "mlflow.parentRunId" not in first.data.tags
     assert len({run.info.run_id for run in (first, *others)}) == 3
@@ -183,10 +186,91 @@ def test_a_run_that_fails_leaves_the_others_alone_and_is_all_that_the_next_comma
     (results,) = train_runs([[replace(spec, setup=None) for spec in specs]])
     assert [result.was_finished for result in results] == [True, False, True]
     assert steps_of(results[1].folder) == list(range(25))
-    assert mlflow_run(results[1]).info.status == "FINISHED"
+    assert mlflow_run(results[1].folder).info.status == "FINISHED"
     alone = replace(with_seed(request_one, 1), runs=request_one.runs.parent / "alone")
     by_itself = train(replace(alone, compute=Compute(cpus_per_worker=1)))
     assert by_itself.weights_sha256 == results[1].weights_sha256
+
+
+@pytest.mark.slow
+def test_a_signal_stops_the_runs_that_wait_for_cpus_as_well(
+    ray_cluster: None, request_one: RunSpec
+) -> None:
+    config = override_all(request_one.config, {"schedule.max_steps": 100_000})
+    compute = Compute(device="cpu", cpus_per_worker=2)
+    specs = [
+        with_seed(replace(request_one, config=config, compute=compute), seed) for seed in range(2)
+    ]
+    reached = threading.Event()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if any(steps_of(spec.folder) for spec in specs):
+                reached.set()
+                break
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    with pytest.raises(InterruptedRunError, match="SIGINT: 2 runs are not finished") as error:
+        train_runs([specs])
+    watcher.join()
+    assert reached.is_set()
+    assert error.value.exit_code == 130
+    # One has all CPUs, so the other has not begun.
+    assert sorted(bool(steps_of(spec.folder)) for spec in specs) == [False, True]
+    for spec in specs:
+        assert read_record(spec.folder.result, "result")["status"] == "stopped"
+        assert not spec.folder.failure.exists()
+
+
+@pytest.mark.slow
+def test_runs_that_are_begun_are_concluded_if_a_later_one_cannot_begin(
+    ray_cluster: None, request_one: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = [with_seed(request_one, seed) for seed in range(2)]
+    begin = OpenRun.begin
+
+    def begin_first(run: OpenRun, compute: Compute) -> tuple[str, list[str]]:
+        if run.spec.name == "seed-1":
+            raise OSError("no space left on device")
+        return begin(run, compute)
+
+    monkeypatch.setattr(OpenRun, "begin", begin_first)
+    with pytest.raises(OSError, match="no space left"):
+        train_runs([specs])
+    assert read_record(specs[0].folder.result, "result")["status"] == "failed"
+    assert mlflow_run(specs[0].folder).info.status == "FAILED"
+    assert read_record(specs[1].folder.result, "result") is None
+
+
+def begin_again(rank: int, folder: Path) -> None:
+    """Another driver starts the run while this task of an older start is on its way."""
+    RunFolder(folder.parent, folder.name).begin_start()
+
+
+def begin_again_and_fail(rank: int, folder: Path) -> None:
+    """As ``begin_again``; then this task fails for good."""
+    begin_again(rank, folder)
+    raise ConfigError("of the older start")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setup", [begin_again, begin_again_and_fail])
+def test_a_task_of_an_older_start_leaves_the_folder_alone(
+    ray_cluster: None, request_one: RunSpec, setup: object
+) -> None:
+    with contextlib.ExitStack() as held:
+        run = OpenRun.open(replace(request_one, setup=setup), held)
+        start, _ = run.begin(run.spec.compute)
+        train_in_task(WorkerSpec(run=run.on_workers(), threads=1, start=start), use_gpu=False)
+        folder = run.folder
+        assert not folder.is_newest_start(start)
+        assert steps_of(folder) == [] and folder.newest_checkpoint is None
+        for path in (folder.outcome, folder.failure, folder.export):
+            assert not path.exists(), path
 
 
 class Job:
@@ -237,7 +321,7 @@ def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unb
     """Killed; stopped by Ctrl-C; then one run by its own command, and the other by the whole."""
     shutil.copy(empty_database, tmp_path)
     config = override_all(
-        tiny_training, {"schedule.max_steps": 400, "schedule.evaluate_every_steps": 100}
+        tiny_training, {"schedule.max_steps": 1000, "schedule.evaluate_every_steps": 250}
     )
     job = Job(tmp_path, tiny_store, config)
     job.finish("unbroken", "--seeds", "2")
@@ -246,11 +330,15 @@ def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unb
     job.wait_for_step("killed", int(np.random.default_rng().integers(1, 60)), process)
     process.kill()
     process.wait()
+    reached = 0
     for folder in job.folders("killed"):
+        # Tasks outlive their driver for about two seconds, and write hundreds of steps meanwhile.
+        with folder.lock("writer", timeout_seconds=60):
+            reached = max(reached, *steps_of(folder))
         assert read_record(folder.result, "result") is None
 
     process = job.start("killed", "--seeds", "2")
-    job.wait_for_step("killed", 120, process)
+    job.wait_for_step("killed", reached + 20, process)
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=1500) == 130
     log = (tmp_path / "log").read_text()
@@ -266,4 +354,4 @@ def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unb
     job.finish("killed", "--seeds", "2")
     for ours, unbroken in zip(job.folders("killed"), job.folders("unbroken"), strict=True):
         assert weights_of(ours) == weights_of(unbroken)
-        assert steps_of(ours) == list(range(401))
+        assert steps_of(ours) == list(range(1001))
