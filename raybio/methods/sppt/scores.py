@@ -121,9 +121,10 @@ def bootstrap_intervals(
     Anchors are drawn with replacement within their group, so groups keep their weights. Each
     measure is the mean of the drawn anchors' contributions; those of average precision and recall
     are linearized, and their intervals end at 0 and 1. Percentiles of resamples are the ends, and
-    of more than ``MAX_RESAMPLED`` anchors the normal approximation, which is as good. Candidates
-    stay fixed. The intervals cover the choice of anchors only: neither training seeds nor the
-    dependence of anchors that share links.
+    of more than ``MAX_RESAMPLED`` anchors the normal approximation, which is as good. If every
+    group has a single anchor, the intervals are unknown: NaN. Candidates stay fixed. The intervals
+    cover the choice of anchors only: neither training seeds nor the dependence of anchors that
+    share links.
 
     Args:
         retrieval: result of ``link_retrieval``.
@@ -141,6 +142,10 @@ def bootstrap_intervals(
         mean_M = [value_A.mean() for value_A in value_by_measure.values()]
         low_M = np.subtract(mean_M, half_M)
         high_M = np.add(mean_M, half_M)
+    if size_G.max() == 1:
+        # A resample of single anchors is the sample.
+        low_M = np.full_like(low_M, np.nan)
+        high_M = low_M
     bounds = zip(low_M.clip(0, 1).tolist(), high_M.clip(0, 1).tolist(), strict=True)
     return {
         name: Interval(value, *low_high)
