@@ -66,6 +66,7 @@ LEAKAGE = {
     "test_documents_in_training": "test documents whose text is in training too",
     "test_relations_in_training": "test relations of entities that are related in training",
     "dev_sentences_in_training": "dev sentences that are in training too",
+    "dev_sentences_in_test": "dev sentences that are in test too",
     "test_sentences_in_training": "test sentences that are in training too",
 }
 """Entries of a manifest's leakage -> their names in the table of a store."""

@@ -44,8 +44,9 @@ class PairedDifference:
 
     Attributes:
         num_units: U.
-        difference: the first group's mean minus the second's, with its 95 % bootstrap interval.
-        p: two-sided p-value; None: too few seeds to test.
+        difference: the first group's mean minus the second's, with its 95 % bootstrap interval;
+            NaN for a single unit, since nothing is known of others.
+        p: two-sided p-value; None: a single unit, or too few seeds to test.
     """
 
     num_units: int
@@ -94,7 +95,7 @@ def paired_difference(
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
     rng = np.random.default_rng(seed)
-    if min(len(first), len(second)) >= MIN_SEEDS:
+    if len(unit_U) > 1 and min(len(first), len(second)) >= MIN_SEEDS:
         return PairedDifference(len(unit_U), *hierarchical_test(first_SU, second_SU, rng))
     difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
     return PairedDifference(len(unit_U), mean_interval(difference_U, rng), None)
@@ -127,7 +128,7 @@ def untrained_difference(
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
     rng = np.random.default_rng(seed)
-    if len(trained) >= MIN_SEEDS:
+    if len(unit_U) > 1 and len(trained) >= MIN_SEEDS:
         return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
     return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
 
@@ -138,8 +139,8 @@ def interval_over_runs(
     """Return the mean score of runs with its 95 % interval.
 
     The interval is over seeds and units with ``MIN_SEEDS`` runs, over units only with fewer, and
-    NaN where a unit's score is undefined. Where a sample of the units is kept, the interval is
-    that of the sample, around the mean score.
+    NaN where a unit's score is undefined, or where there is a single unit. Where a sample of the
+    units is kept, the interval is that of the sample, around the mean score.
 
     Args:
         score_S: score of each run.
@@ -148,7 +149,7 @@ def interval_over_runs(
         seed: of the bootstrap.
     """
     value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
-    if not np.isfinite(value_SU).all():
+    if value_SU.shape[1] == 1 or not np.isfinite(value_SU).all():
         return Interval(float(np.mean(score_S)), math.nan, math.nan)
     rng = np.random.default_rng(seed)
     if len(value_SU) >= MIN_SEEDS:

@@ -1,7 +1,7 @@
 """Ranks by counting the candidates with a higher score and with an equal score.
 
 Shape letters: B anchors of a block, N candidates, P links of those anchors, U anchors that have
-links, V anchors counted by one algorithm, W links of the anchor with the most links.
+links, V anchors counted by one algorithm, W links of the anchor with the most links, K thresholds.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 _ENTRIES_AT_ONCE = 1 << 24
+
+_SEARCHED_AT_ONCE = 1 << 20
 
 
 class RankCounts(NamedTuple):
@@ -71,17 +73,37 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
     return RankCounts(above_P, at_least_P, tied_before_P)
 
 
-def count_at_least(score_BN: Tensor, threshold_U: Tensor) -> Tensor:
-    """Count the entries of the block >= each of the ascending thresholds, int64 (U,).
+def sort_rows(score_BN: Tensor) -> Tensor:
+    """Return the block with each row sorted, ascending. Overwrites ``score_BN``."""
+    if score_BN.device.type != "cpu":
+        return score_BN.sort(1).values
+    score_BN.numpy().sort(axis=1)  # vectorized, many times faster than torch's sort
+    return score_BN
 
-    Overwrites ``score_BN``.
+
+def count_at_least(sorted_BN: Tensor, threshold_U: Tensor) -> Tensor:
+    """Count the entries of a block with sorted rows >= each of the thresholds, int64 (U,).
+
+    Args:
+        sorted_BN: scores, ascending in each row.
+        threshold_U: ascending.
     """
-    flat = score_BN.view(-1)
-    if flat.device.type == "cpu":
-        flat.numpy().sort()  # vectorized, many times faster than torch's sort
-    else:
-        flat = flat.sort().values
-    return len(flat) - torch.searchsorted(flat, threshold_U)
+    # Slot s has the entries that s thresholds do not exceed.
+    num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=sorted_BN.device)
+    for part in torch.split(sorted_BN.reshape(-1), _SEARCHED_AT_ONCE):
+        if part.device.type == "cpu":
+            # numpy's search goes on from the entry before, which is near in a sorted row.
+            slot = torch.from_numpy(np.searchsorted(threshold_U.numpy(), part.numpy(), "right"))
+        else:
+            slot = torch.searchsorted(threshold_U, part, right=True)
+        num_by_slot += torch.bincount(slot, minlength=len(num_by_slot))
+    return num_by_slot.flip(0).cumsum(0).flip(0)[1:]
+
+
+def count_at_least_by_row(sorted_BN: Tensor, threshold_K: Tensor) -> Tensor:
+    """Count the entries of each sorted row >= each of the thresholds, int64 (B, K)."""
+    threshold_BK = threshold_K.expand(len(sorted_BN), -1).contiguous()
+    return sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
 
 
 def _max_compared(score_BN: Tensor) -> int:

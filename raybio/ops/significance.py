@@ -56,16 +56,19 @@ def mean_over_seeds(value_S: Sequence[float]) -> SeedMean:
 
 
 class Interval(NamedTuple):
-    """A score with its 95 % bootstrap interval."""
+    """A score with its 95 % bootstrap interval; NaN where that is unknown."""
 
     value: float
     low: float
     high: float
 
     def text(self, *, digits: int = 2, scale: float = 100.0) -> str:
-        """Return "61.52 [59.01, 63.97]"; ``scale`` 100 shows percent."""
+        """Return "61.52 [59.01, 63.97]"; ``scale`` 100 shows percent.
+
+        Where the interval is unknown (NaN), only the value.
+        """
         value, low, high = (f"{scale * number:.{digits}f}" for number in self)
-        return f"{value} [{low}, {high}]"
+        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
 
 
 def ratio_interval(
@@ -78,8 +81,8 @@ def ratio_interval(
     """Return the ratio of sums with its 95 % bootstrap percentile interval (Efron, 1979).
 
     The interval reflects the choice of queries only: candidates and the scores of each query are
-    fixed. With very few queries it is too narrow. Resamples whose denominators are all 0 are
-    skipped.
+    fixed. With very few queries it is too narrow, and with a single one unknown: NaN. Resamples
+    whose denominators are all 0 are skipped.
 
     Args:
         numerator_Q: achieved score of each query.
@@ -92,6 +95,8 @@ def ratio_interval(
     """
     numerator, denominator = _checked(numerator_Q, denominator_Q)
     num_queries = len(numerator)
+    if num_queries == 1:
+        return Interval(float(numerator[0] / denominator[0]), math.nan, math.nan)
     ratios = np.full(num_resamples, np.nan)
     rows = max(1, _ENTRIES_AT_ONCE // num_queries)
     for start in range(0, num_resamples, rows):

@@ -166,9 +166,15 @@ def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(
     write_record(
         folder.launch,
         "launch",
-        {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"},
+        {
+            "workers": 2,
+            "cpus_per_worker": 0.5,
+            "tracking": "http://127.0.0.1:5",
+            "recipe": "small",
+        },
     )
     again = resolve(NAME, RunOptions(store=tiny_store.path, name="first", runs=tmp_path))
+    assert again.recipe == "small"
     assert (again.compute.workers, again.compute.cpus_per_worker, again.tracking) == (
         2,
         0.5,

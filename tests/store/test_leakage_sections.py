@@ -10,6 +10,8 @@ from raybio.methods.biostransformers.collector import ArticleCollector, is_valid
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.relation_graphs.config import FoldConfig
+from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.store.writer import Draft
@@ -113,5 +115,42 @@ def test_sentences_that_a_fold_trains_on_are_counted(tmp_path: Path) -> None:
     )
     assert store.manifest["leakage"] == {
         "dev_sentences_in_training": 0,
+        "dev_sentences_in_test": 0,
         "test_sentences_in_training": 1,
     }
+
+
+def test_the_validation_sentences_that_folds_draw_are_counted(tmp_path: Path) -> None:
+    """Folds of ADE have none of their own: a run draws them from training."""
+    rng = np.random.default_rng(0)
+    words = [f"rash {rng.integers(12)}" for _ in range(120)]
+    entities = [{"type": "Drug", "start": 1, "end": 2}]
+    sentences = [
+        {"tokens": one.split(), "entities": entities, "relations": [], "orig_id": str(number)}
+        for number, one in enumerate(words)
+    ]
+    (tmp_path / "all.json").write_text(json.dumps(sentences))
+    folds = {}
+    for number in (1, 2):
+        drawn = [str(row) for row in rng.permutation(120)]
+        folds[f"split_{number}"] = {"train set": drawn[:80], "test set": drawn[80:]}
+    (tmp_path / "folds.json").write_text(json.dumps(folds))
+    store = prepare_words(
+        tmp_path / "store", [tmp_path / "all.json"], splits=tmp_path / "folds.json"
+    )
+    counts = dict.fromkeys(
+        ("dev_sentences_in_training", "dev_sentences_in_test", "test_sentences_in_training"), 0
+    )
+    for number in (1, 2):
+        rows = read_fold(store, FoldConfig(fold=number))
+        assert len(rows.dev) == 8
+        texts = {
+            split: [words[int(store.orig_ids[int(row)])] for row in of_split]
+            for split, of_split in (("train", rows.train), ("dev", rows.dev), ("test", rows.test))
+        }
+        counts["dev_sentences_in_training"] += sum(one in texts["train"] for one in texts["dev"])
+        counts["dev_sentences_in_test"] += sum(one in texts["test"] for one in texts["dev"])
+        known = texts["train"] + texts["dev"]
+        counts["test_sentences_in_training"] += sum(one in known for one in texts["test"])
+    assert store.manifest["leakage"] == counts
+    assert min(counts.values()) > 0

@@ -115,7 +115,7 @@ class PairPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every pair occurs once."""
+        """Steps in which the stream brings every pair once, those that are dropped included."""
         return self.num_pairs / self.config.global_batch_rows
 
     def rows(self, step: int) -> StepPairs:

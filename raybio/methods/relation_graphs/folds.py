@@ -1,15 +1,11 @@
 """Training, validation and test sentences of a fold."""
 
-import random
 from dataclasses import dataclass
 
 import numpy as np
 
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.store import WordStore
-
-VALIDATION_SEED = 42
-"""The authors' seed."""
+from raybio.methods.relation_graphs.store import WordStore, draw_validation
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,8 @@ def read_fold(store: WordStore, config: FoldConfig) -> FoldRows:
     train = store.fold_rows(config.fold, "train")
     dev = store.fold_rows(config.fold, "dev")
     test = store.fold_rows(config.fold, "test")
-    if not len(dev) and config.validation_share:
-        # Python's generator and the fold's own order give the authors' validation sentences.
-        size = int(config.validation_share * len(train))
-        is_dev = np.zeros(len(train), dtype=bool)
-        is_dev[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
-        dev = train[is_dev]
-        train = train[~is_dev]
+    if not len(dev):
+        train, dev = draw_validation(train, config.validation_share)
     if config.train_on_validation:
         train = np.union1d(train, dev)
     return FoldRows(np.sort(train), np.sort(dev), np.sort(test))

@@ -4,14 +4,17 @@ Shape letters: N sentences, T words of all of them end to end, W words of one; E
 relations of one.
 """
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.formats import WordSentence
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import NumberColumn, TextColumn, column_tables
@@ -34,6 +37,8 @@ RELATION_NAMES = "relation_names.arrow"
 FOLD_POINTERS = "fold_pointers.arrow"
 FOLD_ROWS = "fold_rows.arrow"
 
+VALIDATION_SEED = 42
+"""The authors' seed."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "tokens": ("word",),
@@ -192,15 +197,46 @@ def commit_words(
     return draft.commit(WordStore, tables, counts, {**provenance, "leakage": leakage})
 
 
+def draw_validation(
+    train_N: NDArray[np.int64], share: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the training and the validation sentences of a fold without validation sentences.
+
+    Python's generator and the fold's own order give the authors' validation sentences.
+
+    Args:
+        train_N: training sentences, in the order of the file of folds.
+        share: of them that is kept for validation.
+    """
+    size = int(share * len(train_N))
+    is_dev_N = np.zeros(len(train_N), dtype=bool)
+    is_dev_N[random.Random(VALIDATION_SEED).sample(range(len(train_N)), size)] = True
+    return train_N[~is_dev_N], train_N[is_dev_N]
+
+
 def _leakage(
     sentences: Sequence[WordSentence], folds: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, int]:
-    """Count sentences of dev and test, over all folds, whose words the fold trains on, too."""
+    """Count sentences of dev and test, over all folds, whose words are in another split, too.
+
+    Folds without dev have the sentences that the default ``data.validation_share`` draws. Test is
+    compared with all training sentences, since the last training of the paper reads dev, too.
+    """
     key_N = text_keys(" ".join(one.words) for one in sentences)
-    leakage = {}
-    for split in SPLITS[1:]:
-        known = [np.isin(key_N[fold[split]], key_N[fold["train"]]) for fold in folds]
-        leakage[f"{split}_sentences_in_training"] = sum(int(is_known.sum()) for is_known in known)
+    leakage = dict.fromkeys(
+        ("dev_sentences_in_training", "dev_sentences_in_test", "test_sentences_in_training"), 0
+    )
+    for fold in folds:
+        train = fold["train"]
+        dev = fold["dev"]
+        if not len(dev):
+            train, dev = draw_validation(train, FoldConfig().validation_share)
+        for name, row_M, other_M in (
+            ("dev_sentences_in_training", dev, train),
+            ("dev_sentences_in_test", dev, fold["test"]),
+            ("test_sentences_in_training", fold["test"], fold["train"]),
+        ):
+            leakage[name] += int(np.isin(key_N[row_M], key_N[other_M]).sum())
     return leakage
 
 

@@ -273,7 +273,9 @@ def _last_date(edge_E2: np.ndarray, corpus: Corpus, row_R: np.ndarray) -> str:
 
 def date_text(date: int) -> str:
     """Return a date yyyymmdd as text, without a month or day of zero."""
-    year, month, day = date // 10_000, date // 100 % 100, date % 100
+    year = date // 10_000
+    month = date // 100 % 100
+    day = date % 100
     return "-".join([f"{year:04}", *(f"{part:02}" for part in (month, day) if part)])
 
 

@@ -5,7 +5,7 @@ and its code. The ranking is exact, needs bounded memory, and treats ties as ``L
 states for each measure.
 
 Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links,
-K cut-offs, B anchors of a block, U distinct scores of links.
+K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
-from raybio.ops.rank_counts import count_at_least, count_ranks
+from raybio.methods.sppt.average_precision import (
+    average_precision_contributions,
+    counted_thresholds,
+)
+from raybio.ops.rank_counts import (
+    count_at_least,
+    count_at_least_by_row,
+    count_ranks,
+    sort_rows,
+)
 from raybio.ops.scores import ENTRIES_AT_ONCE, Metric, check_finite, row_blocks, scorer
 from raybio.ops.segments import expand
 
@@ -47,8 +56,8 @@ class LinkRetrieval:
         ndcg_A: normalized discounted cumulative gain, log2, over the whole list; ties in order of
             candidate index.
         reciprocal_rank_A: 1 / rank of the nearest link; ties share their average rank.
-        precision_sum_A: sum over the anchor's links of the precision at their score, where all
-            ordered pairs of the group form one list.
+        average_precision_A: contribution to the average precision of all ordered pairs of the group
+            in one list, linearized (``average_precision_contributions``).
         hits_AK: expected number of links among the first ``CUTOFFS[k]`` candidates, where all
             orders of tied candidates are equally likely (McSherry and Najork, 2008); a whole number
             where nothing ties across the cut-off.
@@ -60,7 +69,7 @@ class LinkRetrieval:
     lrap_A: Floats
     ndcg_A: Floats
     reciprocal_rank_A: Floats
-    precision_sum_A: Floats
+    average_precision_A: Floats
     hits_AK: Floats
 
     @classmethod
@@ -110,12 +119,8 @@ class LinkRetrieval:
 
     @property
     def average_precision(self) -> float:
-        """Micro average precision of a group's ordered pairs; mean over groups by anchors."""
-        start_G = np.flatnonzero(np.diff(self.group_A, prepend=self.group_A[0] - 1))
-        links_G = np.add.reduceat(self.num_links_A, start_G)
-        precision_G = np.add.reduceat(self.precision_sum_A, start_G) / links_G
-        anchors_G = np.diff(np.append(start_G, len(self.group_A)))
-        return float(np.average(precision_G, weights=anchors_G))
+        """Average precision of a group's ordered pairs; mean over groups by anchors."""
+        return float(self.average_precision_A.mean())
 
     @property
     def precision_at(self) -> dict[int, float]:
@@ -340,16 +345,43 @@ def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetri
         link_4P[1:, low:high] = torch.stack(count_ranks(score_BN, row_P, column_P)).double()
     link_4P = ranking.sum(link_4P)
     score_P = link_4P[0].cpu().numpy()
-    threshold_U, threshold_of_link_P = np.unique(score_P, return_inverse=True)
-    threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
-    num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
-    for _, _, score_BN in kept_blocks or ranking.blocks():
-        num_pairs_U += count_at_least(score_BN, threshold)
-    num_pairs_P = ranking.sum(num_pairs_U).cpu().numpy()[threshold_of_link_P]
-    precision_P = _links_at_least(np.zeros_like(ranking.row_P), score_P) / num_pairs_P
     above_P, at_least_P, tied_before_P = link_4P[1:].cpu().numpy().astype(np.int64)
-    ranks = _LinkRanks(ranking.row_P, score_P, precision_P, above_P, at_least_P, tied_before_P)
-    return _per_anchor(ranks, node_N, group)
+    precision_A = _average_precision(ranking, score_P, kept_blocks)
+    ranks = _LinkRanks(ranking.row_P, score_P, above_P, at_least_P, tied_before_P)
+    return _per_anchor(ranks, precision_A, node_N, group)
+
+
+def _average_precision(
+    ranking: GroupRanking, score_P: Floats, kept_blocks: list[tuple[int, int, Tensor]] | None
+) -> Floats:
+    """Return each anchor's contribution to the average precision of the group's pairs (A,).
+
+    Args:
+        ranking: links and candidates.
+        score_P: score of each link.
+        kept_blocks: blocks of scores, which are overwritten; None: they are computed.
+    """
+    device = ranking.candidates.device
+    threshold_U, threshold_P = np.unique(score_P, return_inverse=True)
+    row_A, anchor_P = np.unique(ranking.row_P, return_inverse=True)
+    index_K = counted_thresholds(len(threshold_U))
+    threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
+    counted = threshold[torch.from_numpy(index_K).to(device)]
+    num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
+    num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int64, device=device)
+    for start, end, score_BN in kept_blocks or ranking.blocks():
+        sorted_BN = sort_rows(score_BN)
+        num_pairs_U += count_at_least(sorted_BN, threshold)
+        low, high = np.searchsorted(row_A, [start, end])
+        rows = torch.from_numpy(row_A[low:high] - start).to(device)
+        num_pairs_AK[low:high] = count_at_least_by_row(sorted_BN, counted)[rows]
+    return average_precision_contributions(
+        anchor_P,
+        threshold_P,
+        ranking.sum(num_pairs_U).cpu().numpy(),
+        ranking.sum(num_pairs_AK).cpu().numpy(),
+        index_K,
+    )
 
 
 @dataclass(frozen=True)
@@ -359,7 +391,6 @@ class _LinkRanks:
     Attributes:
         row_P: anchor of each link, ascending.
         score_P: score of each link.
-        precision_P: precision at that score, where all ordered pairs of the group form one list.
         above_P: candidates of the anchor with a higher score.
         at_least_P: candidates with a score as high or higher, the link's own included.
         tied_before_P: candidates with an equal score and a smaller index.
@@ -367,13 +398,14 @@ class _LinkRanks:
 
     row_P: Integers
     score_P: Floats
-    precision_P: Floats
     above_P: Integers
     at_least_P: Integers
     tied_before_P: Integers
 
 
-def _per_anchor(link: _LinkRanks, node_N: Integers, group: int) -> LinkRetrieval:
+def _per_anchor(
+    link: _LinkRanks, average_precision_A: Floats, node_N: Integers, group: int
+) -> LinkRetrieval:
     start_A = np.flatnonzero(np.diff(link.row_P, prepend=-1))
     num_links_A = np.diff(np.append(start_A, len(link.row_P)))
     rank_P = link.above_P + link.tied_before_P + 1
@@ -392,7 +424,7 @@ def _per_anchor(link: _LinkRanks, node_N: Integers, group: int) -> LinkRetrieval
         lrap_A=np.add.reduceat(precision_at_link_P, start_A) / num_links_A,
         ndcg_A=np.add.reduceat(1 / np.log2(rank_P + 1), start_A) / ideal[num_links_A - 1],
         reciprocal_rank_A=np.maximum.reduceat(reciprocal_rank_P, start_A),
-        precision_sum_A=np.add.reduceat(link.precision_P, start_A),
+        average_precision_A=average_precision_A,
         hits_AK=np.add.reduceat(hit_chance_PK.clip(0, 1), start_A, axis=0),
     )
 

@@ -4,10 +4,10 @@ Scores of a stage are ``{split: {measure: {"value", "low", "high"}}}``: "train" 
 "val" for held-out links, and the names of their parts.
 
 Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links,
-K cut-offs.
+K cut-offs, R resamples, M measures.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.evaluator import exact_scores
-from raybio.evaluation.unit_scores import sample_units
+from raybio.evaluation.unit_scores import linear_share, sample_units
 from raybio.methods.sppt.evaluate import LinkQueries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval
@@ -26,6 +26,12 @@ from raybio.ops.chance import (
     expected_reciprocal_rank,
 )
 from raybio.ops.significance import Interval
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MAX_RESAMPLED = 20_000
+"""Maximum number of anchors that are resampled, which takes a second or less."""
 
 
 def scores_with_intervals(
@@ -40,8 +46,11 @@ def scores_with_intervals(
 
 
 def link_unit_scores(retrievals: Mapping[str, LinkRetrieval]) -> dict[str, UnitScores]:
-    """Return each anchor's part of ``scores_with_intervals``, by the same names."""
-    return {split: _unit_scores(retrieval) for split, retrieval in retrievals.items()}
+    """Return each anchor's contribution to ``scores_with_intervals``, by the same names."""
+    return {
+        split: sample_units(retrieval.anchor_A, _contributions(retrieval))
+        for split, retrieval in retrievals.items()
+    }
 
 
 def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]]:
@@ -107,78 +116,88 @@ def _chance_at_cutoffs(links_A: np.ndarray, candidates_A: np.ndarray) -> dict[st
 def bootstrap_intervals(
     retrieval: LinkRetrieval, rng: np.random.Generator, *, num_resamples: int = 1000
 ) -> dict[str, Interval]:
-    """Return 95 % percentile intervals of all ``LinkRetrieval.measures``.
+    """Return 95 % intervals of all ``LinkRetrieval.measures``.
 
-    Anchors are drawn with replacement within their group, so groups keep their weights. Candidates
-    stay fixed. For the average precision the precision at each link's score stays fixed too: a
-    resample's value is a ratio (sum of precisions / number of links, per group), and no pair is
-    ranked anew. So the intervals cover the choice of anchors only: neither training seeds nor the
-    dependence of anchors that share links.
+    Anchors are drawn with replacement within their group, so groups keep their weights. Each
+    measure is the mean of the drawn anchors' contributions; those of average precision and recall
+    are linearized, and their intervals end at 0 and 1. Percentiles of resamples are the ends, and
+    of more than ``MAX_RESAMPLED`` anchors the normal approximation, which is as good. If every
+    group has a single anchor, the intervals are unknown: NaN. Candidates stay fixed. The intervals
+    cover the choice of anchors only: neither training seeds nor the dependence of anchors that
+    share links.
 
     Args:
         retrieval: result of ``link_retrieval``.
         rng: draws the resamples.
         num_resamples: number of resamples.
     """
+    value_by_measure = _contributions(retrieval)
     start_G = np.flatnonzero(np.diff(retrieval.group_A, prepend=retrieval.group_A[0] - 1))
     size_G = np.diff(np.append(start_G, len(retrieval.group_A)))
-    cutoff_K = np.array(CUTOFFS)
+    if len(retrieval.group_A) <= MAX_RESAMPLED:
+        value_AM = np.stack(list(value_by_measure.values()), axis=1)
+        low_M, high_M = _percentiles(value_AM, start_G, size_G, rng, num_resamples)
+    else:
+        half_M = [1.96 * _error(value_A, start_G, size_G) for value_A in value_by_measure.values()]
+        mean_M = [value_A.mean() for value_A in value_by_measure.values()]
+        low_M = np.subtract(mean_M, half_M)
+        high_M = np.add(mean_M, half_M)
+    if size_G.max() == 1:
+        # A resample of single anchors is the sample.
+        low_M = np.full_like(low_M, np.nan)
+        high_M = low_M
+    bounds = zip(low_M.clip(0, 1).tolist(), high_M.clip(0, 1).tolist(), strict=True)
+    return {
+        name: Interval(value, *low_high)
+        for (name, value), low_high in zip(retrieval.measures().items(), bounds, strict=True)
+    }
+
+
+def _percentiles(
+    value_AM: Floats,
+    start_G: Integers,
+    size_G: Integers,
+    rng: np.random.Generator,
+    num_resamples: int,
+) -> Floats:
+    """Return the 2.5th and 97.5th percentiles (2, M) of means over resampled anchors."""
+    num_anchors = len(value_AM)
     first_A = np.repeat(start_G, size_G)
     size_A = np.repeat(size_G, size_G)
-    means_A3 = np.stack([retrieval.lrap_A, retrieval.ndcg_A, retrieval.reciprocal_rank_A], axis=1)
-    ratio_A2 = np.stack(
-        [retrieval.precision_sum_A, retrieval.num_links_A.astype(np.float64)], axis=1
-    )
-    resampled = np.empty((num_resamples, 4))
-    precision_RK = np.empty((num_resamples, len(CUTOFFS)))
-    recall_RK = np.empty_like(precision_RK)
+    mean_RM = np.empty((num_resamples, value_AM.shape[1]))
     for number in range(num_resamples):
         # One draw an anchor: float64 uniforms times sizes below 2**31 pick members evenly.
-        drawn_A = first_A + (rng.random(len(first_A)) * size_A).astype(np.int64)
-        resampled[number, :3] = means_A3[drawn_A].mean(axis=0)
-        resampled[number, 3] = _average_precision(ratio_A2[drawn_A], start_G, size_G)
+        drawn_A = first_A + (rng.random(num_anchors) * size_A).astype(np.int64)
         # A product with the numbers of draws is ten times faster than a sum of drawn rows.
-        num_draws_A = np.bincount(drawn_A, minlength=len(first_A)).astype(np.float64)
-        hits_K = num_draws_A @ retrieval.hits_AK
-        precision_RK[number] = hits_K / (len(drawn_A) * cutoff_K)
-        recall_RK[number] = hits_K / (num_draws_A @ retrieval.num_links_A)
-    low_M, high_M = np.percentile(
-        np.concatenate([resampled, precision_RK, recall_RK], axis=1), [2.5, 97.5], axis=0
-    )
-    # The columns are in the order of ``measures``.
-    intervals = {}
-    for column, (name, value) in enumerate(retrieval.measures().items()):
-        intervals[name] = Interval(value, float(low_M[column]), float(high_M[column]))
-    return intervals
+        num_draws_A = np.bincount(drawn_A, minlength=num_anchors).astype(np.float64)
+        mean_RM[number] = num_draws_A @ value_AM / num_anchors
+    return np.asarray(np.percentile(mean_RM, [2.5, 97.5], axis=0))
 
 
-def _average_precision(
-    ratio_A2: NDArray[np.float64], start_G: NDArray[np.int64], size_G: NDArray[np.int64]
-) -> float:
-    sum_G2 = np.add.reduceat(ratio_A2, start_G, axis=0)
-    return float(np.average(sum_G2[:, 0] / sum_G2[:, 1], weights=size_G))
+def _error(value_A: Floats, start_G: Integers, size_G: Integers) -> float:
+    """Return the standard deviation of the mean over anchors that are resampled in their group."""
+    centered_A = value_A - value_A.mean()
+    sum_G = np.add.reduceat(centered_A, start_G)
+    within_groups = float(centered_A @ centered_A - (sum_G**2 / size_G).sum())
+    return float(np.sqrt(max(within_groups, 0.0)) / len(value_A))
 
 
-def _unit_scores(retrieval: LinkRetrieval) -> UnitScores:
-    _, group_A, size_G = np.unique(retrieval.group_A, return_inverse=True, return_counts=True)
-    links_G = np.bincount(group_A, retrieval.num_links_A)
-    values = {
+def _contributions(retrieval: LinkRetrieval) -> dict[str, Floats]:
+    """Return each anchor's contribution to each measure; their means are the measures."""
+    precision_KA = (retrieval.hits_AK / CUTOFFS).T
+    num_links_A = retrieval.num_links_A.astype(np.float64)
+    recall_KA = [linear_share(hits_A, num_links_A) for hits_A in retrieval.hits_AK.T]
+    return {
         "lrap": retrieval.lrap_A,
         "ndcg": retrieval.ndcg_A,
         "mrr": retrieval.reciprocal_rank_A,
-        # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as
-        # they have.
-        "average_precision": retrieval.precision_sum_A * (size_G / links_G)[group_A],
-        **_named_by_cutoff(
-            (retrieval.hits_AK / CUTOFFS).T,
-            (retrieval.hits_AK * (len(group_A) / retrieval.num_links_A.sum())).T,
-        ),
+        "average_precision": retrieval.average_precision_A,
+        **_named_by_cutoff(precision_KA, recall_KA),
     }
-    return sample_units(retrieval.anchor_A, values)
 
 
-def _named_by_cutoff(precision_K: np.ndarray, recall_K: np.ndarray) -> dict[str, Any]:
-    """Return the entries of both arrays as ``precision_at_1`` ... ``recall_at_100``."""
+def _named_by_cutoff(precision_K: Iterable[Any], recall_K: Iterable[Any]) -> dict[str, Any]:
+    """Return the entries of both as ``precision_at_1`` ... ``recall_at_100``."""
     named = {f"precision_at_{k}": value for k, value in zip(CUTOFFS, precision_K, strict=True)}
     named |= {f"recall_at_{k}": value for k, value in zip(CUTOFFS, recall_K, strict=True)}
     return named

@@ -22,17 +22,18 @@ from raybio.evaluation.unit_scores import (
     PairedDifference,
     untrained_difference,
 )
-from raybio.runtime.compare.run_test import RunTest, corrected
+from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED, RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import over_repetitions
 from raybio.runtime.compare.tests import pair_tests, untested
 
 PASSES = "passes"
 REACHES = "reaches"
+NOT_COMPARED = f"{CANNOT_BE_COMPARED} with"
 
 HOW_COMPARED = (
     "reaches: the 95 % interval of the difference includes 0; passes: the interval lies on the "
-    "side of the untrained row"
+    "side of the untrained row; cannot be compared: there is no interval, as of a single unit"
 )
 
 
@@ -57,7 +58,7 @@ def differences(
         notes += notes_of_pair
     tests += _tests_of_best_untrained(own, layout)
     remarks = [*dict.fromkeys(notes), *rival_remarks(own, layout)]
-    if any(test.p is None for test in tests):
+    if any(test.p is None and test.has_interval for test in tests):
         num_seeds = [len(group.runs) for group in (own, *others)]
         few = "one seed" if max(num_seeds) == 1 else f"fewer than {MIN_SEEDS} seeds on a side"
         remarks.append(f"{few}: no test over seeds")
@@ -68,8 +69,8 @@ def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
     """Return a line for each untrained model and split in which it reaches or passes the group.
 
     It passes where the 95 % interval of the paired difference lies on its side, and reaches where
-    the interval includes 0. Models without unit scores, such as chance, are compared by whether
-    their interval overlaps that of the group.
+    the interval includes 0. The line also says where there is no interval. Models without unit
+    scores, such as chance, are compared by whether their interval overlaps that of the group.
     """
     remarks = []
     for split in layout.compared:
@@ -81,7 +82,7 @@ def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
                     names_by_relation.setdefault(relation, []).append(name)
             if names_by_relation:
                 parts: list[str] = []
-                for relation in (PASSES, REACHES):
+                for relation in (PASSES, REACHES, NOT_COMPARED):
                     if relation in names_by_relation:
                         whom = "it" if parts else f"{group.label} on {layout.splits[split]}"
                         names = ", ".join(names_by_relation[relation])
@@ -118,15 +119,18 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
             continue
         best = max(value_by_stage, key=value_by_stage.__getitem__)
         for measure in layout.measures:
-            found = _paired(own, best, split, measure)
-            if found is not None:
-                numbers = (found.num_units, *found.difference, found.p, found.p)
+            paired = _paired(own, best, split, measure)
+            if paired is not None:
+                numbers = (paired.num_units, *paired.difference, paired.p, paired.p)
                 tests.append(RunTest("units", own.label, best, split, measure, *numbers))
     return tests
 
 
 def _relation(group: Group, stage: Stage, split: str, measure: str) -> str | None:
-    """Return whether an untrained model passes or reaches a group in a score; None: neither."""
+    """Return how an untrained model compares with a group in a score.
+
+    None: it neither passes nor reaches the group, or its own score is undefined.
+    """
     if np.isnan(_mean_score(group, stage, split, measure)):
         return None
     paired = _paired(group, stage, split, measure)
@@ -142,6 +146,8 @@ def _relation(group: Group, stage: Stage, split: str, measure: str) -> str | Non
         untrained = [run.untrained[stage][split][measure] for run in group.runs]
         low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)
         high = trained["high"] - mean(score.get("low", score["value"]) for score in untrained)
+    if np.isnan(low) or np.isnan(high):
+        return NOT_COMPARED
     if high < 0:
         return PASSES
     return REACHES if low <= 0 else None

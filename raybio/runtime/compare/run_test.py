@@ -1,5 +1,6 @@
 """A test of a score between two models of a comparison, and the table of several."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,9 @@ from raybio.core.table_layout import TableLayout
 from raybio.ops.significance import holm
 
 LEVEL = 0.05
+
+CANNOT_BE_COMPARED = "cannot be compared"
+"""Verdict without an interval of the difference."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +25,7 @@ class RunTest:
         measure: the score.
         num: units, or seeds, that both have.
         difference: one minus two.
-        low: lower end of its 95 % bootstrap interval.
+        low: lower end of its 95 % bootstrap interval; NaN: unknown, as of one unit.
         high: upper end.
         p: two-sided, as if it were the only test; None: too few seeds to test.
         p_holm: corrected for all tests of its kind in the comparison.
@@ -44,15 +48,29 @@ class RunTest:
     @property
     def verdict(self) -> str:
         """The conclusion: which is higher, or whether there was too little data to show it."""
+        if not self.has_interval:
+            return CANNOT_BE_COMPARED
         if self.p_holm is None:
             return "too few seeds to test"
         if self.p_holm < LEVEL:
             return f"{self.one if self.difference > 0 else self.two} is higher"
-        # p in pairs where all differences have one sign.
+        # Seeds are tested by permutation, whose p is at least this. Tests over units have no bound.
         smallest_p = 2.0 ** (1 - self.num)
-        if smallest_p * self.num_tests >= LEVEL:
-            return f"too few {self.over} to show"
+        if self.over == "seeds" and smallest_p * self.num_tests >= LEVEL:
+            return "too few seeds to show"
         return "not shown"
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the interval of the difference is known."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    def difference_text(self, digits: int, scale: float) -> str:
+        """Return "+1.20 [+0.50, +1.90]"; ``scale`` 100 shows percent."""
+        difference, low, high = (
+            f"{scale * value:+.{digits}f}" for value in (self.difference, self.low, self.high)
+        )
+        return f"{difference} [{low}, {high}]" if self.has_interval else difference
 
 
 def corrected(tests: Sequence[RunTest]) -> list[RunTest]:
@@ -74,15 +92,12 @@ def tests_table(tests: Sequence[RunTest], layout: TableLayout) -> list[list[str]
     rows = []
     for test in tests:
         scale, digits = (1.0, 3) if test.measure in layout.plain else (100.0, 2)
-        difference, low, high = (
-            f"{scale * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
-        )
         rows.append(
             [
                 f"{layout.measures[test.measure]}, {layout.splits[test.split]}",
                 test.one,
                 test.two,
-                f"{difference} [{low}, {high}]",
+                test.difference_text(digits, scale),
                 f"{test.num:,}",
                 "–" if test.p is None else f"{test.p:.4f}",
                 "–" if test.p_holm is None else f"{test.p_holm:.4f}",

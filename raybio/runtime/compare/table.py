@@ -150,7 +150,7 @@ class ResultTable:
             deviation = score.get("deviation", score["high"] - score["value"])
             spread = SeedMean(score["value"], deviation, int(score["num_runs"]))
             text = spread.text(digits=digits, scale=scale)
-            if "deviation" in score:
+            if "deviation" in score and not math.isnan(score["low"]):
                 text += f" [{scale * score['low']:.{digits}f}, {scale * score['high']:.{digits}f}]"
             return text
         if "low" not in score:
@@ -160,11 +160,8 @@ class ResultTable:
 
     def _difference(self, test: RunTest) -> str:
         scale, digits = self._scale_digits(test.measure)
-        difference, low, high = (
-            f"{scale * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
-        )
         p = "" if test.p_holm is None else f", p = {test.p_holm:.2g}"
-        return f"{difference} [{low}, {high}]{p}"
+        return f"{test.difference_text(digits, scale)}{p}"
 
     def _scale_digits(self, measure: str) -> tuple[int, int]:
         """Return the factor of a score in its cells, and the digits after the point."""

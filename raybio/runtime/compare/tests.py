@@ -55,8 +55,8 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
             )
         for measure in defined:
             paired = paired_difference(sides[0], sides[1], measure)
-            found = (paired.num_units, *paired.difference, paired.p, paired.p)
-            tests.append(RunTest("units", one.label, two.label, split, measure, *found))
+            numbers = (paired.num_units, *paired.difference, paired.p, paired.p)
+            tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
     return tests, notes
 
 
@@ -77,8 +77,8 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
                 sides.append([_over_seeds(scores, layout)])
             for measure in layout.measures:
                 if _is_defined(sides, measure):
-                    found = _paired_seeds(sides, measure)
-                    tests.append(RunTest("seeds", one.label, two.label, split, measure, *found))
+                    numbers = _paired_seeds(sides, measure)
+                    tests.append(RunTest("seeds", one.label, two.label, split, measure, *numbers))
     return corrected(tests)
 
 

@@ -1,7 +1,6 @@
 """Whether a training had come to its end when it stopped: rows of unfinished ones are marked."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from scipy.stats import kendalltau, theilslopes
@@ -25,11 +24,12 @@ PAPER = "paper"
 
 def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
     """Return label -> why its training is not finished, for the groups with such a run."""
-    reasons = {}
+    reasons: dict[str, str] = {}
     for group in groups:
-        found = [reason for run in group.runs if (reason := unfinished_reason(run)) is not None]
-        if found:
-            reasons[group.label] = found[0]
+        for run in group.runs:
+            reason = unfinished_reason(run)
+            if reason is not None:
+                reasons.setdefault(group.label, reason)
     return reasons
 
 
@@ -37,13 +37,14 @@ def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
     It is not if the training loss still falls (``falling_share``), or if the training had fewer
-    epochs than every published recipe of the method. A run that was stopped early is finished.
-    One whose weights are from before its last evaluation may have a loss that still falls.
+    epochs than published (``published_epochs``). A run that was stopped early is finished. One
+    whose weights are from before its last evaluation may have a loss that still falls.
     """
     if run.status == "early_stopping":
         return None
     epochs = [report["metrics"]["epoch"] for report in run.reports if "epoch" in report["metrics"]]
-    published = published_epochs(METHODS[run.identity["method"]].recipes)
+    recipes = METHODS[run.identity["method"]].recipes
+    published = published_epochs(recipes, run.folder.read_launch().get("recipe"))
     # An epoch is rarely a whole number of steps.
     if epochs and published is not None and epochs[-1] < 0.99 * published:
         return f"{epochs[-1]:.2g} of {published:g} published epochs"
@@ -85,14 +86,25 @@ def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
     return share if share >= SMALLEST_FALL else None
 
 
-def published_epochs(recipes: Mapping[str, Recipe]) -> float | None:
-    """Return the fewest epochs of a method's published recipes; None if none has any."""
-    epochs = []
-    for name, recipe in recipes.items():
-        schedule: Mapping[str, Any] = recipe.settings.get("schedule", {})
-        if name.startswith(PAPER) and schedule.get("max_epochs") is not None:
-            epochs.append(float(schedule["max_epochs"]))
-    return min(epochs, default=None)
+def published_epochs(recipes: Mapping[str, Recipe], began_with: str | None) -> float | None:
+    """Return the published epochs of a run; None if they are unknown.
+
+    They are those of the published recipe that the run began with. Without one they are known only
+    if all published recipes of the method agree.
+
+    Args:
+        recipes: recipes of the method, by name.
+        began_with: name of the run's recipe; None: it had none.
+    """
+    published = {name: recipe for name, recipe in recipes.items() if name.startswith(PAPER)}
+    if began_with in published:
+        published = {began_with: published[began_with]}
+    schedules = [recipe.settings.get("schedule", {}) for recipe in published.values()]
+    epochs = {schedule.get("max_epochs") for schedule in schedules}
+    if len(epochs) != 1:
+        return None
+    (number,) = epochs
+    return None if number is None else float(number)
 
 
 def _is_before_end(run: GivenRun) -> bool:

@@ -34,7 +34,7 @@ class Follower:
         self._epochs = ""
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether a worker has reached the step that it starts from."""
         return self._reports is not None
 

@@ -74,7 +74,11 @@ class OpenRun:
         """
         spec = self.spec
         assert spec.precision is not None
-        launch = {"tracking": spec.tracking, "is_length_accepted": spec.is_length_accepted}
+        launch = {
+            "tracking": spec.tracking,
+            "is_length_accepted": spec.is_length_accepted,
+            "recipe": spec.recipe,
+        }
         write_record(self.folder.launch, "launch", compute.to_record() | launch)
         self.folder.record_precision(spec.precision)
         start = self.folder.begin_start()

@@ -110,6 +110,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         compute=options.compute.or_recorded(recorded),
         explicit=frozenset(parse_settings(options.settings)),
         is_length_accepted=options.yes or own.get("is_length_accepted", False),
+        recipe=options.recipe or recorded.get("recipe"),
         verbose=options.verbose,
     )
     return run.in_steps()

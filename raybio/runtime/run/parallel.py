@@ -192,9 +192,9 @@ class _RunTask:
         return remote.remote(spec, use_gpu=self.resources.gpus_per_worker > 0)
 
     @property
-    def has_begun_training(self) -> bool:
+    def has_started_training(self) -> bool:
         """Whether the task has started and reached its first step."""
-        return self._follower.has_begun
+        return self._follower.has_started
 
     def follow(self) -> None:
         """Print what is new."""
@@ -315,7 +315,7 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
     for reference, task in pending.items():
         task.run.folder.stop.touch()
         task.run.tracker.kill()
-        if not task.has_begun_training:
+        if not task.has_started_training:
             ray.cancel(reference)
     if pending:
         print(

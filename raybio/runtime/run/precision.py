@@ -63,14 +63,14 @@ def with_precision(specs: Sequence[RunSpec]) -> list[RunSpec]:
     for spec in specs:
         is_auto = spec.config.precision == "auto"
         recorded[spec.name] = spec.folder.precision if is_auto else None
-    begun = [name for name, precision in recorded.items() if precision]
+    recorded_runs = [name for name, precision in recorded.items() if precision]
     wanted: dict[str, str] = {}
     for spec in specs:
         setting: str = spec.config.precision
         if setting == "auto":
             setting = recorded[spec.name] or spec.precision or "auto"
-        if setting == "auto" and begun:
-            setting = recorded[begun[0]] or "auto"
+        if setting == "auto" and recorded_runs:
+            setting = recorded[recorded_runs[0]] or "auto"
         wanted[spec.name] = setting
     unfinished = [spec for spec in specs if finished_result(spec.folder, spec.config) is None]
     undecided = [spec for spec in unfinished if spec.precision is None]
@@ -80,7 +80,7 @@ def with_precision(specs: Sequence[RunSpec]) -> list[RunSpec]:
         processors = [] if settings == ["fp32"] else _processors(undecided)
         for setting in settings:
             decision = decide_precision(setting, processors)
-            origin = next((name for name in begun if recorded[name] == setting), None)
+            origin = next((name for name in recorded_runs if recorded[name] == setting), None)
             if origin:
                 show_decision(replace(decision, reason=f"as run {origin} began"))
             else:

@@ -46,7 +46,7 @@ class ProgressView:
         self.evaluation: dict[str, float] = {}
         self.evaluation_step = 0
         self.step = 0
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._first_step: int | None = None
         self._first_time = 0.0
         self._last_line = 0.0
@@ -157,11 +157,12 @@ class ProgressView:
         left = self.seconds_left
         skipped = int(self.train.get("skipped_steps", 0))
         rate = self.train.get("tokens_per_second", 0.0)
+        elapsed = time.monotonic() - self._started_at
         top.add_row(
             Text(self.name, style="bold"),
             ProgressBar(total=self.max_steps, completed=self.step, width=30),
             f"{self.step:,}/{self.max_steps:,}",
-            f"{_clock(left)} left" if left is not None else _clock(time.monotonic() - self._began),
+            f"{_clock(left)} left" if left is not None else _clock(elapsed),
             f"{rate:,.0f} tokens/s" if rate else "",
             Text(self.message or (f"{skipped} skipped" if skipped else ""), style="yellow"),
         )

@@ -101,6 +101,7 @@ class RunSpec:
             honoured, that is an error; a default is adapted instead.
         is_length_accepted: the run may take more than a day on CPUs, or an earlier start has
             measured that it does not.
+        recipe: name of the recipe whose settings it began with; None: it had none.
         parent_run_id: MLflow run that a trial or a compared run belongs to.
         verbose: show Ray's own logs.
         setup: called as ``setup(rank, folder of the run)`` in each worker before anything else;
@@ -117,6 +118,7 @@ class RunSpec:
     precision: str | None = None
     explicit: frozenset[str] = frozenset()
     is_length_accepted: bool = False
+    recipe: str | None = None
     parent_run_id: str | None = None
     verbose: bool = False
     setup: Callable[[int, Path], None] | None = None

@@ -100,7 +100,7 @@ def stream_batches(
         while arrays is not None:
             yield step, batch_type.from_arrays(arrays)
             step += 1
-            arrays = collate(step, rank, world) if step < end and not pump.has_begun else None
+            arrays = collate(step, rank, world) if step < end and not pump.has_item else None
         for step_of_pump, arrays in pump:
             if step_of_pump == step:  # earlier ones were collated here
                 yield step, batch_type.from_arrays(arrays)
@@ -125,7 +125,7 @@ class _Pump:
         self.thread.start()
 
     @property
-    def has_begun(self) -> bool:
+    def has_item(self) -> bool:
         """Whether anything has arrived, including the end or an error."""
         return not self.ready.empty()
 

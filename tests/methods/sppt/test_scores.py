@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.methods.sppt import average_precision, scores
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval, link_retrieval
 from raybio.methods.sppt.scores import bootstrap_intervals
@@ -26,19 +27,13 @@ def test_intervals_equal_a_loop_over_resamples():
         for position, number in enumerate(found.group_A):
             members = np.flatnonzero(found.group_A == number)
             drawn.append(members[int(uniform[position] * len(members))])
-        precision = 0.0
-        for number in np.unique(found.group_A):
-            mine = [anchor for anchor in drawn if found.group_A[anchor] == number]
-            precision += (
-                len(mine) * found.precision_sum_A[mine].sum() / found.num_links_A[mine].sum()
-            )
         rows.append(
             [
                 found.lrap_A[drawn].mean(),
                 found.ndcg_A[drawn].mean(),
                 found.reciprocal_rank_A[drawn].mean(),
+                found.average_precision_A[drawn].mean(),
             ]
-            + [precision / len(drawn)]
             + list(found.hits_AK[drawn].mean(axis=0) / CUTOFFS)
             + list(found.hits_AK[drawn].sum(axis=0) / found.num_links_A[drawn].sum())
         )
@@ -46,9 +41,131 @@ def test_intervals_equal_a_loop_over_resamples():
     names = ["lrap", "ndcg", "mrr", "average_precision"]
     names += [f"{name}_at_{k}" for name in ("precision", "recall") for k in CUTOFFS]
     assert list(intervals) == names
-    assert [intervals[name].low for name in names] == pytest.approx(low.tolist(), abs=1e-12)
-    assert [intervals[name].high for name in names] == pytest.approx(high.tolist(), abs=1e-12)
+    # Recall is linearized: its ends differ from those of the ratio to second order.
+    tolerances = [2e-3 if name.startswith("recall") else 1e-12 for name in names]
+    for name, own_low, own_high, tolerance in zip(names, low, high, tolerances, strict=True):
+        assert intervals[name].low == pytest.approx(own_low, abs=tolerance), name
+        assert intervals[name].high == pytest.approx(own_high, abs=tolerance), name
     assert [intervals[name].value for name in names] == list(found.measures().values())
+
+
+class Pairs:
+    """All pairs of a few groups, of which anchors' pairs can be weighted."""
+
+    def __init__(self, *, num_nodes, num_links, signal, seed, ties=False):
+        rng = np.random.default_rng(seed)
+        self.group_N = np.repeat(np.arange(len(num_nodes)), num_nodes)
+        hidden_ND = rng.normal(size=(len(self.group_N), 3))
+        self.embedding_ND = signal * hidden_ND + rng.normal(size=hidden_ND.shape)
+        if ties:
+            self.embedding_ND = self.embedding_ND.round()
+        links = []
+        for group, count in enumerate(num_links):
+            member_M = np.flatnonzero(self.group_N == group)
+            drawn_E2 = rng.choice(member_M, (20 * count, 2))
+            drawn_E2 = drawn_E2[drawn_E2[:, 0] != drawn_E2[:, 1]]
+            apart_E = np.linalg.norm(hidden_ND[drawn_E2[:, 0]] - hidden_ND[drawn_E2[:, 1]], axis=1)
+            links.append(drawn_E2[np.argsort(apart_E)[:count]])
+        self.graph = Graph.from_edges(np.concatenate(links), len(self.group_N), self.group_N)
+        self.retrieval = link_retrieval(
+            torch.from_numpy(self.embedding_ND),
+            self.graph.indptr,
+            self.graph.indices,
+            group_N=self.group_N,
+            block_rows=16,
+        )
+        self.lists = [self.pairs_of(group) for group in np.unique(self.group_N)]
+
+    def pairs_of(self, group):
+        """Return weight indices, links and ends of ties, by descending score."""
+        member_M = np.flatnonzero(self.group_N == group)
+        pair_P2 = np.array([[u, v] for u in member_M for v in member_M if u != v])
+        apart_PD = self.embedding_ND[pair_P2[:, 0]] - self.embedding_ND[pair_P2[:, 1]]
+        score_P = -(apart_PD**2).sum(axis=1).round(9)
+        order_P = np.argsort(-score_P, kind="stable")
+        row_P, column_P = pair_P2[order_P].T
+        end_P = np.searchsorted(-score_P[order_P], -score_P[order_P], side="right") - 1
+        num_anchors = np.count_nonzero(self.retrieval.group_A == group)
+        return row_P, self.graph.has_edge(row_P, column_P), end_P, num_anchors
+
+    def average_precision(self, weight_N):
+        """Return it for the lists of all pairs, each weighted by its first node."""
+        total = 0.0
+        for row_P, is_link_P, end_P, num_anchors in self.lists:
+            weight_P = weight_N[row_P]
+            hits_P = (weight_P * is_link_P).cumsum()
+            # Pairs of no weight at the top have no precision, and no weight either.
+            listed_P = weight_P.cumsum()[end_P].clip(1e-300)
+            precision_P = hits_P[end_P] / listed_P
+            total += num_anchors * (weight_P * is_link_P) @ precision_P / hits_P[-1]
+        return total / len(self.retrieval.group_A)
+
+
+SMALL = {
+    "no signal": {"num_nodes": [40, 25], "num_links": [60, 20], "signal": 0.0, "seed": 0},
+    "signal": {"num_nodes": [40, 25], "num_links": [60, 20], "signal": 2.0, "seed": 1},
+    "few links": {"num_nodes": [60], "num_links": [25], "signal": 1.0, "seed": 2},
+    "ties": {"num_nodes": [50], "num_links": [60], "signal": 1.0, "seed": 3, "ties": True},
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_intervals_of_average_precision_are_those_of_pairs_ranked_anew(case):
+    """A brute-force bootstrap: all pairs of the drawn anchors in one list, ranked again."""
+    pairs = Pairs(**SMALL[case])
+    found = pairs.retrieval
+    interval = bootstrap_intervals(found, np.random.default_rng(0))["average_precision"]
+    rng = np.random.default_rng(1)
+    resampled = []
+    for _ in range(1000):
+        weight_N = np.ones(len(pairs.group_N))
+        for group in np.unique(found.group_A):
+            anchor_M = found.anchor_A[found.group_A == group]
+            drawn_M = rng.choice(anchor_M, len(anchor_M))
+            weight_N[anchor_M] = [np.count_nonzero(drawn_M == anchor) for anchor in anchor_M]
+        resampled.append(pairs.average_precision(weight_N))
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    assert interval.value == pytest.approx(pairs.average_precision(np.ones(len(weight_N))))
+    assert interval.high - interval.low == pytest.approx(high - low, rel=0.15)
+    # A resample draws some anchors twice, whose links then support each other: its mean is higher.
+    assert interval.low == pytest.approx(low, abs=0.3 * (high - low))
+
+
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize(("max_counted", "tolerance"), [(1000, 1e-4), (16, 0.05)])
+def test_contributions_are_derivatives_with_respect_to_weights(
+    monkeypatch, case, max_counted, tolerance
+):
+    """Counted at all scores of links exactly, and at 16 of them nearly."""
+    monkeypatch.setattr(average_precision, "MAX_COUNTED", max_counted)
+    pairs = Pairs(**SMALL[case])
+    found = pairs.retrieval
+    step = 1e-5
+    for group in np.unique(found.group_A):
+        is_own_A = found.group_A == group
+        derivatives = []
+        for anchor in found.anchor_A[is_own_A]:
+            up, down = (np.ones(len(pairs.group_N)) for _ in range(2))
+            up[anchor] += step
+            down[anchor] -= step
+            change = pairs.average_precision(up) - pairs.average_precision(down)
+            derivatives.append(change / (2 * step) * len(found.group_A))
+        expected = np.array(derivatives) - np.mean(derivatives)
+        own = found.average_precision_A[is_own_A]
+        error = np.abs(own - own.mean() - expected).max()
+        assert error <= tolerance * np.abs(expected).max()
+
+
+def test_many_anchors_have_the_normal_approximation(monkeypatch):
+    found = retrieval()
+    resampled = bootstrap_intervals(found, np.random.default_rng(0), num_resamples=5000)
+    monkeypatch.setattr(scores, "MAX_RESAMPLED", 100)
+    normal = bootstrap_intervals(found, np.random.default_rng(0))
+    for name, interval in resampled.items():
+        width = interval.high - interval.low
+        assert normal[name].value == interval.value
+        assert normal[name].low == pytest.approx(interval.low, abs=0.06 * width), name
+        assert normal[name].high == pytest.approx(interval.high, abs=0.06 * width), name
 
 
 def test_values_lie_inside_and_equal_seeds_give_equal_intervals():

@@ -1,5 +1,6 @@
 """Tables of stored results: intervals over seeds and units, differences, and rivals' remarks."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,39 @@ def test_undefined_scores_have_no_interval_and_no_test(tmp_path: Path) -> None:
     assert found.tests == []
     assert write_comparison(found, tmp_path / "out")
     assert "undefined" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_a_single_unit_says_nothing_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_seeds: int
+) -> None:
+    """Its bootstrap has no width: any rival with another value would pass, or not reach."""
+    module = sys.modules[__name__]
+    monkeypatch.setattr(module, "UNITS", UNITS[:1])
+    monkeypatch.setattr(module, "HARDNESS", HARDNESS[:1])
+    monkeypatch.setattr(module, "NOISE", NOISE[:, :1])
+    table, _ = stored_table(tmp_path, num_seeds, rival=0.6)
+    assert {(test.verdict, test.p) for test in table.tests} == {("cannot be compared", None)}
+    named = [line for line in table.all_remarks if line.startswith(("degree", "look-up"))]
+    assert len(named) == 2
+    assert all("cannot be compared with lambda_spml = 0.5" in line for line in named)
+    text = str([table.difference_cells("val"), table.cells("val"), table.all_remarks])
+    assert "nan" not in text and "no test over seeds" not in text
+
+
+def test_no_rival_is_below_a_model_without_a_score(tmp_path: Path) -> None:
+    spec = RunSpec(
+        method="sppt_protein",
+        config=METHOD.demo,
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path / "runs",
+    )
+    variants = variants_of(spec, [])
+    values = {"degree": HARDNESS, "trained": HARDNESS * np.nan}
+    result = store_run(RunFolder(tmp_path / "runs", "first"), METHOD.demo, values)
+    remarks = result_table(variants, [result]).all_remarks
+    assert any(line.startswith("degree cannot be compared with first") for line in remarks)
 
 
 def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(

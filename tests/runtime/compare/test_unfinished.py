@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from raybio.core.recipes import Recipe
+from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import UNFINISHED, ResultTable
@@ -52,19 +53,39 @@ def test_too_few_reports_say_nothing() -> None:
     assert falling_share([(step, float("nan")) for step in STEPS]) is None
 
 
-def test_published_epochs_are_the_fewest_of_the_recipes_of_the_paper() -> None:
-    def recipe(name: str, **schedule: Any) -> Recipe:
-        return Recipe(name, "", {"schedule": schedule})
+def test_published_epochs_are_those_of_the_runs_recipe_or_of_all() -> None:
+    def recipes(**schedule_by_name: dict[str, Any]) -> dict[str, Recipe]:
+        return {
+            name: Recipe(name, "", {"schedule": schedule})
+            for name, schedule in schedule_by_name.items()
+        }
 
-    recipes = [
-        recipe("paper_a", max_epochs=4),
-        recipe("paper_b", max_epochs=3),
-        recipe("paper_c", max_steps=10),
-        recipe("small", max_epochs=1),
-    ]
-    assert published_epochs({one.name: one for one in recipes}) == 3
-    assert published_epochs({}) is None
-    assert published_epochs(METHODS["sppt_mag"].recipes) == 4
+    small = {"small": {"max_epochs": 1}}
+    two = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 3}, **small)
+    assert published_epochs(two, "paper_a") == 4
+    assert published_epochs(two, "paper_b") == 3
+    assert published_epochs(two, "small") is published_epochs(two, None) is None
+    equal = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 4}, **small)
+    assert published_epochs(equal, "small") == published_epochs(equal, None) == 4
+    in_steps = recipes(paper_a={"max_epochs": 4}, paper_b={"max_steps": 10})
+    assert published_epochs(in_steps, None) is published_epochs(in_steps, "paper_b") is None
+    assert published_epochs({}, None) is published_epochs({}, "demo") is None
+    assert published_epochs(METHODS["sppt_mag"].recipes, None) == 4
+
+
+def test_a_run_is_compared_with_the_recipe_that_it_began_with(tmp_path: Path) -> None:
+    """The papers of ``mtb_pretrain`` have 3 and 10 epochs."""
+    reasons = {}
+    for recipe in ("paper_biored", "paper_docred", None):
+        run = given(tmp_path, f"{recipe}", {20: 1.0})
+        write_record(run.folder.launch, "launch", {"workers": 1, "recipe": recipe})
+        run.__dict__["identity"] = {**run.identity, "method": "mtb_pretrain"}
+        reasons[recipe] = unfinished_reason(run)
+    assert reasons == {
+        "paper_biored": None,
+        "paper_docred": "4 of 10 published epochs",
+        None: None,
+    }
 
 
 def given(tmp_path: Path, name: str, losses: dict[int, float], **facts: Any) -> GivenRun:

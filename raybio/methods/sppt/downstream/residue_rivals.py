@@ -145,10 +145,10 @@ class ResidueTask:
         rows = []
         columns = []
         for offset in range(-(WINDOW // 2), WINDOW // 2 + 1):
-            place_K = residue_K + offset
-            inside = np.flatnonzero((place_K >= start_K) & (place_K < stop_K))
+            position_K = residue_K + offset
+            inside = np.flatnonzero((position_K >= start_K) & (position_K < stop_K))
             rows.append(inside)
-            letter = self.store.residue_T[place_K[inside]].astype(np.int64)
+            letter = self.store.residue_T[position_K[inside]].astype(np.int64)
             columns.append(256 * (offset + WINDOW // 2) + letter)
         row_X = np.concatenate(rows)
         entries = (np.full(len(row_X), WINDOW**-0.5), (row_X, np.concatenate(columns)))

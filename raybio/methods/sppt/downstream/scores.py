@@ -39,7 +39,10 @@ def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
 
 
 def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
-    """Return ``spearman``, as products of standardized ranks, and ``negative_mse``.
+    """Return ``spearman`` and ``negative_mse``.
+
+    A row's contribution to Spearman's correlation is linearized: how far the row moves it, by its
+    own ranks and by those of all other rows, which it raises (the delta method).
 
     Predictions come from float32 arithmetic, so those that differ by rounding only share a rank. If
     all predictions, or all gold numbers, share one rank, the correlation is undefined: NaN in every
@@ -50,10 +53,12 @@ def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
     predicted_rank_N = rankdata(_without_rounding_noise(predicted_N, gold_N))
     gold_rank_N = rankdata(gold_N)
     if np.ptp(predicted_rank_N) == 0 or np.ptp(gold_rank_N) == 0:
-        products_N = np.full(len(gold_N), np.nan)
+        spearman_N = np.full(len(gold_N), np.nan)
     else:
-        products_N = _standardized(predicted_rank_N) * _standardized(gold_rank_N)
-    return {"spearman": products_N, "negative_mse": -((predicted_N - gold_N) ** 2)}
+        spearman_N = _linear_correlation(
+            predicted_rank_N - predicted_rank_N.mean(), gold_rank_N - gold_rank_N.mean()
+        )
+    return {"spearman": spearman_N, "negative_mse": -((predicted_N - gold_N) ** 2)}
 
 
 def token_scores(correct_N: Floats, labeled_N: Floats) -> dict[str, Floats]:
@@ -91,8 +96,27 @@ def with_intervals(
     return scores
 
 
-def _standardized(value_N: Floats) -> Floats:
-    return (value_N - value_N.mean()) / value_N.std()
+def _linear_correlation(first_N: Floats, second_N: Floats) -> Floats:
+    """Return contributions (N,) to the correlation of centered ranks, whose mean it is."""
+    first_square = float(first_N @ first_N)
+    second_square = float(second_N @ second_N)
+    size = np.sqrt(first_square * second_square)
+    correlation = float(first_N @ second_N) / size
+    product_N = first_N * second_N + _above(first_N, second_N) + _above(second_N, first_N)
+    first_change_N = first_N**2 + 2 * _above(first_N, first_N)
+    second_change_N = second_N**2 + 2 * _above(second_N, second_N)
+    lost_N = (first_change_N / first_square + second_change_N / second_square) / 2
+    return np.asarray(correlation + len(first_N) * (product_N / size - correlation * lost_N))
+
+
+def _above(rank_N: Floats, value_N: Floats) -> Floats:
+    """Return, for each row, the sum of values of rows of a higher rank, and half of an equal one.
+
+    A copy of a row raises the ranks of just these rows, by 1 and by 1/2.
+    """
+    _, slot_N = np.unique(rank_N, return_inverse=True)
+    sum_U = np.bincount(slot_N, value_N)
+    return np.asarray((sum_U[::-1].cumsum()[::-1] - sum_U / 2)[slot_N])
 
 
 def _without_rounding_noise(predicted_N: Floats, gold_N: Floats) -> Floats:

@@ -23,9 +23,10 @@ class LeaveOneOut(NamedTuple):
     Attributes:
         accuracy_N: 1 where the class with the most votes is the node's own, else 0. Among equal
             classes the lowest number wins.
-        auroc_N: the fraction of nodes of other classes with fewer votes for the node's class than
-            the node has (ties count half), times N / (C * size of the class). The mean over nodes
-            is the macro average of one-vs-rest areas under the ROC curve.
+        auroc_N: linearized contribution to the macro average of one-vs-rest areas under the ROC
+            curve, which is the mean over nodes (ties count half). A node raises the area of its
+            own class by the nodes of other classes that have fewer votes for it, and lowers the
+            areas of other classes by their nodes with fewer votes (DeLong et al. 1988).
     """
 
     accuracy_N: Floats
@@ -73,14 +74,19 @@ def leave_one_out(
     given_ND = torch.from_numpy(np.asarray(embedding_ND))
     embedding_ND = without_rounding_noise(given_ND.double(), given_ND.dtype).numpy()
     vote_NC = _votes(embedding_ND, label_N, num_classes, num_neighbors)
-    size_C = np.bincount(label_N, minlength=num_classes)
-    auroc_N = np.empty(len(label_N))
+    auroc_N = np.zeros(len(label_N))
     for label in range(num_classes):
         own = np.flatnonzero(label_N == label)
-        # Rank among all nodes minus rank within the class: the number of other nodes below.
-        below = rankdata(vote_NC[:, label])[own] - rankdata(vote_NC[own, label])
-        num_others = len(label_N) - len(own)
-        auroc_N[own] = below / num_others * len(label_N) / (num_classes * size_C[label])
+        others = np.flatnonzero(label_N != label)
+        # Rank among all nodes minus rank on its side: the number of nodes below on the other side.
+        rank_N = rankdata(vote_NC[:, label])
+        share_below = (rank_N[own] - rankdata(vote_NC[own, label])) / len(others)
+        share_above = 1 - (rank_N[others] - rankdata(vote_NC[others, label])) / len(own)
+        area = share_below.mean()
+        auroc_N += area / num_classes
+        scale = len(label_N) / num_classes
+        auroc_N[own] += scale * (share_below - area) / len(own)
+        auroc_N[others] += scale * (share_above - area) / len(others)
     is_right_N = vote_NC.argmax(axis=1) == label_N
     return LeaveOneOut(is_right_N.astype(np.float64), auroc_N)
 

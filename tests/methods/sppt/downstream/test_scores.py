@@ -32,6 +32,23 @@ def test_rank_correlation_is_scipys(ties: bool) -> None:
     assert found["negative_mse"].mean() == pytest.approx(-((predicted_N - gold_N) ** 2).mean())
 
 
+@pytest.mark.parametrize(("noise", "ties"), [(0.4, False), (0.4, True), (3.0, False)])
+def test_the_interval_of_a_rank_correlation_is_that_of_rows_ranked_anew(
+    noise: float, ties: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    gold_N = rng.normal(size=80).round(0 if ties else 9)
+    predicted_N = gold_N + noise * rng.normal(size=80)
+    interval = with_intervals(number_scores(predicted_N, gold_N), 0)["spearman"]
+    resampled = []
+    for _ in range(1000):
+        drawn = rng.integers(0, 80, 80)
+        resampled.append(spearmanr(predicted_N[drawn], gold_N[drawn]).statistic)
+    low, high = np.percentile(resampled, [2.5, 97.5])
+    assert interval["high"] - interval["low"] == pytest.approx(high - low, rel=0.15)
+    assert interval["low"] == pytest.approx(low, abs=0.3 * (high - low))
+
+
 @pytest.mark.parametrize("value", [0.0, 0.3, -250.0])
 def test_rank_correlation_of_a_constant_predictor_is_undefined(value: float) -> None:
     """Rounding noise of float32 sums is no ranking, even where it agrees with the gold ranks."""
