@@ -93,7 +93,7 @@ def _show(found: "Comparison", out: Path) -> None:
             for cells in table[1:]:
                 drawn.add_row(*map(Text, cells))
             console.print(drawn)
-    for renderable in lines_for_terminal(_narrowed(found.scores)):
+    for renderable in lines_for_terminal(_narrowed(found.scores, console.width)):
         console.print(renderable)
     for note in found.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
@@ -121,18 +121,23 @@ def _title_of_tests(found: "Comparison") -> str:
     return title
 
 
-def _narrowed(table: "ResultTable") -> "ResultTable":
-    """Return the table with the relations that are narrow enough for a terminal.
+def _narrowed(table: "ResultTable", width: int) -> "ResultTable":
+    """Return the table with the relations for a terminal of a width in characters.
 
-    Those are all of them, or those on the split that counts most, or none.
+    Those are all of them if they fit, else those on the split that counts most, or none.
     """
+    lines = table.relations_table
+    needed = sum(3 + max(map(len, column)) for column in zip(*lines, strict=True)) + 1
+    if needed <= width:
+        return table
     last = table.layout.compared[-1]
     on_last = [each for each in table.relations if each.split == last]
-    for relations in (table.relations, on_last):
-        if len({(each.model, each.split) for each in relations}) < MOST_COLUMNS:
-            return replace(table, relations=relations)
-    note = "Where each run stands next to rivals and other runs: too wide for here, see the report"
-    return replace(table, relations=(), remarks=[*table.remarks, note])
+    what = "the other splits are"
+    if len({each.model for each in on_last}) >= MOST_COLUMNS:
+        on_last = []
+        what = "too wide for here,"
+    note = f"Where each run stands next to rivals and other runs: {what} in the report"
+    return replace(table, relations=on_last, remarks=[*table.remarks, note])
 
 
 def _narrow(table: list[list[str]]) -> list[list[str]]:
