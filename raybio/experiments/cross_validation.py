@@ -5,6 +5,7 @@ sweeps/NAME/
     last/MODEL-1/       with --last-training: a run on the validation sentences as well
     folds/MODEL-1.json  scores of a fold's test sentences
     folds.md, .json     mean ± deviation over the folds, intervals and differences
+sweeps/.untrained/      scores of rivals and of the encoder before training, for all of them
 """
 
 import json
