@@ -5,6 +5,7 @@ sweeps/NAME/
     last/MODEL-1/       with --last-training: a run on the validation sentences as well
     folds/MODEL-1.json  scores of a fold's test sentences
     folds.md, .json     mean ± deviation over the folds, intervals and differences
+sweeps/.untrained/      scores of rivals and of the encoder before training, for all of them
 """
 
 import json
@@ -20,9 +21,15 @@ from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
+from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_differences, fold_table
+from raybio.methods.relation_graphs.fold_report import (
+    FIXED,
+    PUBLISHED,
+    fold_differences,
+    fold_table,
+)
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.run.folder import RunFolder
@@ -223,24 +230,25 @@ def _evaluate_together(
         key = (trial.settings[MODEL], trial.settings[FOLD])
         exports[key] = folder.path / "trials" / trial.name / "export"
     rows = _folder_rows(folder, exports, "")
+    folds = sorted({fold for _, fold in exports})
+    untrained = untrained_evaluations(folder, sentences, swept.spec.run.config, folds)
     evaluations = fold_evaluations(folder, store, exports, models)
-    run_tasks(evaluations, run.compute, verbose=run.verbose)
+    run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     if has_last_training:
         last = last_trainings(swept, evaluations)
         _train_last(list(last.values()), run)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
-        again = fold_evaluations(
-            folder, store, exports, models, suffix=AFTER_LAST, with_untuned=False
-        )
+        again = fold_evaluations(folder, store, exports, models, suffix=AFTER_LAST)
         run_tasks(again, run.compute, verbose=run.verbose)
         evaluations += again
-    _write_tables(folder, evaluations, sentences, rows)
+    _write_tables(folder, untrained, evaluations, sentences, rows)
     return swept
 
 
 def _write_tables(
     folder: RunFolder,
+    untrained: Sequence[UntrainedEvaluation],
     evaluations: Sequence[FoldEvaluation],
     sentences: WordStore,
     folder_rows: Sequence[list[str]],
@@ -254,10 +262,17 @@ def _write_tables(
         rows = read_fold(sentences, FoldConfig(fold=fold))
         chance[fold] = chance_scores(sentences, rows, "test")
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
+    for of_fold in untrained:
+        for row, row_scores in of_fold.known().items():
+            scores.setdefault(row, {})[of_fold.config.data.fold] = row_scores
     for evaluation in evaluations:
         known = evaluation.known()
-        if known is not None:
-            scores.setdefault(evaluation.row, {})[evaluation.fold] = known.scores
+        if known is None:
+            continue
+        scores.setdefault(evaluation.row, {})[evaluation.fold] = known.scores
+        if known.fixed_scores is not None:
+            fixed = scores.setdefault(evaluation.row + FIXED, {})
+            fixed[evaluation.fold] = known.fixed_scores
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
     table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
     data = {}
@@ -293,7 +308,7 @@ def last_trainings(
     rule_by_export: dict[Path, dict[str, float]] = {}
     for evaluation in evaluations:
         known = evaluation.known()
-        if known is not None and not evaluation.is_untuned:
+        if known is not None:
             rule_by_export[evaluation.relations] = known.rule
             rule_by_export[evaluation.entities] = known.rule
     trainings = {}

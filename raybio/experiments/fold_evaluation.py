@@ -9,7 +9,6 @@ from typing import NamedTuple
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.export import SETTINGS
-from raybio.methods.relation_graphs.fold_report import UNTUNED
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import sha256_of
@@ -22,13 +21,16 @@ class FoldScores(NamedTuple):
     """The result of an evaluation.
 
     Attributes:
-        scores: by measure, 0 to 1.
-        rule: settings of the votes: ``num_pair_neighbors``, ``num_tag_neighbors``,
+        scores: by measure, 0 to 1, with the settings that validation sentences choose.
+        rule: these settings: ``num_pair_neighbors``, ``num_tag_neighbors``,
             ``probe_positive_weight``.
+        fixed_scores: with the settings of the runs; None if these have candidates, or were trained
+            on validation sentences.
     """
 
     scores: dict[str, float]
     rule: dict[str, float]
+    fixed_scores: dict[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,6 @@ class FoldEvaluation:
         entities: export of the model that predicts the entities.
         path: file of the scores.
         has_graphs: whether the first model is also evaluated on true and false graphs.
-        is_untuned: whether both are evaluated with their weights from before training.
     """
 
     store: Path
@@ -53,7 +54,6 @@ class FoldEvaluation:
     entities: Path
     path: Path
     has_graphs: bool
-    is_untuned: bool = False
 
     def __str__(self) -> str:
         """Return the line that is printed when it is done."""
@@ -67,9 +67,12 @@ class FoldEvaluation:
     def known(self) -> FoldScores | None:
         """Return the kept scores; None if there are none, or a model has changed since."""
         kept = read_recomputable(self.path, "fold scores") or {}
-        if kept.get("models") != self._digests():
+        if kept.get("models") != self._digests() or "fixed_scores" not in kept:
             return None
-        return FoldScores(nan_for_null(kept["scores"]), kept["rule"])
+        fixed_scores = kept["fixed_scores"]
+        if fixed_scores is not None:
+            fixed_scores = nan_for_null(fixed_scores)
+        return FoldScores(nan_for_null(kept["scores"]), kept["rule"], fixed_scores)
 
     def keep(self, result: FoldScores) -> None:
         """Write the scores."""
@@ -84,19 +87,18 @@ class FoldEvaluation:
             RaybioError: as the evaluation of the method.
         """
         from raybio.methods.relation_graphs.evaluate_export import (
-            evaluate_exports,
+            evaluate_exports_twice,
             graph_accuracy_of_sentences,
         )
 
         device = "cuda" if reserved.gpus_per_worker else "cpu"
-        evaluated = evaluate_exports(
-            self.relations, self.entities, self.store, is_untrained=self.is_untuned, device=device
-        )
-        scores = {name: interval["value"] for name, interval in evaluated.intervals().items()}
+        chosen, fixed = evaluate_exports_twice(self.relations, self.entities, self.store, device)
+        scores = dict(chosen.values)
         if self.has_graphs:
             accuracy_S = graph_accuracy_of_sentences(self.relations, self.store, device)
             scores["graph_accuracy"] = float(accuracy_S.mean())
-        return FoldScores(scores, evaluated.settings._asdict())
+        fixed_scores = None if fixed is None else fixed.values
+        return FoldScores(scores, chosen.settings._asdict(), fixed_scores)
 
     def _digests(self) -> list[str]:
         return [_digest(self.relations), _digest(self.entities)]
@@ -109,7 +111,6 @@ def fold_evaluations(
     models: Sequence[str],
     *,
     suffix: str = "",
-    with_untuned: bool = True,
 ) -> list[FoldEvaluation]:
     """Return every row on every fold: a model's relations with the entities of its tagger.
 
@@ -119,12 +120,9 @@ def fold_evaluations(
         exports: (model, fold) -> its export.
         models: models in the order of the rows.
         suffix: text behind the model in the name of its row.
-        with_untuned: whether there is a row of the encoder before training.
     """
     related = [model for model in models if model != "clner"] or ["clner"]
-    model_by_row = {UNTUNED: related[0]} if with_untuned else {}
-    for model in related:
-        model_by_row[_row_name(model) + suffix] = model
+    model_by_row = {_row_name(model) + suffix: model for model in related}
     folds = sorted({fold for _, fold in exports})
     evaluations = []
     for row, model in model_by_row.items():
@@ -137,8 +135,7 @@ def fold_evaluations(
                 relations=exports[model, fold],
                 entities=exports[TAGGER_OF[model], fold],
                 path=folder.path / "folds" / f"{file_name}-{fold}.json",
-                has_graphs=row != UNTUNED and model != "clner",
-                is_untuned=row == UNTUNED,
+                has_graphs=model != "clner",
             )
             evaluations.append(evaluation)
     return evaluations

@@ -44,6 +44,12 @@ def test_both_runs_are_scored_together_and_the_scores_written(store, runs, tmp_p
     assert 0 < data["chance"]["ner_f1"] < 1
     assert f"| {100 * data['chance']['ner_f1']:.2f} |" in done.stdout
     assert "5 neighbors vote on pairs, 7 on tags" in done.stdout
+    assert "|  | micro P | micro R | micro F1 | macro P | macro R | macro F1 |" in done.stdout
+    measures = [f"spert_re{average}_f1" for average in ("_micro", "")]
+    micro, macro = (100 * data["scores"][name]["value"] for name in measures)
+    spert = re.search(r"\| relations with NEC \|(.+)\|", done.stdout)
+    assert spert and spert[1].split(" | ")[2] == f"{micro:.2f}"
+    assert spert[1].rstrip().endswith(f"{macro:.2f}")
     # The rows of the runs' tables that need no training.
     initial = evaluate_exports(
         runs / "cldr" / "export", runs / "clner" / "export", store.path, is_untrained=True

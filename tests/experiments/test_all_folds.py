@@ -12,18 +12,19 @@ from ray.util.state import list_tasks
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
 from raybio.experiments.fold_evaluation import FoldEvaluation, FoldScores, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
+from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.evaluate_export import (
-    evaluate_exports,
+    evaluate_exports_twice,
     graph_accuracy_of_sentences,
 )
 from raybio.methods.relation_graphs.folds import read_fold
@@ -36,6 +37,7 @@ from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
@@ -152,15 +154,19 @@ def test_systems_without_folds_do_not_offer_them():
     ] == ["relation_graphs"]
 
 
+def scores_of(entry: FoldEvaluation) -> FoldScores:
+    return FoldScores({"ner_f1": entry.fold / 10}, {"num_tag_neighbors": 7}, None)
+
+
 @pytest.mark.parametrize(
     "models, expected",
     [
         (
             ("cldr", "joint", "clner"),
-            {"untuned": "cldr+clner", "cldr + clner": "cldr+clner", "joint": "joint+joint"},
+            {"cldr + clner": "cldr+clner", "joint": "joint+joint"},
         ),
-        (("clner",), {"untuned": "clner+clner", "clner": "clner+clner"}),
-        (("clner", "clgs"), {"untuned": "clgs+clner", "clgs + clner": "clgs+clner"}),
+        (("clner",), {"clner": "clner+clner"}),
+        (("clner", "clgs"), {"clgs + clner": "clgs+clner"}),
     ],
 )
 def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_training(
@@ -181,26 +187,48 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
         pair = f"{entry.relations.name[:-2]}+{entry.entities.name[:-2]}"
         assert pair == expected[entry.row]
         assert entry.relations.name[-1] == entry.entities.name[-1] == str(entry.fold)
-        assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
-        assert entry.is_untuned == (entry.row == "untuned")
+        assert entry.has_graphs == (not pair.startswith("clner"))
         assert not entry.is_done
-        entry.keep(FoldScores({"ner_f1": entry.fold / 10}, {"num_tag_neighbors": 7}))
-    assert [entry.known() for entry in entries] == [
-        FoldScores({"ner_f1": entry.fold / 10}, {"num_tag_neighbors": 7}) for entry in entries
-    ]
+        entry.keep(scores_of(entry))
+    assert [entry.known() for entry in entries] == [scores_of(entry) for entry in entries]
     assert len({entry.path for entry in entries}) == len(entries)
-    last = fold_evaluations(
-        folder, tmp_path, exports, models, suffix=", last training", with_untuned=False
-    )
-    assert [one.row for one in last] == [
-        f"{one.row}, last training" for one in entries if not one.is_untuned
-    ]
+    last = fold_evaluations(folder, tmp_path, exports, models, suffix=", last training")
+    assert [one.row for one in last] == [f"{one.row}, last training" for one in entries]
     assert not {one.path for one in last} & {one.path for one in entries}
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
     again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
     assert again and {fold for _, fold in again} == {2}
     (exports[models[0], 1] / "words.json").write_text("scored otherwise")
     assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
+
+
+def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_path):
+    config = config_of(**{"encoder.num_layers": 1})
+
+    def evaluations(name: str, **settings) -> list[UntrainedEvaluation]:
+        of_sweep = override_all(config, settings)
+        return untrained_evaluations(RunFolder(tmp_path, name), tiny_words, of_sweep, [1, 2])
+
+    first, second = evaluations("one")
+    assert not first.is_done
+    with pytest.raises(ClusterError, match="has no scores of rivals"):
+        first.known()
+    first.keep(first.work(TrialResources(1.0, 0.0, 1, "")))
+    rows = first.known()
+    assert list(rows) == ["look-up", "character 2-4-grams", "untuned", "untuned, fixed settings"]
+    own = override_all(config, {"data.fold": 1, "evaluation.rivals": True})
+    evaluator = relation_graphs.build(own, tiny_words.path).final_evaluate.__self__
+    table = dict(evaluator.untrained(evaluator.initial_encoder(), SingleProcess()))
+    names = {"untuned": "initial - chosen settings", "untuned, fixed settings": "initial"}
+    for row, scores in rows.items():
+        of_run = table[names.get(row, row)].scores["test"]
+        assert scores == pytest.approx({name: one["value"] for name, one in of_run.items()})
+    # Another model, schedule and rate have the same rivals, another fold or encoder has others.
+    same, _ = evaluations("two", **{"model": "clgs", "schedule.max_steps": 2})
+    assert same.is_done and same.known() == rows
+    assert not second.is_done
+    assert not evaluations("one", seed=1)[0].is_done
+    assert not evaluations("one", **{"evaluation.both_orders": True})[0].is_done
 
 
 def last_training(tmp_path, name="cldr-1", **settings):
@@ -325,12 +353,13 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     )
     place = TrialResources(1.0, 0.0, 1, "")
     run_tasks_here([done], place)
-    scored = evaluate_exports(export, export, store.path).intervals()
-    expected = {name: one["value"] for name, one in scored.items()}
+    chosen, fixed = evaluate_exports_twice(export, export, store.path)
+    expected = dict(chosen.values)
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
     found = done.known()
     assert found and found.scores == pytest.approx(expected)
-    assert found.rule == config.evaluation.first_settings._asdict()
+    assert found.rule == chosen.settings._asdict()
+    assert fixed and found.fixed_scores == pytest.approx(fixed.values)
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ConfigError, match="is no exported model of words"):
         others = [

@@ -1,9 +1,14 @@
 """The job of CLDR and CLNER, started as a user would: one fold, and a whole cross-validation."""
 
+import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import mlflow
+import psutil
 import pytest
 
 from raybio.core.records import read_record, write_record
@@ -13,6 +18,7 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
+from tests.runtime.run.test_driver_faults import end_of_family
 
 JOBS = ROOT / "jobs"
 SETTINGS = {
@@ -72,6 +78,8 @@ def test_all_folds_are_trained_and_scored_once(
         "--store",
         store,
         "--all-folds",
+        "--compare",
+        "model=joint",
         "--name",
         "folds",
         *given(SETTINGS),
@@ -81,29 +89,31 @@ def test_all_folds_are_trained_and_scored_once(
     folder = tmp_path / "sweeps" / "folds"
     scores = read_record(folder / "folds.json", "cross-validation")["scores"]
     assert {model: sorted(by_fold) for model, by_fold in scores.items()} == {
-        "chance": ["1", "2"],
-        "untuned": ["1", "2"],
-        "cldr + clner": ["1", "2"],
+        row: ["1", "2"]
+        for row in (
+            "chance",
+            "look-up",
+            "character 2-4-grams",
+            "untuned",
+            "untuned, fixed settings",
+            "cldr + clner",
+            "cldr + clner, fixed settings",
+            "joint",
+            "joint, fixed settings",
+        )
     }
     for fold in "12":  # entities are CLNER's, and so is the space of tags
         assert scores["cldr + clner"][fold].keys() - scores["untuned"][fold].keys() == {
             "graph_accuracy"
         }
     statuses = [one["status"] for one in read_record(folder / "result.json", "result")["trials"]]
-    assert statuses == ["finished"] * 4
+    assert statuses == ["finished"] * 6
     table = (folder / "folds.md").read_text()
-    assert [row.split(" | ")[0] for row in table.splitlines()[2:5]] == [
-        "| chance",
-        "| untuned",
-        "| cldr + clner",
-    ]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[2:11]] == [*scores]
     assert "the paper" not in table
-    messages = [cells.split(" | ") for cells in table.splitlines()[-4:]]
+    messages = [cells.split(" | ") for cells in table.splitlines()[-6:]]
     assert [(model.strip("| "), fold) for model, fold, _ in messages] == [
-        ("cldr", "1"),
-        ("cldr", "2"),
-        ("clner", "1"),
-        ("clner", "2"),
+        (model, fold) for model in ("cldr", "clner", "joint") for fold in "12"
     ]
     for model, _, place in messages:
         assert (
@@ -118,6 +128,9 @@ def test_all_folds_are_trained_and_scored_once(
         and "give --store" in alone.stderr
     )
 
+    # Rivals lie next to the sweeps, for all of them.
+    shared = {path: path.stat().st_mtime_ns for path in folder.parent.glob(".untrained/*.json")}
+    assert len(shared) == 2
     marked = folder / "folds" / "cldr-clner-1.json"
     content = read_record(marked, "fold scores")
     scores = content["scores"] | {"ner_f1": 1.0}
@@ -126,7 +139,10 @@ def test_all_folds_are_trained_and_scored_once(
     assert again.returncode == 0, again.stderr[-3000:]
     scores = read_record(folder / "folds.json", "cross-validation")["scores"]
     assert scores["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again
-    assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
+    assert {path: path.stat().st_mtime_ns for path in shared} == shared
+    for row in ("cldr + clner, last training", "joint, last training"):
+        assert sorted(scores[row]) == ["1", "2"]
+        assert row + ", fixed settings" not in scores
     table = (folder / "folds.md").read_text()
     assert (
         "| cldr + clner, last training | 2 |" in table
@@ -138,6 +154,8 @@ def test_all_folds_are_trained_and_scored_once(
         for one in read_record(folder / "result.json", "result")["trials"]
     }
     assert last["schedule"]["max_steps"] == best["clner", 2]
+    rule = read_record(folder / "folds" / "cldr-clner-2.json", "fold scores")["rule"]
+    assert last["evaluation"]["num_tag_neighbors"] == [rule["num_tag_neighbors"]]
     assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
     # With default settings: trials and last trainings use what the driver decided once for all.
     records = [
@@ -146,7 +164,7 @@ def test_all_folds_are_trained_and_scored_once(
         *folder.glob("last/*/run.json"),
     ]
     (precision,) = {read_record(path, "run")["precision"] for path in records}
-    assert len(records) == 1 + 4 + 4
+    assert len(records) == 1 + 6 + 6
     assert (
         f"precision: {precision} (this CPU has " in done.stdout and "precision:" not in again.stdout
     )
@@ -159,3 +177,55 @@ def test_all_folds_are_trained_and_scored_once(
         read_record(folder / "last" / "clner-2" / "tracking.json", "tracking")["run_id"]
     )
     assert child.data.tags["mlflow.parentRunId"] == parent and child.info.status == "FINISHED"
+
+
+@pytest.mark.nightly
+def test_a_cross_validation_whose_driver_is_killed_trains_nothing_again_that_is_finished(
+    store: Path, tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    folder = tmp_path / "sweeps" / "folds"
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(JOBS / "relation_graphs.py"),
+        *("--store", str(store), "--all-folds", "--last-training", "--name", "folds"),
+        # One training at a time.
+        *("--cpus-per-worker", str(os.cpu_count())),
+        *given(SETTINGS),
+    ]
+
+    def finished(parts: str) -> dict[Path, int]:
+        """Return the log of each training that has come to its end, and when it was written."""
+        record = {"trials": "ended.json", "last": "outcome.json"}[parts]
+        logs = [path.parent / "metrics.jsonl" for path in folder.glob(f"{parts}/*/{record}")]
+        return {log: log.stat().st_mtime_ns for log in logs}
+
+    def kill_after_one_of(parts: str) -> dict[Path, int]:
+        with open(tmp_path / "log", "ab") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=tmp_path, start_new_session=True
+            )
+        while not finished(parts):
+            assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.02)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        assert end_of_family(family) == []
+        return finished(parts)
+
+    trials = kill_after_one_of("trials")
+    assert 1 <= len(trials) < 4
+    last = kill_after_one_of("last")
+    assert 1 <= len(last) < 4
+    evaluations = {path: path.stat().st_mtime_ns for path in folder.glob("folds/*.json")}
+    assert len(evaluations) == 2
+    done = run(tmp_path, *command[3:])
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept = trials | last | evaluations
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert (len(finished("trials")), len(finished("last"))) == (4, 4)
+    scores = read_record(folder / "folds.json", "cross-validation")["scores"]
+    assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]

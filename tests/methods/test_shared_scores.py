@@ -61,7 +61,7 @@ def evaluator_of(system: System) -> Evaluator:
 
 
 def shared_by(system: System, config: TrainingConfig, runs: Path, name: str) -> SharedScores:
-    return shared_scores(system, config, RunFolder(runs, name), "fp32")
+    return shared_scores(system.name, system.data_digest, config, RunFolder(runs, name), "fp32")
 
 
 def trained(name: str, config: TrainingConfig, store: Store, seed: int) -> System:
@@ -167,7 +167,9 @@ class FileRequestedError(Exception):
 
 def file_of(system: System, config: TrainingConfig, runs: Path, precision: str = "fp32") -> Path:
     """Return the file from which a run would read the scores."""
-    shared = shared_scores(system, config, RunFolder(runs, "first"), precision)
+    shared = shared_scores(
+        system.name, system.data_digest, config, RunFolder(runs, "first"), precision
+    )
 
     def request(identity: Identity) -> None:
         raise FileRequestedError(shared.path(identity))

@@ -164,6 +164,19 @@ class KnnConfig(BaseConfig):
         candidates = (self.num_pair_neighbors, self.num_tag_neighbors, self.probe_positive_weights)
         return any(len(values) > 1 for values in candidates)
 
+    @property
+    def with_candidates(self) -> "KnnConfig":
+        """The same settings with the candidates of rivals, which are the same for all of them."""
+        return self.model_copy(update=CANDIDATES)
+
+
+CANDIDATES = {
+    "num_pair_neighbors": (1, 3, 5, 9),
+    "num_tag_neighbors": (1, 3, 7, 15),
+    "probe_positive_weights": (1.0, 2.0, 4.0, 8.0, 16.0),
+}
+"""Candidates of rivals and of the tables of folds: the defaults of ``KnnConfig``, and others."""
+
 
 class WordEncoderConfig(TextEncoderConfig):
     """The encoder, and the pooling of word pieces."""

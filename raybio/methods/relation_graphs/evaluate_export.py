@@ -4,14 +4,17 @@ The models are loaded from disk and go through the evaluation of a run.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from raybio.core.config import override
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs.fold_scores import evaluate_fold
-from raybio.methods.relation_graphs.folds import read_fold
+from raybio.methods.relation_graphs.config import KnnConfig
+from raybio.methods.relation_graphs.fold_scores import chosen_and_fixed, evaluate_fold
+from raybio.methods.relation_graphs.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.rivals import fold_rivals
 from raybio.methods.relation_graphs.sentence_scores import (
     SentenceScores,
@@ -56,33 +59,111 @@ def evaluate_exports(
             another store, or the second one has no tag head.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    store = open_store(store_path, WordStore)
-    pair_model = WordModel.load(relations, store, device)
-    tag_model = pair_model
-    if entities != relations:
-        tag_model = WordModel.load(entities, store, device)
-    if head_of(tag_model.encoder).entity is None:
-        raise ConfigError(
-            f"{entities}: model={tag_model.config.model} has no tag head; want clner or joint"
-        )
-    if pair_model.config.data.fold != tag_model.config.data.fold:
-        raise ConfigError(
-            f"{relations} was trained on fold {pair_model.config.data.fold} and {entities} on fold "
-            f"{tag_model.config.data.fold}: one of them knows test sentences of the other. Want "
-            "two of one fold"
-        )
-    fold = read_fold(store, pair_model.config.data)
-    evaluation = pair_model.config.evaluation.model_copy(
-        update={"num_tag_neighbors": tag_model.config.evaluation.num_tag_neighbors}
-    )
+    models = _Models.load(relations, entities, store_path, device)
+    if models.evaluation.has_choice:
+        models.check_unseen(relations, entities)
     if is_untrained:
-        pair_model = pair_model.untrained()
-        tag_model = pair_model
-    if evaluation.has_choice:
-        for name, model in ((relations, pair_model), (entities, tag_model)):
-            _check_unseen(name, read_fold(store, model.config.data).train, fold.dev)
-    results = evaluate_fold(pair_model, tag_model, fold, evaluation, has_dev_scores=False, say=say)
+        models = models.untrained()
+    results = evaluate_fold(
+        models.pair_model,
+        models.tag_model,
+        models.fold,
+        models.evaluation,
+        has_dev_scores=False,
+        say=say,
+    )
     return results["test"]
+
+
+def evaluate_exports_twice(
+    relations: str | Path, entities: str | Path, store_path: str | Path, device: str | None = None
+) -> tuple[VectorScores, VectorScores | None]:
+    """Score the test sentences with chosen and with fixed settings; see ``chosen_and_fixed``.
+
+    Raises:
+        ConfigError: as ``evaluate_exports``.
+        StoreError: as ``evaluate_exports``.
+    """
+    models = _Models.load(relations, entities, store_path, device)
+    if models.has_dev:
+        models.check_unseen(relations, entities)
+    return chosen_and_fixed(
+        models.pair_model,
+        models.tag_model,
+        models.fold,
+        models.evaluation,
+        has_dev=models.has_dev,
+    )
+
+
+@dataclass(frozen=True)
+class _Models:
+    """Two models of one fold.
+
+    Attributes:
+        pair_model: predicts relations.
+        tag_model: predicts entities; may be the same model.
+        fold: rows of the splits.
+        evaluation: settings of the evaluation, with the candidates of both runs.
+    """
+
+    pair_model: WordModel
+    tag_model: WordModel
+    fold: FoldRows
+    evaluation: KnnConfig
+
+    @classmethod
+    def load(
+        cls,
+        relations: str | Path,
+        entities: str | Path,
+        store_path: str | Path,
+        device: str | None,
+    ) -> Self:
+        """Load and check them; arguments and errors as ``evaluate_exports``."""
+        store = open_store(store_path, WordStore)
+        pair_model = WordModel.load(relations, store, device)
+        tag_model = pair_model
+        if entities != relations:
+            tag_model = WordModel.load(entities, store, device)
+        if head_of(tag_model.encoder).entity is None:
+            raise ConfigError(
+                f"{entities}: model={tag_model.config.model} has no tag head; want clner or joint"
+            )
+        if pair_model.config.data.fold != tag_model.config.data.fold:
+            raise ConfigError(
+                f"{relations} was trained on fold {pair_model.config.data.fold} and {entities} on "
+                f"fold {tag_model.config.data.fold}: one of them knows test sentences of the "
+                "other. Want two of one fold"
+            )
+        evaluation = pair_model.config.evaluation.model_copy(
+            update={"num_tag_neighbors": tag_model.config.evaluation.num_tag_neighbors}
+        )
+        return cls(pair_model, tag_model, read_fold(store, pair_model.config.data), evaluation)
+
+    def untrained(self) -> Self:
+        """Return the first model before its run, in place of both."""
+        untrained = self.pair_model.untrained()
+        return replace(self, pair_model=untrained, tag_model=untrained)
+
+    @property
+    def has_dev(self) -> bool:
+        """Whether there are validation sentences that neither model was trained on."""
+        configs = (self.pair_model.config, self.tag_model.config)
+        is_trained_on_dev = any(config.data.train_on_validation for config in configs)
+        return len(self.fold.dev) > 0 and not is_trained_on_dev
+
+    def check_unseen(self, relations: str | Path, entities: str | Path) -> None:
+        """Check that neither model was trained on the validation sentences that choose settings."""
+        for name, model in ((relations, self.pair_model), (entities, self.tag_model)):
+            train = read_fold(model.store, model.config.data).train
+            num_known = len(np.intersect1d(train, self.fold.dev))
+            if num_known:
+                raise ConfigError(
+                    f"{name} was trained on {num_known:,} of the {len(self.fold.dev):,} validation "
+                    "sentences that choose the numbers of neighbors; want two runs of one "
+                    "data.validation_share, or one number each"
+                )
 
 
 def rivals_of_fold(
@@ -161,14 +242,3 @@ def graph_accuracy_of_sentences(
             f"{store_path}: no test sentence of fold {config.data.fold} has true and false graphs"
         )
     return validation.accuracy_S
-
-
-def _check_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
-    """Check that a model was not trained on the validation sentences that choose settings."""
-    num_known = len(np.intersect1d(train, dev))
-    if num_known:
-        raise ConfigError(
-            f"{name} was trained on {num_known:,} of the {len(dev):,} validation sentences that "
-            "choose the numbers of neighbors; want two runs of one data.validation_share, or one "
-            "number each"
-        )

@@ -3,6 +3,7 @@
 Shape letters: S sentences, W words of all of them, P related pairs, D embedding width.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,26 @@ class Related(NamedTuple):
     label_P: np.ndarray
 
 
+class Annotations(NamedTuple):
+    """Entities and relations as they are annotated; entities may overlap.
+
+    Attributes:
+        start_E: first word of each entity, numbered over all sentences.
+        end_E: word behind its last one.
+        type_E: its type.
+        head_R: head of each relation, an index of the entities.
+        tail_R: its tail.
+        label_R: relation, >= 1.
+    """
+
+    start_E: np.ndarray
+    end_E: np.ndarray
+    type_E: np.ndarray
+    head_R: np.ndarray
+    tail_R: np.ndarray
+    label_R: np.ndarray
+
+
 class Gold(NamedTuple):
     """Gold annotations of sentences.
 
@@ -35,29 +56,56 @@ class Gold(NamedTuple):
         indptr_S1: CSR pointers to the words of each sentence.
         tag_W: BIO tags.
         pairs: related pairs of words.
+        annotations: what tags and pairs were made of.
     """
 
     indptr_S1: np.ndarray
     tag_W: np.ndarray
     pairs: Related
+    annotations: Annotations
 
 
 def read_gold(store: WordStore, rows: np.ndarray) -> Gold:
-    """Return tags and related words of stored sentences."""
-    nothing = np.zeros(0, dtype=np.int64)
+    """Return tags, related words and annotations of stored sentences."""
     lengths = [len(store.sentence(row)) for row in rows.tolist()]
     indptr_S1 = np.cumsum([0, *lengths], dtype=np.int64)
-    firsts = [nothing]
-    seconds = [nothing]
-    labels = [nothing]
+    tags = [tags_of(store, row) for row in rows.tolist()]
+    pairs = []
+    annotations = []
+    num_entities = 0
     for row, start in zip(rows.tolist(), indptr_S1[:-1].tolist(), strict=True):
         first_R, second_R, label_R = gold_pairs(store, row)
-        firsts.append(first_R + start)
-        seconds.append(second_R + start)
-        labels.append(label_R)
-    tag_W = np.concatenate([nothing, *(tags_of(store, row) for row in rows.tolist())])
-    related = Related(np.concatenate(firsts), np.concatenate(seconds), np.concatenate(labels))
-    return Gold(indptr_S1, tag_W, related)
+        pairs.append((first_R + start, second_R + start, label_R))
+        start_E, end_E, type_E = store.entities(row)
+        head_R, tail_R, relation_R = store.relations(row)
+        annotations.append(
+            (
+                start_E + start,
+                end_E + start,
+                type_E,
+                head_R + num_entities,
+                tail_R + num_entities,
+                relation_R,
+            )
+        )
+        num_entities += len(start_E)
+    return Gold(
+        indptr_S1,
+        _joined(tags),
+        Related(*_joined_columns(pairs, len(Related._fields))),
+        Annotations(*_joined_columns(annotations, len(Annotations._fields))),
+    )
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _joined_columns(
+    parts: Sequence[tuple[np.ndarray, ...]], num_columns: int
+) -> Iterator[np.ndarray]:
+    for column in range(num_columns):
+        yield _joined([part[column] for part in parts])
 
 
 class EmbeddedSentences(NamedTuple):

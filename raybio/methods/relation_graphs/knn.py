@@ -40,10 +40,14 @@ class KnnPredictions:
     names: tuple[tuple[str, ...], tuple[str, ...]]
     at_chunk_ends: bool = False
 
+    def predicted(self, settings: WordKnnSettings) -> tuple[Related, np.ndarray]:
+        """Return the related pairs and the tags (W,) for some numbers of neighbors."""
+        tag_W = self.tag_W_by_k[settings.num_tag_neighbors]
+        return self._candidates(self.pairs_by_k[settings.num_pair_neighbors], tag_W), tag_W
+
     def scores(self, settings: WordKnnSettings) -> EntityRelationScores:
         """Return the scores for some numbers of neighbors."""
-        pairs = self.pairs_by_k[settings.num_pair_neighbors]
-        return self._scores(pairs, self.tag_W_by_k[settings.num_tag_neighbors])
+        return self._scores(*self.predicted(settings))
 
     def best_settings(self, first: WordKnnSettings) -> WordKnnSettings:
         """Return ``first`` with the numbers of neighbors of the best F1; ties go to the smallest.
@@ -60,11 +64,15 @@ class KnnPredictions:
         candidates = [best._replace(num_pair_neighbors=k) for k in sorted(self.pairs_by_k)]
         return max(candidates, key=lambda settings: self.scores(settings).values["re_minus_f1"])
 
+    def _candidates(self, pairs: Related, tag_W: np.ndarray) -> Related:
+        """Return the pairs that are candidates with these tags."""
+        if not self.at_chunk_ends:
+            return pairs
+        is_end_W = _chunk_ends(tag_W, self.queries.gold.indptr_S1)
+        is_kept_P = is_end_W[pairs.first_P] & is_end_W[pairs.second_P]
+        return Related(*(part[is_kept_P] for part in pairs))
+
     def _scores(self, pairs: Related, tag_W: np.ndarray) -> EntityRelationScores:
-        if self.at_chunk_ends:
-            is_end_W = _chunk_ends(tag_W, self.queries.gold.indptr_S1)
-            is_kept_P = is_end_W[pairs.first_P] & is_end_W[pairs.second_P]
-            pairs = Related(*(part[is_kept_P] for part in pairs))
         return score_against_gold(
             self.queries.gold,
             pairs,

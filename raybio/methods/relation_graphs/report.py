@@ -15,6 +15,14 @@ TASKS = {
 """Title of each task. Scores are F1, precision and recall, macro over entity types or relations."""
 
 
+SPERT_TASKS = {
+    "spert_ner": "entities",
+    "spert_boundaries": "relations without NEC",
+    "spert_re": "relations with NEC",
+}
+"""Title of each task of SpERT's evaluation."""
+
+
 Scores = Mapping[str, Mapping[str, float]]
 """Such as "ner_f1" -> {"value", "low", "high"}."""
 
@@ -53,7 +61,22 @@ def report_markdown(
         "Chance: the most frequent label of training for every word, and for every two words of a "
         "sentence."
     )
-    return f"# {title}\n\n{rule}; in %, intervals over sentences\n\n{table}\n\n{note}"
+    spert = (
+        "By SpERT's conventions: all annotated entities; relations between predicted entities "
+        "(NEC: with their types)."
+    )
+    parts = [f"{rule}; in %, intervals over sentences", table, note, spert, _spert_table(intervals)]
+    return "\n\n".join([f"# {title}", *parts])
+
+
+def _spert_table(intervals: Scores) -> str:
+    rows = []
+    measures = ("precision", "recall", "f1")
+    for task, name in SPERT_TASKS.items():
+        names = [f"{task}{average}_{what}" for average in ("_micro", "") for what in measures]
+        rows.append([name, *(f"{100 * intervals[score]['value']:.2f}" for score in names)])
+    header = [f"{average} {what}" for average in ("micro", "macro") for what in ("P", "R", "F1")]
+    return markdown_table(["", *header], rows)
 
 
 def report_data(

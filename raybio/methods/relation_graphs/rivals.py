@@ -6,7 +6,8 @@
   neighbors (``character_vectors.py``).
 - ``initial - chosen settings``: kNN and the linear probe over the encoder before training.
 
-The validation sentences choose the settings of the last two among ``CANDIDATES``.
+The validation sentences choose the settings of the last two among
+``config.CANDIDATES``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,13 +26,6 @@ LOOK_UP = "look-up"
 
 CHOSEN = "initial - chosen settings"
 
-CANDIDATES = {
-    "num_pair_neighbors": (1, 3, 5, 9),
-    "num_tag_neighbors": (1, 3, 7, 15),
-    "probe_positive_weights": (1.0, 2.0, 4.0, 8.0, 16.0),
-}
-"""Candidates of rivals: the defaults of ``KnnConfig`` and others around them."""
-
 
 def look_up_scores(
     store: WordStore, fold: FoldRows, *, has_dev_scores: bool
@@ -45,6 +39,19 @@ def look_up_scores(
         tag_W, related = LookUp.of(store, reference).predict(rows)
         scores[split] = score_predictions(read_gold(store, rows), related, tag_W, store)
     return scores
+
+
+def lexical_rivals(
+    store: WordStore, fold: FoldRows, config: KnnConfig, *, has_dev: bool, has_dev_scores: bool
+) -> Iterator[tuple[str, Mapping[str, SentenceScores]]]:
+    """Yield the rivals without an encoder; arguments as ``fold_rivals``."""
+    yield LOOK_UP, look_up_scores(store, fold, has_dev_scores=has_dev_scores)
+    chosen = config.with_candidates if has_dev else config
+    characters = CharacterVectors(store, fold.train)
+    yield (
+        CHARACTERS,
+        evaluate_fold(characters, characters, fold, chosen, has_dev_scores=has_dev_scores),
+    )
 
 
 def fold_rivals(
@@ -67,12 +74,7 @@ def fold_rivals(
         has_dev: whether validation sentences were not trained on. Without them nothing is chosen.
         has_dev_scores: whether validation sentences are scored, too.
     """
-    yield LOOK_UP, look_up_scores(store, fold, has_dev_scores=has_dev_scores)
-    chosen = config.model_copy(update=CANDIDATES) if has_dev else config
-    characters = CharacterVectors(store, fold.train)
-    yield (
-        CHARACTERS,
-        evaluate_fold(characters, characters, fold, chosen, has_dev_scores=has_dev_scores),
-    )
+    yield from lexical_rivals(store, fold, config, has_dev=has_dev, has_dev_scores=has_dev_scores)
     if has_dev and not config.has_choice:
+        chosen = config.with_candidates
         yield CHOSEN, evaluate_fold(initial, initial, fold, chosen, has_dev_scores=has_dev_scores)

@@ -5,10 +5,11 @@ either order. W words, S sentences, P pairs, C chunks, A classes (types of entit
 X samples of sentences.
 """
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,62 +121,70 @@ def score_entities_relations(
     return EntityRelationScores(np.stack(entity_SA3, axis=-1), np.stack(relation_SA4, axis=-1))
 
 
-@dataclass(frozen=True)
-class EntityRelationScores:
-    """Counts by sentence and class, and what they say. A share of nothing is 0.
+class TaskCounts(NamedTuple):
+    """Counts of one task by sentence and class; (X, A) for samples of sentences.
 
     Attributes:
-        entity_SA3: chunks right, found and gold, by type.
-        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label
-            1).
+        right_SA: found and right.
+        found_SA: found.
+        wanted_SA: right or missing.
+        present_SA: a class counts in the mean over classes where this is above 0.
     """
 
-    entity_SA3: Integers
-    relation_SA4: Integers
+    right_SA: Floats
+    found_SA: Floats
+    wanted_SA: Floats
+    present_SA: Floats
+
+
+class SentenceCounts(ABC):
+    """Counts by sentence and class, and the scores that follow. A share of nothing is 0."""
+
+    @cached_property
+    @abstractmethod
+    def tasks(self) -> Mapping[str, TaskCounts]:
+        """The counts of each task, by its name."""
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """``f1``, ``precision``, ``recall`` of each task, as ``ner_f1``: means over gold classes.
-
-        ``ner``: chunks. ``re_minus``: pairs, whatever their entities. ``re``: pairs that are
-        strictly right, of those found and of those gold. ``re_legacy``: the authors' code, which
-        counts as missing only the gold pairs that were not found as pairs: one that is lost through
-        its entities is wrong, but not missing, and recall is too high.
-        """
-        sums = _statistics(*(count.sum(axis=0)[None] for count in self._counts))
-        return {name: float(sums[name][0]) for name in MEASURES}
+        """``f1``, ``precision``, ``recall`` of each task, as ``ner_f1``: means over classes."""
+        whole = {
+            task: TaskCounts(*(part_SA.sum(axis=0)[None] for part_SA in counts))
+            for task, counts in self.tasks.items()
+        }
+        return {name: float(value_X[0]) for name, value_X in _statistics(whole).items()}
 
     def by_class(self, task: str) -> dict[str, Floats]:
         """Return ``precision``, ``recall``, ``f1`` (A,) of a task; NaN for absent classes."""
-        parts = {
-            name: part for name, *part in _parts(*(count.sum(axis=0) for count in self._counts))
-        }
-        right_A, found_A, wanted_A, gold_A = parts[task]
+        right_A, found_A, wanted_A, present_A = (
+            part_SA.sum(axis=0) for part_SA in self.tasks[task]
+        )
         return {
-            what: np.where(found_A + gold_A > 0, share(part_A, whole_A), np.nan)
+            what: np.where(found_A + present_A > 0, share(part_A, whole_A), np.nan)
             for what, part_A, whole_A in _shares(right_A, found_A, wanted_A)
         }
 
     def intervals(
         self, rng: np.random.Generator, *, num_resamples: int = 1000
     ) -> dict[str, Interval]:
-        """The values with 95 % percentile intervals of the bootstrap over sentences (Efron, 1979).
+        """Return the values with 95 % percentile intervals of the bootstrap over sentences.
 
         They speak of the choice of sentences alone, not of training seeds; with very few sentences
-        they are too narrow.
+        they are too narrow (Efron 1979).
         """
-        num_sentences = len(self.entity_SA3)
+        num_sentences = self._num_sentences
         times_XS = rng.multinomial(
             num_sentences, np.full(num_sentences, 1 / num_sentences), size=num_resamples
-        )
-        sums = _statistics(
-            *(np.tensordot(times_XS.astype(np.float64), count, axes=1) for count in self._counts)
-        )
-        bounds = {name: np.percentile(sums[name], [2.5, 97.5]) for name in MEASURES}
-        return {
-            name: Interval(self.values[name], float(low), float(high))
-            for name, (low, high) in bounds.items()
+        ).astype(np.float64)
+        samples = {
+            task: TaskCounts(*(times_XS @ part_SA for part_SA in counts))
+            for task, counts in self.tasks.items()
         }
+        intervals = {}
+        for name, value_X in _statistics(samples).items():
+            low, high = np.percentile(value_X, [2.5, 97.5])
+            intervals[name] = Interval(self.values[name], float(low), float(high))
+        return intervals
 
     def unit_scores(self) -> UnitScores:
         """Return what each sentence contributes to each value, for paired tests of finished runs.
@@ -183,11 +192,12 @@ class EntityRelationScores:
         Linearized at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over
         sentences is the value.
         """
-        num_sentences = len(self.entity_SA3)
+        num_sentences = self._num_sentences
         value_by_measure = {}
-        for task, *parts in _parts(*(count * num_sentences for count in self._counts)):
-            has_gold_A = parts[-1].any(axis=0)
-            right_AS, found_AS, wanted_AS = (part[:, has_gold_A].T for part in parts[:-1])
+        for task, counts in self.tasks.items():
+            parts = [part_SA * num_sentences for part_SA in counts]
+            is_present_A = parts[-1].any(axis=0)
+            right_AS, found_AS, wanted_AS = (part[:, is_present_A].T for part in parts[:-1])
             for what, part_AS, whole_AS in _shares(right_AS, found_AS, wanted_AS):
                 by_class = [
                     linear_share(part_S, whole_S)
@@ -199,33 +209,55 @@ class EntityRelationScores:
         return sample_units(np.arange(num_sentences), value_by_measure)
 
     @property
-    def _counts(self) -> tuple[Floats, Floats]:
-        return self.entity_SA3.astype(np.float64), self.relation_SA4.astype(np.float64)
+    def _num_sentences(self) -> int:
+        return len(next(iter(self.tasks.values())).right_SA)
 
 
-def _parts(entity_XA3: Any, relation_XA4: Any) -> Iterator[tuple[Any, ...]]:
-    """Each task's name, and its counts by class: right, found, right or missing, and gold."""
-    right, found, gold = np.moveaxis(entity_XA3, -1, 0)
-    yield "ner", right, found, gold, gold
-    right, strict, found, gold = np.moveaxis(relation_XA4, -1, 0)
-    yield "re_minus", right, found, gold, gold
-    yield "re", strict, found, gold, gold
-    yield "re_legacy", strict, found, strict + gold - right, gold
+@dataclass(frozen=True)
+class EntityRelationScores(SentenceCounts):
+    """Counts of entities and of pairs of words. Means are over the classes that are gold.
+
+    - ``ner``: chunks.
+    - ``re_minus``: pairs, whatever their entities.
+    - ``re``: pairs that are strictly right, of those found and of those gold.
+    - ``re_legacy``: the authors' code, which counts as missing only the gold pairs that were not
+      found as pairs. A pair that is lost through its entities is wrong, but not missing, and recall
+      is too high.
+
+    Attributes:
+        entity_SA3: chunks right, found and gold, by type.
+        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label
+            1).
+    """
+
+    entity_SA3: Integers
+    relation_SA4: Integers
+
+    @cached_property
+    def tasks(self) -> Mapping[str, TaskCounts]:
+        """The counts of each task, by its name."""
+        right, found, gold = np.moveaxis(self.entity_SA3.astype(np.float64), -1, 0)
+        tasks = {"ner": TaskCounts(right, found, gold, gold)}
+        right, strict, found, gold = np.moveaxis(self.relation_SA4.astype(np.float64), -1, 0)
+        tasks["re_minus"] = TaskCounts(right, found, gold, gold)
+        tasks["re"] = TaskCounts(strict, found, gold, gold)
+        tasks["re_legacy"] = TaskCounts(strict, found, strict + gold - right, gold)
+        return tasks
 
 
 def _shares(right: Floats, found: Floats, wanted: Floats) -> tuple[tuple[str, Floats, Floats], ...]:
     return ("f1", 2 * right, found + wanted), ("precision", right, found), ("recall", right, wanted)
 
 
-def _statistics(entity_XA3: Floats, relation_XA4: Floats) -> dict[str, Floats]:
-    """Every measure (X,) of each sample's counts."""
-    share_by_name = {}
-    for task, right_XA, found_XA, wanted_XA, gold_XA in _parts(entity_XA3, relation_XA4):
-        has_gold_XA = (gold_XA > 0).astype(np.float64)
+def _statistics(tasks: Mapping[str, TaskCounts]) -> dict[str, Floats]:
+    """Return every measure (X,) of each sample's counts (X, A)."""
+    value_by_name = {}
+    for task, (right_XA, found_XA, wanted_XA, present_XA) in tasks.items():
+        is_present_XA = (present_XA > 0).astype(np.float64)
         for what, part_XA, whole_XA in _shares(right_XA, found_XA, wanted_XA):
-            sum_X = (share(part_XA, whole_XA) * has_gold_XA).sum(axis=1)
-            share_by_name[f"{task}_{what}"] = share(sum_X, has_gold_XA.sum(axis=1))
-    return share_by_name
+            sum_X = (share(part_XA, whole_XA) * is_present_XA).sum(axis=1)
+            value_by_name[f"{task}_{what}"] = share(sum_X, is_present_XA.sum(axis=1))
+    return value_by_name
 
 
 def _unordered(one: TaggedPairs) -> NDArray[np.int64]:

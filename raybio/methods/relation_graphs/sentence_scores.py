@@ -3,6 +3,7 @@
 The linear probe (the paper's Table 3) classifies pairs as related or not, whatever the relation.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related
 from raybio.methods.relation_graphs.knn import pair_labels, predict_by_knn, score_against_gold
 from raybio.methods.relation_graphs.pair_probe import fit_pair_classifier, pair_logits
 from raybio.methods.relation_graphs.scores import EntityRelationScores
+from raybio.methods.relation_graphs.spert_scores import SpertScores, score_spans
 from raybio.methods.relation_graphs.store import WordStore
 
 BOOTSTRAP_SEED = 0
@@ -32,26 +34,38 @@ class SentenceScores:
         knn: scores of kNN, or of predictions without vectors.
         probe: scores of the linear probe, or of the pairs predicted without vectors, whatever their
             relation.
+        spert: the predictions of ``knn``, by SpERT's conventions.
     """
 
     knn: EntityRelationScores
     probe: EntityRelationScores
+    spert: SpertScores
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All values."""
+        probe = {_as_probe(name): self.probe.values[name] for name in PAIR_MEASURES}
+        return {**self.knn.values, **probe, **self.spert.values}
 
     def intervals(self) -> dict[str, Any]:
         """Return all values with bootstrap intervals over sentences."""
         knn = self.knn.intervals(np.random.default_rng(BOOTSTRAP_SEED))
         probe = self.probe.intervals(np.random.default_rng(BOOTSTRAP_SEED))
+        spert = self.spert.intervals(np.random.default_rng(BOOTSTRAP_SEED))
         return {
             **{name: interval._asdict() for name, interval in knn.items()},
             **{_as_probe(name): probe[name]._asdict() for name in PAIR_MEASURES},
+            **{name: interval._asdict() for name, interval in spert.items()},
         }
 
     def unit_scores(self) -> UnitScores:
         """Return each sentence's contribution to each value."""
         knn = self.knn.unit_scores()
         probe = self.probe.unit_scores()
+        spert = self.spert.unit_scores()
         values = {_as_probe(name): probe.value_by_measure[name] for name in PAIR_MEASURES}
-        return UnitScores(knn.unit_U, {**knn.value_by_measure, **values})
+        values = {**knn.value_by_measure, **values, **spert.value_by_measure}
+        return UnitScores(knn.unit_U, values)
 
 
 @dataclass(frozen=True)
@@ -81,16 +95,32 @@ def score_sentences(
         config: settings of the evaluation.
         settings: the chosen ones.
     """
-    chosen = {
-        "num_pair_neighbors": (settings.num_pair_neighbors,),
-        "num_tag_neighbors": (settings.num_tag_neighbors,),
+    (scores,) = score_each(reference, queries, store, config, [settings])
+    return scores
+
+
+def score_each(
+    reference: EmbeddedSentences,
+    queries: EmbeddedSentences,
+    store: WordStore,
+    config: KnnConfig,
+    settings: Sequence[WordKnnSettings],
+) -> list[VectorScores]:
+    """Return the scores of ``score_sentences`` for each of several settings, by one search."""
+    searched = {
+        "num_pair_neighbors": tuple(each.num_pair_neighbors for each in settings),
+        "num_tag_neighbors": tuple(each.num_tag_neighbors for each in settings),
     }
-    predictions = predict_by_knn(reference, queries, store, config.model_copy(update=chosen))
-    return VectorScores(
-        predictions.scores(settings),
-        score_probe(reference, queries, store, config, settings),
-        settings,
-    )
+    predictions = predict_by_knn(reference, queries, store, config.model_copy(update=searched))
+    return [
+        VectorScores(
+            predictions.scores(each),
+            score_probe(reference, queries, store, config, each),
+            _by_spans(queries.gold, *predictions.predicted(each), store),
+            each,
+        )
+        for each in settings
+    ]
 
 
 def score_probe(
@@ -127,7 +157,14 @@ def score_predictions(
     return SentenceScores(
         score_against_gold(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations),
         _score_related(gold, pairs.first_P, pairs.second_P, store),
+        _by_spans(gold, pairs, tag_W, store),
     )
+
+
+def _by_spans(gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore) -> SpertScores:
+    num_relations = len(store.relation_names) - 1
+    num_types = len(store.entity_types)
+    return score_spans(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations)
 
 
 def _score_related(
@@ -200,9 +237,7 @@ def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, flo
     second_P = np.concatenate(seconds)
     label = max(int(relations_R.argmax()), 1)
     related = Related(first_P, second_P, np.full(len(first_P), label))
-    scores = score_predictions(queries, related, tag_W, store)
-    probe = {_as_probe(name): scores.probe.values[name] for name in PAIR_MEASURES}
-    return {**scores.knn.values, **probe}
+    return score_predictions(queries, related, tag_W, store).values
 
 
 def _with_one_relation(gold: Gold) -> Gold:

@@ -136,9 +136,17 @@ class WordModel:
         Raises:
             ConfigError: if the source of its encoder no longer exists.
         """
-        store = self.reader.store
         device = next(self.encoder.parameters()).device.type
-        return self._on_device(self.config, untrained_encoder(self.config, store), store, device)
+        return self.before_training(self.config, self.reader.store, device)
+
+    @classmethod
+    def before_training(cls, config: Config, store: WordStore, device: str | None = None) -> Self:
+        """Return the model that a run with this configuration begins with, without a tag head.
+
+        Raises:
+            ConfigError: if its encoder cannot be loaded.
+        """
+        return cls._on_device(config, untrained_encoder(config, store), store, device)
 
     @property
     def store(self) -> WordStore:

@@ -167,7 +167,7 @@ def _finish(
     is_complete = last.reason in COMPLETE and is_evaluated
     report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
-        shared = shared_scores(system, config, folder, last.precision)
+        shared = shared_scores(system.name, system.data_digest, config, folder, last.precision)
         report = system.final_evaluate(system.model, collective, shared)
     if not is_writer:
         return

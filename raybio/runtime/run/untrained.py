@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from raybio.core.interfaces import System
 from raybio.core.shared_scores import SharedScores
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
@@ -21,24 +20,25 @@ _PACKAGES = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "tokeniz
 
 
 def shared_scores(
-    system: System, config: TrainingConfig, folder: RunFolder, precision: str
+    method: str, data_digest: str, config: TrainingConfig, folder: RunFolder, precision: str
 ) -> SharedScores:
-    """Return the scores that the runs next to ``folder`` share.
+    """Return the scores that the runs, or the cross-validations, next to ``folder`` share.
 
     Other code, packages, hardware, data or settings of evaluation give other files.
 
     Args:
-        system: the method over its store.
+        method: key in ``METHODS``.
+        data_digest: digest of the store, and of how it is read.
         config: the run's configuration.
         folder: the run's folder.
         precision: the run's arithmetic.
     """
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     facts = {
-        "method": system.name,
-        "data": system.data_digest,
+        "method": method,
+        "data": data_digest,
         "precision": precision,
-        "code_sha256": _code_digest(METHODS[system.name].system),
+        "code_sha256": _code_digest(METHODS[method].system),
         "versions": {package: metadata.version(package) for package in _PACKAGES},
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "gpu": gpu,

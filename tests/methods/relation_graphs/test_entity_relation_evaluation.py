@@ -15,11 +15,12 @@ from raybio.methods.relation_graphs.character_bert.model import (
     build_character_bert,
     save_character_bert,
 )
-from raybio.methods.relation_graphs.config import FoldConfig
+from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig, KnnConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoder import check_layers
 from raybio.methods.relation_graphs.evaluate_export import (
     evaluate_exports,
+    evaluate_exports_twice,
     graph_accuracy_of_sentences,
 )
 from raybio.methods.relation_graphs.folds import read_fold
@@ -186,6 +187,38 @@ def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, 
         ConfigError, match=r"less was trained on \d+ of the \d+ validation sentences"
     ):
         evaluate_exports(whole, less, store.path)
+
+
+def test_scores_with_chosen_and_with_fixed_settings(store, joint, tmp_path):
+    folder, _ = joint
+    chosen, fixed = evaluate_exports_twice(folder, folder, store.path)
+    once = evaluate_exports(folder, folder, store.path)
+    assert fixed.values == pytest.approx(once.values)
+    assert fixed.settings == once.settings == KnnConfig().first_settings
+    candidates = {f"evaluation.{name}": list(values) for name, values in CANDIDATES.items()}
+    several, final = exported(store, tmp_path / "several", **candidates)
+    chooses, nothing = evaluate_exports_twice(several, several, store.path)
+    assert nothing is None
+    # The same training: only the evaluation differs.
+    assert chooses.settings == chosen.settings
+    assert chooses.values == pytest.approx(chosen.values)
+    assert chooses.settings._asdict() == final.details["knn_settings"]["trained"]
+
+
+def test_models_that_know_validation_sentences_choose_nothing_by_them(store, joint, tmp_path):
+    last = {
+        "schedule.max_steps": 2,
+        "data.train_on_validation": True,
+        "schedule.evaluate_every_steps": 0,
+    }
+    folder, _ = exported(store, tmp_path / "last", **last)
+    scores, nothing = evaluate_exports_twice(folder, folder, store.path)
+    assert nothing is None
+    assert scores.settings == KnnConfig().first_settings
+    short = {"schedule.max_steps": 2, "data.validation_share": 0.05}
+    less, _ = exported(store, tmp_path / "less", **short)
+    with pytest.raises(ConfigError, match=r"less was trained on \d+ of the \d+ validation"):
+        evaluate_exports_twice(joint[0], less, store.path)
 
 
 def test_an_untuned_encoder_states_tags_by_its_words_as_they_are(store, joint):

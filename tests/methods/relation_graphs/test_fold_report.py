@@ -6,9 +6,11 @@ import pytest
 
 from raybio.methods.relation_graphs.fold_report import (
     PUBLISHED,
+    RIVALS,
     fold_differences,
     fold_table,
     over_folds,
+    reached_rows,
 )
 from raybio.ops.significance import holm, t_mean
 
@@ -42,12 +44,12 @@ def test_the_table_has_a_row_a_model_and_the_papers_if_requested():
     assert lines[2].startswith("| untuned | 2 | 60.00 ± 14.14 | 10.00 ± 0.00 |  |")
     assert lines[3].startswith("| cldr | 2 | 85.00 ± 7.07 |")
     assert lines[4].startswith("| the paper: CLGS | 10 |") and lines[4].endswith(
-        "| 58.09 | 91.23 |"
+        "| 58.09 | 91.23 |  |  |  |"
     )
     assert fold_table(SCORES).splitlines()[
         4
     ] == "" and "In percent, mean ± standard deviation" in fold_table(SCORES)
-    assert len(PUBLISHED) == 3
+    assert len(PUBLISHED) == 4
 
 
 def folds(ner: list[float], re: list[float]) -> dict[int, dict[str, float]]:
@@ -105,3 +107,28 @@ def test_the_overlap_of_trainings_is_that_of_all_folds() -> None:
     (of_three,) = fold_differences({"chance": ten, "cldr": three, "clgs": ten})
     values = [three[fold]["ner_f1"] - ten[fold]["ner_f1"] for fold in range(1, 4)]
     assert of_three.difference == t_mean(values, overlap=1 / 9).difference
+
+
+def test_every_trained_model_is_compared_with_rivals_and_fixed_settings_are_only_read() -> None:
+    scores = {
+        "chance": FOUR["chance"],
+        "look-up": folds([0.2] * 4, [0.45, 0.55, 0.35, 0.45]),
+        "character 2-4-grams": folds([0.2] * 4, [0.1] * 4),
+        "untuned": FOUR["untuned"],
+        "untuned, fixed settings": folds([0.9] * 4, [0.9] * 4),
+        "cldr": FOUR["cldr"],
+        "cldr, fixed settings": folds([0.1] * 4, [0.1] * 4),
+        "clgs": folds([0.6, 0.7, 0.5, 0.6], [0.4, 0.5, 0.3, 0.4]),
+    }
+    found = fold_differences(scores)
+    assert [one.two for one in found if one.measure == "re_f1"] == [*RIVALS, "clgs"]
+    assert {one.one for one in found} == {"cldr"}
+    assert reached_rows(scores) == [
+        "untuned reaches cldr in RE (strict).",
+        "look-up passes clgs in RE (strict).",
+        "untuned passes clgs in RE (strict).",
+    ]
+    text = fold_table(scores)
+    assert "| cldr, fixed settings | 4 | 10.00 ± 0.00" in text
+    assert "look-up passes clgs in RE (strict)." in text.splitlines()
+    assert "minus cldr, fixed" not in text

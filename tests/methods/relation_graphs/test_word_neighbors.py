@@ -14,7 +14,13 @@ from raybio.methods import METHODS
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
 from raybio.methods.relation_graphs.config import KnnConfig, WordKnnSettings
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
-from raybio.methods.relation_graphs.gold import EmbeddedSentences, Gold, Related, read_gold
+from raybio.methods.relation_graphs.gold import (
+    Annotations,
+    EmbeddedSentences,
+    Gold,
+    Related,
+    read_gold,
+)
 from raybio.methods.relation_graphs.graph_accuracy import _accuracy, validate_graphs
 from raybio.methods.relation_graphs.knn import KnnPredictions, _predict_pairs, predict_by_knn
 from raybio.methods.relation_graphs.sentence_scores import (
@@ -46,7 +52,9 @@ def spaces(seed: int, labels: int = 2, num_pairs: int = 9) -> EmbeddedSentences:
     ordered = np.array([pair if rng.random() < 0.5 else pair[::-1] for pair in chosen])
     related = Related(ordered[:, 0], ordered[:, 1], rng.integers(1, labels + 1, num_pairs))
     words = torch.from_numpy(rng.normal(size=(indptr[-1], 3)).astype(np.float32))
-    return EmbeddedSentences(words, words, Gold(indptr, rng.integers(0, 5, indptr[-1]), related))
+    annotations = Annotations(*[np.zeros(0, np.int64)] * 6)
+    gold = Gold(indptr, rng.integers(0, 5, indptr[-1]), related, annotations)
+    return EmbeddedSentences(words, words, gold)
 
 
 def by_loops(

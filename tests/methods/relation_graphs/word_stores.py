@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 
-Written = tuple[Sequence[str], Sequence[tuple[str, int, int]], Sequence[tuple[int, int]]]
-"""Words, entities (type, start, end) and relations (head, tail)."""
+Written = tuple[Sequence[str], Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]
+"""Words, entities (type, start, end) and relations (head, tail) or (head, tail, type)."""
 
 
 def write_sentences(path: Path, sentences: Sequence[Written]) -> Path:
@@ -20,7 +21,8 @@ def write_sentences(path: Path, sentences: Sequence[Written]) -> Path:
                 {"type": kind, "start": start, "end": end} for kind, start, end in entities
             ],
             "relations": [
-                {"type": "Adverse-Effect", "head": head, "tail": tail} for head, tail in relations
+                {"type": kind[0] if kind else "Adverse-Effect", "head": head, "tail": tail}
+                for head, tail, *kind in relations
             ],
             "orig_id": number,
         }
