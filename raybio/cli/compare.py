@@ -1,18 +1,20 @@
 """The command that compares runs: names or folders of runs in, a report out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raybio.cli import options as shared
+from raybio.cli.console import stdout_console
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RUN
 
 if TYPE_CHECKING:
     from raybio.runtime.compare.compare import Comparison
-
+    from raybio.runtime.compare.table import ResultTable
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -59,7 +61,6 @@ def compare(
 
 
 def _show(found: "Comparison", out: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -71,19 +72,17 @@ def _show(found: "Comparison", out: Path) -> None:
     from raybio.runtime.compare.run_test import tests_table
     from raybio.runtime.compare.table import lines_for_terminal
 
-    tests = sorted(
-        [*found.tests, *found.by_seed],
-        key=lambda test: (test.p_holm is None, test.p_holm or 0.0),
-    )
-    rest = f", {SHOWN_TESTS} of {len(tests)}" if len(tests) > SHOWN_TESTS else ""
+    tests = sorted(found.tests, key=lambda test: (test.p_holm is None, test.p_holm or 0.0))
     tables = {
         "Runs": cost_table(found),
         "Settings that differ": settings_table(found),
-        f"Tests{rest}": _narrow(tests_table(tests[:SHOWN_TESTS], found.layout)) if tests else [],
         # Final scores say more, where there are any.
         "Evaluations during training": [] if found.rows else evaluations_table(found),
     }
-    console = Console()
+    if tests:
+        shown = tests[:SHOWN_TESTS]
+        tables[_title_of_tests(found)] = _narrow(tests_table(shown, found.layout))
+    console = stdout_console()
     for title, table in tables.items():
         if table and len(table[0]) > MOST_COLUMNS:
             console.print(f"{title}: {len(table) - 1:,} lines, too wide for here: see the report")
@@ -94,7 +93,7 @@ def _show(found: "Comparison", out: Path) -> None:
             for cells in table[1:]:
                 drawn.add_row(*map(Text, cells))
             console.print(drawn)
-    for renderable in lines_for_terminal(found.scores):
+    for renderable in lines_for_terminal(_narrowed(found.scores, console.width)):
         console.print(renderable)
     for note in found.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
@@ -104,6 +103,41 @@ def _show(found: "Comparison", out: Path) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _title_of_tests(found: "Comparison") -> str:
+    """Return what was tested, what is shown of it, and what was not tested."""
+    measures = ", ".join(found.layout.measures.values())
+    num = len(found.tests)
+    title = f"Tests of each two rows, in {measures} on {' and '.join(found.tested_splits)}"
+    if num > SHOWN_TESTS:
+        is_with_p = any(test.p_holm is not None for test in found.tests)
+        first = f"the {SHOWN_TESTS} smallest p" if is_with_p else f"the first {SHOWN_TESTS}"
+        title += f"; shown: {first} of {num}, the others are in the report"
+    if found.untested_splits:
+        title += f"; not tested, since they are parts of these: {', '.join(found.untested_splits)}"
+    if found.by_seed:
+        title += "; tests in pairs of seeds: see the report"
+    return title
+
+
+def _narrowed(table: "ResultTable", width: int) -> "ResultTable":
+    """Return the table with the relations for a terminal of a width in characters.
+
+    Those are all of them if they fit, else those on the split that counts most, or none.
+    """
+    lines = table.relations_table
+    needed = sum(3 + max(map(len, column)) for column in zip(*lines, strict=True)) + 1
+    if needed <= width:
+        return table
+    last = table.layout.compared[-1]
+    on_last = [each for each in table.relations if each.split == last]
+    what = "the other splits are"
+    if len({each.model for each in on_last}) >= MOST_COLUMNS:
+        on_last = []
+        what = "too wide for here,"
+    note = f"Where each run stands next to rivals and other runs: {what} in the report"
+    return replace(table, relations=on_last, remarks=[*table.remarks, note])
 
 
 def _narrow(table: list[list[str]]) -> list[list[str]]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from raybio.cli.console import stdout_console
 from raybio.cli.options import fraction
 from raybio.core.errors import ConfigError
 
@@ -98,7 +98,7 @@ def show_store(store: "Store", started: float) -> None:
         table.add_row("newest training links", manifest["training_until"])
     for reason, facts in manifest["quarantine"].items():
         table.add_row(f"[yellow]skipped:[/] {reason}", f"{facts['count']:,}")
-    console = Console()
+    console = stdout_console()
     console.print(table)
     for reason, facts in manifest["quarantine"].items():
         if facts["examples"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli import options as shared
+from raybio.cli.console import stdout_console
 from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
@@ -244,10 +245,9 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
 
 
 def _print_result(swept: "SweepResult") -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = stdout_console()
     space = swept.spec.space
     table = Table(title=f"{swept.folder.name}: the best settings")
     titles = [path.replace(".", ".\n", 1) for path in space.space]

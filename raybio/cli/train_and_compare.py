@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
-
+from raybio.cli.console import stdout_console
 from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
 from raybio.runtime.compare.variations import Variation, compare_all
@@ -49,7 +48,7 @@ def _variations(spec: RunSpec, compared: Sequence[str], seeds: int) -> list[Vari
 
 def _print_result(result: Result, table: ResultTable) -> None:
     folder = result.folder
-    console = Console()
+    console = stdout_console()
     if result.was_finished:
         console.print(
             f"{folder.name} was finished already, at step {result.step:,}", highlight=False

@@ -62,6 +62,7 @@ class FinalReport:
         unit_scores: stage -> split -> scores of its units; of the stages that have them. A file of
             their own stores them, not the JSON.
         embedding_map: of the trained model, where the method draws one.
+        sizes: split -> what its scores are means over, such as ``14 links of 25 nodes``.
         details: what one method adds; plain JSON.
     """
 
@@ -69,6 +70,7 @@ class FinalReport:
     spread: Mapping[Stage, Mapping[str, float]] = field(default_factory=dict)
     unit_scores: Mapping[Stage, Mapping[str, UnitScores]] = field(default_factory=dict)
     embedding_map: LabeledMap | None = None
+    sizes: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ class FinalReport:
         content: dict[str, Any] = {
             "scores": dict(self.scores),
             "spread": dict(self.spread),
+            "sizes": dict(self.sizes),
             **self.details,
         }
         if self.embedding_map is not None:
@@ -97,11 +100,18 @@ class FinalReport:
         details = dict(content)
         scores = nan_for_null(details.pop("scores"))
         spread = details.pop("spread", {})
+        sizes = details.pop("sizes", {})
         points = details.pop("embedding_map", None)
         embedding_map = None
         if points is not None:
             embedding_map = LabeledMap(np.asarray(points["positions"]), points["groups"])
-        return cls(scores=scores, spread=spread, embedding_map=embedding_map, details=details)
+        return cls(
+            scores=scores,
+            spread=spread,
+            embedding_map=embedding_map,
+            sizes=sizes,
+            details=details,
+        )
 
 
 def nan_for_null(scores: Any) -> Any:

@@ -35,6 +35,15 @@ class TableLayout:
         """Splits on which runs are compared; the last one counts most."""
         return [split for split in self.splits if split not in self.secondary]
 
+    def scale(self, measure: str) -> tuple[int, int]:
+        """Return the factor of a score in tables, and the digits after its point."""
+        return (1, 3) if measure in self.plain else (100, 2)
+
+    def is_plain_metric(self, metric: str) -> bool:
+        """Return whether a logged metric, such as ``val/link_mrr``, is one of the plain scores."""
+        name = metric.rpartition("/")[2]
+        return any(name == plain or name.endswith(f"_{plain}") for plain in self.plain)
+
     def shown(self, rows: Iterable[Mapping[str, Mapping[str, Any]]]) -> "TableLayout":
         """Return the layout with the optional measures that all rows have in all splits.
 

@@ -22,6 +22,7 @@ from raybio.core.final_report import FinalReport, LabeledMap, SplitScores, Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.core.shared_scores import SharedScores
+from raybio.evaluation.unit_scores import MAX_UNITS
 
 _UNITS = "units"
 """Name of the numbers of units among packed arrays; no measure is called so."""
@@ -97,6 +98,13 @@ class Evaluator(ABC):
         """
         yield from ()
 
+    def sizes(self) -> Mapping[str, str]:
+        """Return what the scores of a split are means over, such as ``14 links of 25 nodes``.
+
+        Splits that it does not name are shown with their number of units.
+        """
+        return {}
+
     def details(self) -> Mapping[str, Any]:
         """Return what the method reports of the evaluation as a whole; plain JSON."""
         return {}
@@ -145,7 +153,14 @@ class Evaluator(ABC):
                 spread[stage] = model_scores.spread
             for name, detail in model_scores.details.items():
                 details_by_name.setdefault(name, {})[stage] = detail
+        # Of more units than that a sample is kept, whose number says nothing.
+        sizes = {
+            split: f"{len(units.unit_U):,} units"
+            for split, units in trained.unit_scores.items()
+            if len(units.unit_U) < MAX_UNITS
+        }
         return FinalReport(
+            sizes={**sizes, **self.sizes()},
             scores=scores,
             spread=spread,
             unit_scores=unit_scores,

@@ -159,6 +159,7 @@ def plot_curves(
     title: str = "",
     x_label: str = "step",
     y_label: str = "accuracy",
+    percent: bool = True,
 ) -> Path:
     """Plot scores over steps: a line a label, the mean of its runs, and their standard deviation.
 
@@ -168,15 +169,17 @@ def plot_curves(
         path: the PNG file.
         title: above the plot.
         x_label: name of the steps.
-        y_label: name of the score, which is shown in percent.
+        y_label: name of the score.
+        percent: whether the score is shown in percent, else as it is.
     """
     figure = new_figure(7, 4.2)
     axes = figure.subplots()
+    scale = 100 if percent else 1
     for number, (label, runs) in enumerate(runs_by_label.items()):
         scores_by_step: dict[int, list[float]] = {}
         for run in runs:
             for step, score in run:
-                scores_by_step.setdefault(step, []).append(100 * score)
+                scores_by_step.setdefault(step, []).append(scale * score)
         steps = sorted(scores_by_step)
         mean = np.array([np.mean(scores_by_step[step]) for step in steps])
         deviation = np.array([_deviation(scores_by_step[step]) for step in steps])
@@ -186,7 +189,7 @@ def plot_curves(
         axes.fill_between(
             steps, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0
         )
-    axes.set(xlabel=x_label, ylabel=f"{y_label} (%)")
+    axes.set(xlabel=x_label, ylabel=f"{y_label} (%)" if percent else y_label)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)

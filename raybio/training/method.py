@@ -58,6 +58,7 @@ class Method:
             embeds whole inputs.
         embedding: dotted path of the module that defines ``read_embedding_model``; None for
             encoders of texts.
+        epoch_rows: what the rows are that an epoch has once each, in the plural.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Method:
     comparison: str | None = None
     part_encoder: PartEncoder | None = None
     embedding: str | None = None
+    epoch_rows: str = "rows"
 
     @property
     def store(self) -> type[Any]:

@@ -14,6 +14,7 @@ from raybio.methods.sppt.articles import evaluate as evaluation
 from raybio.methods.sppt.articles import system as structure_preserving_text
 from raybio.methods.sppt.articles.link_samples import MEASURES, draw_link_samples
 from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.store.store import Store
 from tests.methods.conformance_cases import tiny_config
 
 SIZES = {"--trials": 3, "--samples": 4, "--nodes": 5}
@@ -48,9 +49,13 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
         assert all(
             0 < one["mean"] <= 1 and math.isfinite(one["deviation"]) for one in scores.values()
         )
-        shown = (
-            f"{100 * one['mean']:.2f} ± {100 * one['deviation']:.2f}" for one in scores.values()
-        )
+        shown = []
+        for measure, one in scores.items():
+            # As in the tables of runs: MRR is no percentage.
+            scale, digits = (1, 3) if measure == "mrr" else (100, 2)
+            shown.append(
+                f"{scale * one['mean']:.{digits}f} ± {scale * one['deviation']:.{digits}f}"
+            )
         assert " | ".join(shown) in done.output
     assert list(messages["cuts"]) == list(map(str, models))
     for model, cut in messages["cuts"].items():
@@ -89,3 +94,12 @@ def test_links_that_training_does_not_have_are_requested_too(
     (whole,) = graphs
     assert whole.has_edge(heldout[:, 0], heldout[:, 1]).all()
     assert whole.num_edges == tiny_citations.graph.num_edges + len(heldout)
+
+
+def test_a_store_of_proteins_is_refused_before_a_model_is_read(tiny_store: Store) -> None:
+    message = (
+        "is a store of proteins, want linked texts: this command embeds texts.*final table of a "
+        "run of jobs/sppt_protein.py"
+    )
+    with pytest.raises(ConfigError, match=message):
+        evaluate("--model", "no/such/model", "--store", tiny_store.path)

@@ -1,11 +1,14 @@
 """The skeleton of every evaluation, on an evaluator that counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
+from raybio.evaluation.unit_scores import MAX_UNITS
 from raybio.training.collective import SingleProcess
 
 
@@ -46,6 +49,23 @@ def test_a_report_has_chance_first_and_then_the_initial_and_the_trained_encoder(
     assert values == {"chance": 0.0, "initial": 0.25, "trained": 0.75}
     assert report.spread == {"initial": {"cosine": 0.25}, "trained": {"cosine": 0.75}}
     assert list(report.unit_scores) == ["initial", "trained"]
+
+
+def test_a_split_is_shown_with_its_number_of_units_unless_only_a_sample_of_them_is_kept() -> None:
+    report = WeightEvaluator().final_report(Constant(0.75), SingleProcess())
+    assert report.sizes == {"val": "2 units"}
+
+    class OfLinks(WeightEvaluator):
+        def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+            many = UnitScores(np.arange(MAX_UNITS), {"weight": np.ones(MAX_UNITS)})
+            scores = super().score(model, collective, stage)
+            return replace(scores, unit_scores={**scores.unit_scores, "large": many})
+
+        def sizes(self) -> dict[str, str]:
+            return {"val": "1 link of 2 nodes"}
+
+    report = OfLinks().final_report(Constant(0.75), SingleProcess())
+    assert report.sizes == {"val": "1 link of 2 nodes"}
 
 
 def test_details_of_a_model_are_reported_by_stage_next_to_those_of_the_whole() -> None:

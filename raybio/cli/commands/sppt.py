@@ -45,11 +45,16 @@ def link_samples(
     seed: Annotated[int, typer.Option(min=0, help="seed of test graphs and samples")] = 0,
     out: ScoresFile = None,
 ) -> None:
-    """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7."""
+    """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7.
+
+    For stores of articles only. A run of sppt_protein scores the links of its store in its own
+    final table.
+    """
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
     if out is not None:
         check_writable_file(out)
+    _check_has_texts(store)
     name_by_folder = {model_folder(source, "--model"): source for source in model}
     folders = list(name_by_folder)
     check_model_sources(folders)
@@ -76,20 +81,40 @@ def link_samples(
     for folder, score_by_measure in evaluated.items():
         # Baselines have a name and no folder.
         name = name_by_folder.get(folder, folder)
-        cells = [
-            f"{100 * score.mean:.2f} ± {100 * score.deviation:.2f}"
-            for score in score_by_measure.values()
-        ]
+        cells = []
+        for measure, score in score_by_measure.items():
+            scale, digits = LINK_RETRIEVAL.scale(measure)
+            cells.append(f"{scale * score.mean:.{digits}f} ± {scale * score.deviation:.{digits}f}")
         rows.append([name, *cells])
         scores[name] = {measure: score._asdict() for measure, score in score_by_measure.items()}
     titles = [LINK_RETRIEVAL.measures[measure] for measure in MEASURES]
     print(markdown_table(["model", *titles], rows))
     print(
-        f"\nin %; mean ± standard deviation over {trials} test graphs, "
+        f"\nMRR as it is, the others in %; mean ± standard deviation over {trials} test graphs, "
         f"{samples} samples of {nodes} nodes each"
     )
     data = {"store": str(store), "settings": settings, "scores": scores, "cuts": remarks}
     write_scores(out, data)
+
+
+def _check_has_texts(path: Path) -> None:
+    """Refuse a prepared store of anything but articles, before a model is read.
+
+    Raises:
+        ConfigError: with what to do instead.
+        StoreError: for a store that cannot be read.
+    """
+    from raybio.methods.sppt.articles.store import LinkedTextStore
+    from raybio.store.store import open_store
+
+    kind = open_store(path).manifest["kind"]
+    if kind != LinkedTextStore.kind:
+        raise ConfigError(
+            f"--store {path}: is a store of {kind}, want {LinkedTextStore.kind}: this command "
+            "embeds texts. For links of proteins read the final table of a run of "
+            "jobs/sppt_protein.py: it scores training and held-out links of the whole store, with "
+            "and without training"
+        )
 
 
 @evaluate.command()

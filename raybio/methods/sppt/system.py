@@ -220,6 +220,14 @@ class LinkEvaluator(Evaluator):
                 ModelScores(scores=scores, chance=chance, unit_scores=link_unit_scores(retrievals)),
             )
 
+    def sizes(self) -> Mapping[str, str]:
+        """Return the number of links of each split, and of the nodes that have one."""
+        sizes = {}
+        for name, split in self._queries.splits.items():
+            num_nodes = int((split.links.degree_N > 0).sum())
+            sizes[name] = f"{split.links.num_edges:,} links of {num_nodes:,} nodes"
+        return sizes
+
     def details(self) -> Mapping[str, Any]:
         """Return the number of nodes."""
         return {"evaluated_nodes": len(self._queries.node_S)}

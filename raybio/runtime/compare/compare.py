@@ -11,15 +11,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raybio.core.final_report import SplitScores
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import CurvePoint, means_over_steps
-from raybio.runtime.compare.differences import rival_remarks
+from raybio.runtime.compare.differences import relations_to_groups, relations_to_rivals
 from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.relations import Relation, relations_legend, relations_title
 from raybio.runtime.compare.run_test import RunTest, tests_table
-from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
+from raybio.runtime.compare.runs import (
+    GivenRun,
+    Group,
+    differing_settings,
+    grouped,
+    same_training,
+)
 from raybio.runtime.compare.table import UNDEFINED, ResultTable, over_repetitions
 from raybio.runtime.compare.tests import seed_tests, unit_tests
 from raybio.runtime.compare.unfinished import unfinished_reasons
@@ -34,6 +42,8 @@ REMARK_TESTS = (
     "With fewer seeds: the interval over units only, and no p, since it would not show what other "
     "seeds bring. Dependent units, such as linked nodes, make intervals too narrow."
 )
+
+WHY_UNTESTED = "These repeat or refine a tested split; more tests would raise every p."
 
 REMARK_SEEDS = (
     "Paired by seed (and sentence set) over final scores: what another training would bring. With "
@@ -52,10 +62,11 @@ class Comparison:
         groups: the same runs, with repetitions in one group.
         layout: how scores are shown.
         settings: path -> value of each run, for settings that differ.
-        rows: label -> split -> score -> value and interval, of chance and of runs with a final
-            evaluation.
+        rows: label -> split -> score -> value and interval, of chance, of runs with a final
+            evaluation, and of repetitions.
         tests: tests between groups over units.
         by_seed: tests between groups over seeds.
+        relations: where rivals and other groups stand next to each group.
         curves: metric -> its rows, for metrics that all runs logged.
         notes: warnings for the reader.
         unfinished: label of a run whose training is not finished -> why.
@@ -68,6 +79,7 @@ class Comparison:
     rows: Mapping[str, Any]
     tests: Sequence[RunTest]
     by_seed: Sequence[RunTest]
+    relations: Sequence[Relation]
     curves: Mapping[str, Sequence[CurvePoint]]
     notes: Sequence[str]
     unfinished: Mapping[str, str]
@@ -75,7 +87,37 @@ class Comparison:
     @property
     def scores(self) -> ResultTable:
         """The final scores."""
-        return ResultTable(self.rows, self.layout, unfinished=self.unfinished)
+        return ResultTable(
+            self.rows,
+            self.layout,
+            relations=self.relations,
+            sizes=_sizes(self.runs),
+            repeated=frozenset(
+                run.label
+                for group in self.groups
+                if len(group.runs) > 1 and group.label in self.rows
+                for run in group.runs
+            ),
+            unfinished=self.unfinished,
+        )
+
+    @property
+    def tested_splits(self) -> list[str]:
+        """Titles of the splits that are tested."""
+        return [
+            self.layout.splits[split]
+            for split in self.layout.compared
+            if any(test.split == split for test in self.tests)
+        ]
+
+    @property
+    def untested_splits(self) -> list[str]:
+        """Titles of the splits that are shown and not tested, since they repeat another one."""
+        return [
+            self.layout.splits[split]
+            for split in self.scores.splits
+            if split in self.layout.secondary
+        ]
 
 
 def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Comparison:
@@ -91,21 +133,33 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
     notes = _notes(runs, settings, with_scores)
     tests: list[RunTest] = []
     by_seed: list[RunTest] = []
+    relations: list[Relation] = []
     rows: dict[str, Any] = {}
     if with_scores:
-        rows = _untrained_rows(runs)
+        rows = _untrained_rows(groups)
         rows |= {run.label: run.scores for run in runs if run.scores}
         layout = layout.shown(rows.values())
+        rows |= _rows_of_means(groups, layout)
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
         notes += untested
         for group in groups:
-            notes += rival_remarks(group, layout)
-        notes = list(dict.fromkeys(notes))
-    curves = _curves(groups)
-    unfinished = unfinished_reasons([Group(run.label, [run]) for run in runs if run.scores])
+            relations += relations_to_rivals(group, layout)
+            relations += relations_to_groups(group, tests)
+    evaluated = [Group(run.label, [run]) for run in runs if run.scores]
+    evaluated += [group for group in groups if group.label in rows and len(group.runs) > 1]
     return Comparison(
-        runs, groups, layout, settings, rows, tests, by_seed, curves, notes, unfinished
+        runs=runs,
+        groups=groups,
+        layout=layout,
+        settings=settings,
+        rows=rows,
+        tests=tests,
+        by_seed=by_seed,
+        relations=relations,
+        curves=_curves(groups),
+        notes=notes,
+        unfinished=unfinished_reasons(evaluated),
     )
 
 
@@ -118,6 +172,12 @@ def _notes(
         notes.append(f"Not finished: {', '.join(unfinished)}")
     if not with_scores:
         notes.append("Curves only: over different data, evaluations cannot be compared")
+    for first, others in same_training(runs):
+        labels = ", ".join(run.label for run in others)
+        notes.append(
+            f"{labels}: the settings and the seed of {first.label}, so the same training again and "
+            "no other seed; a row of its own, in no mean"
+        )
     evaluation_settings = [path for path in settings if path.startswith("evaluation.")]
     if evaluation_settings:
         notes.append(
@@ -127,7 +187,9 @@ def _notes(
     cut_by_label = {run.label: _cut_inputs(run) for run in runs}
     if any(cut_by_label.values()):
         shown = {label: cut or "nothing" for label, cut in cut_by_label.items()}
-        notes.append(f"Inputs were cut: {_listed(shown)}")
+        is_same = len(set(shown.values())) == 1
+        listed = next(iter(shown.values())) if is_same else _listed(shown)
+        notes.append(f"Inputs were cut: {listed}")
     queries_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None:
@@ -142,19 +204,60 @@ def _notes(
     return notes
 
 
-def _untrained_rows(runs: Sequence[GivenRun]) -> dict[str, Any]:
+def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the rows of chance and rivals that are the same in all runs.
 
-    The encoder before training is not among them if it depends on the seed.
+    Of those that depend on the seed, such as the encoder before training, the row is the mean over
+    the seeds, if all groups have the same.
     """
-    of_runs = [run.untrained for run in runs if run.scores]
+    of_runs = [run.untrained for group in groups for run in group.runs if run.scores]
     rows = {}
     for name in of_runs[0] if of_runs else ():
         # Compared as text, since NaN is not equal to itself.
         is_shared = len({repr(rows_of_run.get(name)) for rows_of_run in of_runs}) == 1
         if is_shared and of_runs[0][name]:
             rows[name] = of_runs[0][name]
+        elif not is_shared and all(name in rows_of_run for rows_of_run in of_runs):
+            means = [_mean_of_untrained(group, name) for group in groups]
+            if all(mean and repr(mean) == repr(means[0]) for mean in means):
+                rows[f"{name}, {len(groups[0].runs)} runs"] = means[0]
     return rows
+
+
+def _mean_of_untrained(group: Group, name: str) -> SplitScores:
+    """Return the mean scores of an untrained model over repetitions; empty for a single run."""
+    if len(group.runs) < 2 or not all(run.scores for run in group.runs):
+        return {}
+    return over_repetitions(
+        [run.untrained[name] for run in group.runs],
+        [run.unit_scores_by_stage.get(name, {}) for run in group.runs],
+        METHODS[group.runs[0].identity["method"]].table.measures,
+    )
+
+
+def _rows_of_means(groups: Sequence[Group], layout: TableLayout) -> dict[str, SplitScores]:
+    """Return the row of each group of repetitions: mean, deviation and interval."""
+    rows = {}
+    for group in groups:
+        if len(group.runs) > 1 and all(run.scores for run in group.runs):
+            rows[group.label] = over_repetitions(
+                [run.scores for run in group.runs],
+                [run.unit_scores for run in group.runs],
+                layout.measures,
+            )
+    return rows
+
+
+def _sizes(runs: Sequence[GivenRun]) -> dict[str, str]:
+    """Return what the scores of each split are means over, where all runs agree."""
+    reports = [run.final_report for run in runs]
+    sizes = [report.sizes for report in reports if report is not None]
+    first = sizes[0] if sizes else {}
+    return {
+        split: size
+        for split, size in first.items()
+        if all(of_run.get(split) == size for of_run in sizes)
+    }
 
 
 def _cut_inputs(run: GivenRun) -> str:
@@ -193,7 +296,11 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
         earlier.unlink()
     score_plots = {
         split: plot_scores(
-            {label: scores[split] for label, scores in comparison.rows.items() if split in scores},
+            {
+                label: scores[split]
+                for label, scores in comparison.scores.of_settings.rows.items()
+                if split in scores
+            },
             comparison.layout.measures,
             plots / f"scores-{split}.png",
             title=comparison.scores.title(split),
@@ -215,6 +322,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
             for path, values in comparison.settings.items()
         },
         "scores": comparison.rows,
+        "relations": [asdict(relation) for relation in comparison.relations],
         "tests": [asdict(test) | {"verdict": test.verdict} for test in comparison.tests],
         "tests_by_seed": [asdict(test) | {"verdict": test.verdict} for test in comparison.by_seed],
         "cost": {run.label: _cost(run) for run in comparison.runs},
@@ -265,21 +373,22 @@ def _sections(
     for split, path in score_plots.items():
         header, body = comparison.scores.cells(split)
         title = comparison.scores.title(split)
-        percent = [
-            name
-            for key, name in comparison.layout.measures.items()
-            if key not in comparison.layout.plain
-        ]
-        remark = f"With 95 % bootstrap intervals over units; {', '.join(percent)} in %."
+        remark = f"{comparison.scores.legend}."
         remarks = [f"{line}." for line in comparison.scores.all_remarks]
         sections.append(Section(title, [remark, *remarks], [header, *body], [(path, title)]))
-        repeated = _repeated(comparison)
-        header, body = repeated.cells(split)
-        if body:
-            text = [f"Runs that differ in seed or sentence set alone. {repeated.legend}."]
-            sections.append(Section(f"{title}: repetitions", text, [header, *body]))
+    if comparison.relations:
+        sections.append(
+            Section(
+                relations_title(comparison.relations),
+                [f"{relations_legend(comparison.relations)}."],
+                comparison.scores.relations_table,
+            )
+        )
+    remark_tests = REMARK_TESTS
+    if comparison.untested_splits:
+        remark_tests += f" Not tested: {', '.join(comparison.untested_splits)}. {WHY_UNTESTED}"
     for title, remark, tests in (
-        ("Tests over seeds and units", REMARK_TESTS, comparison.tests),
+        ("Tests over seeds and units", remark_tests, comparison.tests),
         ("Tests in pairs of seeds", REMARK_SEEDS, comparison.by_seed),
     ):
         if tests:
@@ -328,19 +437,6 @@ def evaluations_table(comparison: Comparison) -> Table:
     if not rows:
         return []
     return [["metric", "step", *(group.label for group in comparison.groups)], *rows]
-
-
-def _repeated(comparison: Comparison) -> ResultTable:
-    """Return the table of groups of repetitions: mean, deviation and interval of each measure."""
-    rows = {}
-    for group in comparison.groups:
-        if len(group.runs) > 1 and all(run.scores for run in group.runs):
-            rows[group.label] = over_repetitions(
-                [run.scores for run in group.runs],
-                [run.unit_scores for run in group.runs],
-                comparison.layout.measures,
-            )
-    return ResultTable(rows, comparison.layout)
 
 
 def _mean(value: float, deviation: float, num: int) -> str:

@@ -69,9 +69,15 @@ def write_curves(
         writer = csv.writer(file)
         writer.writerow(("label", "step", "runs", "mean", "deviation"))
         writer.writerows(points)
-    _print_points(points, metric)
-    y_label = metric.rpartition("/")[2]
-    plot_path = plot_curves(curves_by_label, out / "curves.png", title=metric, y_label=y_label)
+    percent = not method.table.is_plain_metric(metric)
+    _print_points(points, metric, percent=percent)
+    plot_path = plot_curves(
+        curves_by_label,
+        out / "curves.png",
+        title=metric,
+        y_label=metric.rpartition("/")[2],
+        percent=percent,
+    )
     runs_by_label = {
         label: {name: _metrics_by_step(folder, name) for name in names}
         for label, names in names_by_label.items()
@@ -81,13 +87,15 @@ def write_curves(
     return written
 
 
-def _print_points(points: Sequence[CurvePoint], metric: str) -> None:
-    print(f"{metric} in percent; mean ± standard deviation over several runs")
+def _print_points(points: Sequence[CurvePoint], metric: str, *, percent: bool) -> None:
+    scale, digits = (100, 2) if percent else (1, 3)
+    unit = " in percent" if percent else ""
+    print(f"{metric}{unit}; mean ± standard deviation over several runs")
     for point in points:
         spread = ""
         if point.num_runs > 1:
-            spread = f" ± {100 * point.deviation:.2f} ({point.num_runs} runs)"
-        print(f"{point.label}  step {point.step:,}: {100 * point.mean:.2f}{spread}")
+            spread = f" ± {scale * point.deviation:.{digits}f} ({point.num_runs} runs)"
+        print(f"{point.label}  step {point.step:,}: {scale * point.mean:.{digits}f}{spread}")
     for label in dict.fromkeys(point.label for point in points):
         of_label = [point for point in points if point.label == label]
         # A step that some runs have not reached yet would compare different runs.

@@ -22,25 +22,17 @@ from raybio.evaluation.unit_scores import (
     PairedDifference,
     untrained_difference,
 )
-from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED, RunTest, corrected
+from raybio.runtime.compare.relations import Relation, word_of
+from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import over_repetitions
 from raybio.runtime.compare.tests import pair_tests, untested
 
-PASSES = "passes"
-REACHES = "reaches"
-NOT_COMPARED = f"{CANNOT_BE_COMPARED} with"
-
-HOW_COMPARED = (
-    "reaches: the 95 % interval of the difference includes 0; passes: the interval lies on the "
-    "side of the untrained row; cannot be compared: there is no interval, as of a single unit"
-)
-
 
 def differences(
     own: Group, others: Sequence[Group], layout: TableLayout
-) -> tuple[list[RunTest], list[str]]:
-    """Return the tests of a table with their p-values corrected, and its remarks.
+) -> tuple[list[RunTest], list[Relation], list[str]]:
+    """Return the tests of a table with their p-values corrected, its relations, and its remarks.
 
     Tested are this run against each compared setting, and against the best untrained model of each
     split, in all scores of the table. Holm's correction is for all of these tests.
@@ -57,38 +49,64 @@ def differences(
         tests += of_pair
         notes += notes_of_pair
     tests += _tests_of_best_untrained(own, layout)
-    remarks = [*dict.fromkeys(notes), *rival_remarks(own, layout)]
+    tests = corrected(tests)
+    labels = {other.label for other in others}
+    relations = relations_to_rivals(own, layout, tests)
+    relations += relations_to_groups(own, [test for test in tests if test.two in labels])
+    remarks = list(dict.fromkeys(notes))
     if any(test.p is None and test.has_interval for test in tests):
         num_seeds = [len(group.runs) for group in (own, *others)]
         few = "one seed" if max(num_seeds) == 1 else f"fewer than {MIN_SEEDS} seeds on a side"
         remarks.append(f"{few}: no test over seeds")
-    return corrected(tests), remarks
+    return tests, relations, remarks
 
 
-def rival_remarks(group: Group, layout: TableLayout) -> list[str]:
-    """Return a line for each untrained model and split in which it reaches or passes the group.
+def relations_to_rivals(
+    group: Group, layout: TableLayout, tests: Sequence[RunTest] = ()
+) -> list[Relation]:
+    """Return where each untrained model stands next to a group, in each score.
 
     It passes where the 95 % interval of the paired difference lies on its side, and reaches where
-    the interval includes 0. The line also says where there is no interval. Models without unit
-    scores, such as chance, are compared by whether their interval overlaps that of the group.
+    the interval includes 0. Without an interval it cannot be compared. Models without unit scores,
+    such as chance, are compared by whether their interval overlaps that of the group.
+
+    Args:
+        group: a run, or repetitions of one.
+        layout: layout of the table.
+        tests: corrected tests, whose p-values the relations take.
     """
-    remarks = []
+    relations = []
     for split in layout.compared:
         for stage in _untrained_stages(group, split, layout):
-            names_by_relation: dict[str, list[str]] = {}
-            for measure, name in layout.measures.items():
-                relation = _relation(group, stage, split, measure)
-                if relation is not None:
-                    names_by_relation.setdefault(relation, []).append(name)
-            if names_by_relation:
-                parts: list[str] = []
-                for relation in (PASSES, REACHES, NOT_COMPARED):
-                    if relation in names_by_relation:
-                        whom = "it" if parts else f"{group.label} on {layout.splits[split]}"
-                        names = ", ".join(names_by_relation[relation])
-                        parts.append(f"{relation} {whom} ({names})")
-                remarks.append(f"{stage} {' and '.join(parts)}")
-    return [*remarks, HOW_COMPARED] if remarks else []
+            for measure in layout.measures:
+                word = _word(group, stage, split, measure)
+                if word is not None:
+                    p_holm = _p_of(tests, group.label, stage, split, measure)
+                    relations.append(Relation(stage, group.label, split, measure, word, p_holm))
+    return relations
+
+
+def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation]:
+    """Return where other trained models stand next to a group, by their tests with it."""
+    relations = []
+    for test in tests:
+        if test.over != "units" or group.label not in (test.one, test.two):
+            continue
+        is_first = test.one == group.label
+        row = test.two if is_first else test.one
+        low, high = (test.low, test.high) if is_first else (-test.high, -test.low)
+        word = word_of(low, high)
+        relations.append(Relation(row, group.label, test.split, test.measure, word, test.p_holm))
+    return relations
+
+
+def _p_of(
+    tests: Sequence[RunTest], label: str, stage: Stage, split: str, measure: str
+) -> float | None:
+    for test in tests:
+        if (test.one, test.two, test.split, test.measure) == (label, stage, split, measure):
+            return test.p_holm
+    return None
 
 
 def _untrained_stages(group: Group, split: str, layout: TableLayout) -> list[Stage]:
@@ -126,11 +144,8 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
     return tests
 
 
-def _relation(group: Group, stage: Stage, split: str, measure: str) -> str | None:
-    """Return how an untrained model compares with a group in a score.
-
-    None: it neither passes nor reaches the group, or its own score is undefined.
-    """
+def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
+    """Return the relation of an untrained model to a group; None if the score is undefined."""
     if np.isnan(_mean_score(group, stage, split, measure)):
         return None
     paired = _paired(group, stage, split, measure)
@@ -146,11 +161,7 @@ def _relation(group: Group, stage: Stage, split: str, measure: str) -> str | Non
         untrained = [run.untrained[stage][split][measure] for run in group.runs]
         low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)
         high = trained["high"] - mean(score.get("low", score["value"]) for score in untrained)
-    if np.isnan(low) or np.isnan(high):
-        return NOT_COMPARED
-    if high < 0:
-        return PASSES
-    return REACHES if low <= 0 else None
+    return word_of(low, high)
 
 
 def _mean_score(group: Group, stage: Stage, split: str, measure: str) -> float:

@@ -91,7 +91,7 @@ def tests_table(tests: Sequence[RunTest], layout: TableLayout) -> list[list[str]
     """Return a row for each test."""
     rows = []
     for test in tests:
-        scale, digits = (1.0, 3) if test.measure in layout.plain else (100.0, 2)
+        scale, digits = layout.scale(test.measure)
         rows.append(
             [
                 f"{layout.measures[test.measure]}, {layout.splits[test.split]}",

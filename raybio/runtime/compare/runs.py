@@ -252,24 +252,37 @@ def _listed(text_by_label: Mapping[str, str]) -> str:
 def grouped(runs: Sequence[GivenRun]) -> list[Group]:
     """Group the runs that differ only in seed or sentence set.
 
-    Where two runs agree in these as well, they are no independent draws: each run of theirs is a
-    group of its own.
+    Of runs that agree in these as well, the first is part of the group. The others are the same
+    training again and no independent draws: each is a group of its own, see ``same_training``.
     """
+    again = {run.label for _, others in same_training(runs) for run in others}
     alike: list[list[GivenRun]] = []
     for run in runs:
-        members = next((members for members in alike if members[0].chosen == run.chosen), None)
+        members = None
+        if run.label not in again:
+            members = next((members for members in alike if members[0].chosen == run.chosen), None)
         if members is None:
             alike.append([run])
         else:
             members.append(run)
     groups = []
     for members in alike:
-        if len(members) > 1 and len({run.draw for run in members}) == len(members):
-            groups.append(Group(f"{members[0].label} ({len(members)} runs)", members))
-        else:
-            groups += [Group(run.label, [run]) for run in members]
+        label = members[0].label
+        groups.append(Group(f"{label} ({len(members)} runs)" if members[1:] else label, members))
     position_by_label = {run.label: number for number, run in enumerate(runs)}
     return sorted(groups, key=lambda group: position_by_label[group.runs[0].label])
+
+
+def same_training(runs: Sequence[GivenRun]) -> list[tuple[GivenRun, list[GivenRun]]]:
+    """Return each run that others repeat with the same settings and seed, and those others."""
+    found: list[tuple[GivenRun, list[GivenRun]]] = []
+    for run in runs:
+        others = next((others for first, others in found if first.settings == run.settings), None)
+        if others is None:
+            found.append((run, []))
+        else:
+            others.append(run)
+    return [(first, others) for first, others in found if others]
 
 
 def differing_settings(runs: Sequence[GivenRun]) -> dict[str, list[Any]]:

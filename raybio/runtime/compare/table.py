@@ -18,6 +18,12 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
 from raybio.ops.significance import Interval, SeedMean, mean_over_seeds
+from raybio.runtime.compare.relations import (
+    Relation,
+    relations_legend,
+    relations_table,
+    relations_title,
+)
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
 
@@ -39,6 +45,10 @@ class ResultTable:
             name.
         remarks: lines below the table, such as the inputs that were cut.
         tests: differences between rows.
+        relations: where rivals and compared runs stand next to this run.
+        sizes: split -> number of links or units that its scores are means over.
+        repeated: labels of single runs whose mean is a row too. Files show them, the terminal
+            does not.
         unfinished: label of a row whose training is not finished -> why.
     """
 
@@ -47,6 +57,9 @@ class ResultTable:
     precision_by_run: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[str] = ()
     tests: Sequence[RunTest] = ()
+    relations: Sequence[Relation] = ()
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
     unfinished: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,7 +105,8 @@ class ResultTable:
 
     def title(self, split: str) -> str:
         """Return the title of the table of a split."""
-        return f"{self.layout.title}, {self.layout.splits[split]}"
+        title = f"{self.layout.title}, {self.layout.splits[split]}"
+        return f"{title}: {self.sizes[split]}" if split in self.sizes else title
 
     @property
     def legend(self) -> str:
@@ -128,10 +142,37 @@ class ResultTable:
     def all_remarks(self) -> list[str]:
         """Lines below the table, without a full stop."""
         remarks = [*self.remarks, *precision_conflict(self.precision_by_run)]
-        if self.unfinished:
-            listed = "; ".join(f"{label}: {reason}" for label, reason in self.unfinished.items())
-            remarks.append(f"{UNFINISHED.strip()} training not finished: {listed}")
+        labels_by_reason: dict[str, list[str]] = {}
+        for label, reason in self.unfinished.items():
+            labels_by_reason.setdefault(reason, []).append(label)
+        for reason, labels in labels_by_reason.items():
+            mark = UNFINISHED.strip()
+            remarks.append(f"{mark} training not finished, {reason}: {'; '.join(labels)}")
         return remarks
+
+    @property
+    def relations_table(self) -> list[list[str]]:
+        """Header and rows of the relations; empty without any."""
+        return relations_table(self.relations, self.layout)
+
+    @property
+    def relations_caption(self) -> str:
+        """Title and legend of the relations."""
+        return f"{relations_title(self.relations)} ({relations_legend(self.relations)})"
+
+    @property
+    def of_settings(self) -> "ResultTable":
+        """The table without the single runs whose mean is a row."""
+        return replace(
+            self,
+            rows={label: row for label, row in self.rows.items() if label not in self.repeated},
+            unfinished={
+                label: reason
+                for label, reason in self.unfinished.items()
+                if label not in self.repeated
+            },
+            repeated=frozenset(),
+        )
 
     @property
     def difference_legend(self) -> str:
@@ -143,7 +184,7 @@ class ResultTable:
         return text if num_tests else f"{text}, over units"
 
     def _cell(self, score: Score, name: str) -> str:
-        scale, digits = self._scale_digits(name)
+        scale, digits = self.layout.scale(name)
         if math.isnan(score["value"]):
             return UNDEFINED
         if "num_runs" in score:
@@ -159,13 +200,9 @@ class ResultTable:
         return interval.text(digits=digits, scale=scale)
 
     def _difference(self, test: RunTest) -> str:
-        scale, digits = self._scale_digits(test.measure)
+        scale, digits = self.layout.scale(test.measure)
         p = "" if test.p_holm is None else f", p = {test.p_holm:.2g}"
         return f"{test.difference_text(digits, scale)}{p}"
-
-    def _scale_digits(self, measure: str) -> tuple[int, int]:
-        """Return the factor of a score in its cells, and the digits after the point."""
-        return (1, 3) if measure in self.layout.plain else (100, 2)
 
 
 def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
@@ -232,6 +269,8 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     content = {
         "scores": table.rows,
         "differences": [asdict(test) | {"verdict": test.verdict} for test in table.tests],
+        "relations": [asdict(relation) for relation in table.relations],
+        "sizes": table.sizes,
         "unfinished": table.unfinished,
         "remarks": table.all_remarks,
     }
@@ -251,6 +290,9 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
             legend = f"Differences, {table.layout.splits[split]} ({table.difference_legend})"
             sections.append(f"{legend}\n\n{markdown_table(*differences)}\n")
         paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=title))
+    if table.relations:
+        header, *body = table.relations_table
+        sections.append(f"{table.relations_caption}\n\n{markdown_table(header, body)}\n")
     plot = folder.plots / "comparison.png"
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, plot))
     remarks = [f"{remark}." for remark in (table.legend, *table.all_remarks)]
@@ -282,6 +324,16 @@ def write_joint_table(
     for table, _ in tables.values():
         precision_by_run |= table.precision_by_run
     parts = [first.title(split), markdown_table(header, rows), f"{first.legend}."]
+    relations = [
+        replace(relation, model=name)
+        for name, (table, _) in tables.items()
+        for relation in table.relations
+        if relation.split == split
+    ]
+    if relations:
+        header, *body = relations_table(relations, first.layout)
+        parts += [f"{relations_title(relations)}", markdown_table(header, body)]
+        parts.append(f"{relations_legend(relations)}.")
     parts += [f"{remark}." for remark in precision_conflict(precision_by_run)]
     # What was computed in different precision is said of all at once.
     remarks_by_name = {
@@ -319,19 +371,21 @@ def _columns(
 
 
 def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
-    """Return the table as rich renderables, one for each split."""
+    """Return the table as rich renderables: one for each split, and one of the relations.
+
+    Single runs whose mean is a row are left out.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    table = table.of_settings
     renderables: list[Any] = []
     for split in table.splits:
-        header, body = table.cells(split)
-        captioned = [(f"{table.title(split)} ({table.legend})", header, body)]
+        titled = [(table.title(split), *table.cells(split))]
         header, body = table.difference_cells(split)
         if body:
-            legend = f"Differences, {table.layout.splits[split]} ({table.difference_legend})"
-            captioned.append((legend, header, body))
-        for title, names, rows in captioned:
+            titled.append((f"Differences, {table.layout.splits[split]}", header, body))
+        for title, names, rows in titled:
             drawn = Table(title=title)
             for number, name in enumerate(names):
                 # An interval has a line of its own, so that 80 columns are enough; nothing is cut.
@@ -341,4 +395,26 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
                     *(cell.replace(" [", "\n[").replace("], p", "],\np") for cell in cells)
                 )
             renderables.append(drawn)
-    return [*renderables, *map(Text, table.all_remarks)] if renderables else renderables
+    if not renderables:
+        return []
+    legends = [f"Scores: {table.legend}."]
+    if table.tests:
+        legends.append(f"Differences: {table.difference_legend}.")
+    if table.relations:
+        renderables.append(drawn_relations(table))
+        legends.append(f"{relations_title(table.relations)}: {relations_legend(table.relations)}.")
+    return [*renderables, *map(Text, legends), *map(Text, table.all_remarks)]
+
+
+def drawn_relations(table: ResultTable) -> Any:
+    """Return the table of relations as a rich renderable."""
+    from rich.table import Table
+    from rich.text import Text
+
+    header, *rows = table.relations_table
+    drawn = Table(title=relations_title(table.relations))
+    for name in header:
+        drawn.add_column(name, overflow="fold")
+    for cells in rows:
+        drawn.add_row(*map(Text, cells))
+    return drawn

@@ -21,6 +21,7 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.labels import REPETITIONS, label_of, leaf, named, shown
+from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_plots
@@ -195,20 +196,35 @@ def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> Resu
     rows = score_rows(variants, results)
     layout = METHODS[variants[0].spec.method].table.shown(rows.values())
     tests: list[RunTest] = []
+    relations: list[Relation] = []
     remarks: list[str] = []
     unfinished: dict[str, str] = {}
     if rows:
         own, *others = compared_groups(variants, results)
-        tests, remarks = differences(own, others, layout)
+        tests, relations, remarks = differences(own, others, layout)
         unfinished = unfinished_reasons([own, *others, *single_runs(variants, results)])
+    final = results[0].final
     return ResultTable(
         rows,
         layout,
-        precisions_of_auto(variants, results),
-        [*cut_remarks(variants, results), *remarks],
-        tests,
-        {label: reason for label, reason in unfinished.items() if label in rows},
+        precision_by_run=precisions_of_auto(variants, results),
+        remarks=[*cut_remarks(variants, results), *remarks],
+        tests=tests,
+        relations=relations,
+        sizes={} if final is None else final.sizes,
+        repeated=_repeated_rows(variants, rows),
+        unfinished={label: reason for label, reason in unfinished.items() if label in rows},
     )
+
+
+def _repeated_rows(variants: Sequence[Variant], rows: Mapping[str, SplitScores]) -> frozenset[str]:
+    """Return the labels of the rows whose mean over repetitions is a row too."""
+    repeated = set()
+    for numbers in _repetitions(variants):
+        if len(numbers) > 1:
+            repeated |= {_row_of_run(variants, number) for number in numbers}
+            repeated |= {label for label in rows if f"{label}, {len(numbers)} runs" in rows}
+    return frozenset(repeated)
 
 
 def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> list[Group]:

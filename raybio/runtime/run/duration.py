@@ -68,17 +68,25 @@ def in_words(seconds: float) -> str:
     return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
-def epochs_in_words(num_steps: int, steps_per_epoch: float, batch_rows: int | None) -> str:
+def epochs_in_words(
+    num_steps: int, steps_per_epoch: float, batch_rows: int | None, rows: str = "rows"
+) -> str:
     """Return such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``.
 
     Without ``batch_rows`` the epoch is given in steps.
+
+    Args:
+        num_steps: steps of the run.
+        steps_per_epoch: steps of an epoch.
+        batch_rows: rows of a global batch.
+        rows: what the rows of an epoch are, in the plural.
     """
     epochs = num_steps / steps_per_epoch
     number = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     if batch_rows is None:
         return f"{num_steps:,} steps = {number} epochs of {steps_per_epoch:,.1f} steps"
     epoch_rows = round(steps_per_epoch * batch_rows)
-    return f"{num_steps:,} steps of {batch_rows:,} rows = {number} epochs of {epoch_rows:,} rows"
+    return f"{num_steps:,} steps of {batch_rows:,} rows = {number} epochs of {epoch_rows:,} {rows}"
 
 
 class DurationEstimate:

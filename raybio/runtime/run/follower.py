@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from raybio.core.records import read_record, write_record
+from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
 from raybio.runtime.run.metrics_log import MetricsTail
@@ -26,6 +27,7 @@ class Follower:
         self._max_steps = spec.config.schedule.max_steps
         plan = getattr(spec.config, "plan", None)
         self._batch_rows = getattr(plan, "global_batch_rows", None)
+        self._rows = METHODS[spec.method].epoch_rows
         self._is_length_settled = bool(spec.is_length_accepted or resources.gpus_per_worker)
         self._notices = NoticeTail(self._folder.notices)
         self._reports: MetricsTail | None = None
@@ -59,7 +61,9 @@ class Follower:
             return
         # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
         self._reports = MetricsTail(self._folder.metrics, after_step=first_step or -1)
-        self._epochs = epochs_in_words(self._max_steps, steps_per_epoch, self._batch_rows)
+        self._epochs = epochs_in_words(
+            self._max_steps, steps_per_epoch, self._batch_rows, self._rows
+        )
         view.note(self._epochs)
 
     def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:

@@ -25,6 +25,7 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
@@ -35,6 +36,9 @@ from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
 from raybio.store.store import open_store
 
 POLL_SECONDS = 0.2
+
+MOST_NAMED = 6
+"""Names of unfinished runs in the message after a signal."""
 
 
 def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
@@ -137,7 +141,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
                 task.end(signals.caught, broken)
             _settle(tasks, is_killed=bool(signals.caught))
     if signals.caught:
-        raise _interrupted(tasks, len(runs), signals.caught[0])
+        raise _interrupted(tasks, runs, num_runs, signals.caught[0])
     failed = [task for task in tasks if task.error is not None]
     if failed:
         for task in failed[1:]:
@@ -355,9 +359,27 @@ def _settle(tasks: Sequence[_RunTask], *, is_killed: bool) -> None:
             until = time.monotonic() + seconds
 
 
-def _interrupted(tasks: Sequence[_RunTask], num_runs: int, number: int) -> InterruptedRunError:
+def _interrupted(
+    tasks: Sequence[_RunTask], runs: Sequence[OpenRun], num_runs: int, number: int
+) -> InterruptedRunError:
+    """Return the error of a command that a signal ended.
+
+    Args:
+        tasks: runs that were begun and are concluded.
+        runs: all runs that were not finished when the command started.
+        num_runs: number of all runs of the command.
+        number: the signal.
+    """
     name = signal.Signals(number).name
-    num_left = num_runs - sum(task.status in ("finished", "early_stopping") for task in tasks)
-    return InterruptedRunError(
-        number, f"{name}: {num_left} runs are not finished; the same command resumes them"
-    )
+    complete = {task.run.spec.name for task in tasks if task.status in COMPLETE}
+    left = [run.spec.name for run in runs if run.spec.name not in complete]
+    if not left:
+        text = f"all {num_runs} runs are finished; the same command shows their table"
+    else:
+        listed = ", ".join(left[:MOST_NAMED]) + (", …" if len(left) > MOST_NAMED else "")
+        verb = "is" if len(left) == 1 else "are"
+        text = (
+            f"{len(left)} of {num_runs} runs {verb} not finished ({listed}); the same command "
+            "resumes them"
+        )
+    return InterruptedRunError(number, f"{name}: {text}")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from raybio.cli.compare import _title_of_tests, compare
+from raybio.core.config import override_all
 from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.relations import Relation, relations_table, word_of
 from raybio.runtime.compare.runs import given_runs
 from raybio.runtime.compare.table import (
     ResultTable,
@@ -44,21 +48,26 @@ def store_run(
     losses: Mapping[int, float] | None = None,
     facts: Mapping[str, Any] | None = None,
     without_units: tuple[str, ...] = (),
+    splits: tuple[str, ...] = ("val",),
+    sizes: Mapping[str, str] | None = None,
 ) -> Result:
     """What training leaves of a run; units of each stage have these values in all scores."""
     folder.open("sppt_protein", config, Path("store"), "d" * 64, ())
     log = MetricsLog(folder.metrics)
     for step, loss in (losses or {10: 1.0}).items():
         log.append(step, {"loss": loss, "epoch": step / 5})
-    scores: dict[str, Any] = {"chance": {"val": {name: {"value": 0.05} for name in MEASURES}}}
+    by_chance = {name: {"value": 0.05} for name in MEASURES}
+    scores: dict[str, Any] = {"chance": dict.fromkeys(splits, by_chance)}
     units = {}
     for stage, value_U in values_by_stage.items():
         value = float(value_U.mean())
         score = {"value": value, "low": value - 0.02, "high": value + 0.02}
-        scores[stage] = {"val": dict.fromkeys(MEASURES, score)}
+        scores[stage] = dict.fromkeys(splits, dict.fromkeys(MEASURES, score))
         if stage not in without_units:
-            units[stage] = {"val": UnitScores(UNITS, dict.fromkeys(MEASURES, value_U))}
-    content = {"status": "finished", "step": 10, "precision": "fp32", "final": {"scores": scores}}
+            of_units = UnitScores(UNITS, dict.fromkeys(MEASURES, value_U))
+            units[stage] = dict.fromkeys(splits, of_units)
+    reported = {"scores": scores, "sizes": dict(sizes or {})}
+    content = {"status": "finished", "step": 10, "precision": "fp32", "final": reported}
     write_record(folder.result, "result", content | dict(facts or {}))
     write_unit_scores(folder.unit_scores, stored_unit_scores(units, LAYOUT))
     final = FinalReport.from_json({"scores": scores})
@@ -102,6 +111,15 @@ def stored_table(
     return result_table(variants, results), results
 
 
+def words(table: ResultTable, *, row: str | None = None) -> dict[tuple[str, str], str]:
+    """Return (row, measure) -> its relation to this run."""
+    return {
+        (each.row, each.measure): each.word
+        for each in table.relations
+        if row is None or each.row == row
+    }
+
+
 def units_of(results: list[Result], stage: str = "trained") -> np.ndarray:
     from raybio.evaluation.unit_scores import read_unit_scores
 
@@ -130,7 +148,7 @@ def test_one_seed_has_intervals_over_units_and_no_p(tmp_path: Path) -> None:
         "lambda_spml = 0.5 (this run) minus degree",
     ]
     assert all("p =" not in cell for cells in body for cell in cells)
-    assert not [line for line in table.all_remarks if "reaches" in line or "passes" in line]
+    assert set(words(table).values()) == {"below"}
 
 
 def test_three_seeds_have_intervals_over_seeds_and_units_and_a_corrected_p(tmp_path: Path) -> None:
@@ -183,33 +201,71 @@ def test_equal_settings_have_p_one(tmp_path: Path) -> None:
     assert [(test.difference, test.p, test.p_holm) for test in same] == [(0, 1, 1)] * len(MEASURES)
 
 
-@pytest.mark.parametrize(("rival", "verb"), [(0.6, "passes"), (0.201, "reaches"), (0.1, None)])
+@pytest.mark.parametrize(("rival", "verb"), [(0.6, "passes"), (0.201, "reaches"), (0.1, "below")])
 @pytest.mark.parametrize("num_seeds", [1, 3])
-def test_a_rival_that_passes_or_reaches_the_model_is_named(
-    tmp_path: Path, rival: float, verb: str | None, num_seeds: int
+def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
+    tmp_path: Path, rival: float, verb: str, num_seeds: int
 ) -> None:
     table, _ = stored_table(tmp_path, num_seeds, rival=rival)
     label = "lambda_spml = 0.5 (this run)" if num_seeds == 1 else "lambda_spml = 0.5, 3 runs"
-    named = [line for line in table.all_remarks if line.startswith("degree ")]
-    names = ", ".join(LAYOUT.measures.values())
-    assert named == ([f"degree {verb} {label} on held-out links ({names})"] if verb else [])
-    assert not [line for line in table.all_remarks if line.startswith(("look-up", "chance"))]
+    assert {each.model for each in table.relations} == {label}
+    header, *rows = table.relations_table
+    assert header == ["rival or compared run", "held-out links"]
+    cell_by_row = dict(rows)
+    assert list(cell_by_row)[:4] == ["chance", "degree", "look-up", "initial"]
+    assert len(rows) == 5
+    p_values = [test.p_holm for test in table.tests if test.two == "degree"]
+    is_tested = num_seeds == 3 and verb != "reaches"
+    assert cell_by_row["degree"] == verb + (f" (p ≤ {max(p_values):.2g})" if is_tested else "")
+    assert cell_by_row["look-up"] == cell_by_row["chance"] == "below"
+    other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
+    assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
+    assert not [line for line in table.all_remarks if "degree" in line]
+
+
+def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:
+    def relation(measure: str, word: str, p_holm: float | None = None) -> Relation:
+        return Relation("degree", "run", "val", measure, word, p_holm)
+
+    mixed = [
+        relation("lrap", "below", 0.01),
+        relation("ndcg", "reaches", 0.5),
+        relation("average_precision", "passes", 0.02),
+        relation("mrr", "passes", 0.04),
+    ]
+    assert relations_table(mixed, LAYOUT) == [
+        ["rival or compared run", "held-out links"],
+        ["degree", "passes AP, MRR (p ≤ 0.04); reaches nDCG"],
+    ]
+    other = replace(mixed[0], row="look-up", model="second", p_holm=None)
+    assert relations_table([*mixed, other], LAYOUT) == [
+        ["rival or compared run", "run, held-out links", "second, held-out links"],
+        ["degree", "passes AP, MRR (p ≤ 0.04); reaches nDCG", "–"],
+        ["look-up", "–", "below"],
+    ]
+    assert relations_table([], LAYOUT) == []
+    assert [word_of(*ends) for ends in ((-2, -1), (-1, 0), (0, 1), (1, 2))] == [
+        "passes",
+        "reaches",
+        "reaches",
+        "below",
+    ]
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
     """Seeds add 0, 0.01 and 0.02: by the first seed alone the rival passes, by all it reaches."""
     alone, _ = stored_table(tmp_path / "one", 1, rival=0.21)
-    assert any(line.startswith("degree passes") for line in alone.all_remarks)
+    assert set(words(alone, row="degree").values()) == {"passes"}
     several, _ = stored_table(tmp_path / "three", 3, rival=0.21)
-    assert any(line.startswith("degree reaches") for line in several.all_remarks)
+    assert set(words(several, row="degree").values()) == {"reaches"}
 
 
 def test_a_rival_without_unit_scores_is_compared_by_its_interval(tmp_path: Path) -> None:
     table, _ = stored_table(tmp_path / "a", 1, rival=0.22, without_units=("degree",))
-    assert any(line.startswith("degree reaches") for line in table.all_remarks)
+    assert set(words(table, row="degree").values()) == {"reaches"}
     assert "degree" not in {test.two for test in table.tests}
     table, _ = stored_table(tmp_path / "b", 1, rival=0.6, without_units=("degree",))
-    assert any(line.startswith("degree passes") for line in table.all_remarks)
+    assert set(words(table, row="degree").values()) == {"passes"}
 
 
 def test_undefined_scores_have_no_interval_and_no_test(tmp_path: Path) -> None:
@@ -266,21 +322,30 @@ def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(
     text = (results[0].folder.path / "table.md").read_text()
     assert "Differences, held-out links (95 % bootstrap intervals of the paired differences" in text
     assert "p corrected for 8 tests (Holm)" in text
-    assert (
-        "degree passes lambda_spml = 0.5, 3 runs on held-out links (LRAP, nDCG, AP, MRR)." in text
-    )
+    assert "Next to lambda_spml = 0.5, 3 runs (passes: the 95 % interval" in text
+    assert "| degree | passes (p ≤ " in text
+    assert "| lambda_spml = 0.5, seed = 1 |" in text
     content = read_record(results[0].folder.path / "table.json", "score table")
     assert content is not None
     assert len(content["differences"]) == len(table.tests)
     assert content["differences"][-1]["verdict"] == "degree is higher"
     assert content["remarks"] == table.all_remarks
+    assert content["relations"][-1] == asdict(table.relations[-1])
+    assert content["scores"].keys() == table.rows.keys()
     console = Console(width=80, record=True)
     for renderable in lines_for_terminal(table):
         console.print(renderable)
     shown = console.export_text()
     assert "…" not in shown
     assert shown.count("p = ") == len(table.tests)
-    assert "degree passes" in shown
+    assert "│ degree " in shown and "│ passes (p ≤ " in shown
+    # Means of settings; single seeds stand in the files.
+    assert [label for label in table.of_settings.rows if "lambda" in label] == [
+        "lambda_spml = 0.3, 3 runs",
+        "lambda_spml = 0.5, 3 runs",
+    ]
+    assert "seed =" not in shown and "this run" not in shown
+    assert "initial, 3" in shown and "initial" not in table.of_settings.rows
 
 
 def test_the_joint_table_has_intervals_of_repetitions_and_the_remarks_of_each_part(
@@ -293,18 +358,120 @@ def test_the_joint_table_has_intervals_of_repetitions_and_the_remarks_of_each_pa
     text = write_joint_table(parts, "val").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| lambda_spml = 0.5, 3"))
     assert row.count("[") == row.count("±") == 2 * len(MEASURES)
-    assert "a: degree passes lambda_spml = 0.5, 3 runs on held-out links" in text
-    assert "b: degree" not in text
+    assert "| rival or compared run | a, held-out links | b, held-out links |" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| degree | passes")]
+    assert row.endswith(" |") and "| below (p ≤ " in row
 
 
 def test_a_comparison_of_finished_runs_names_the_rival_of_each_group(tmp_path: Path) -> None:
     stored_table(tmp_path, 3, rival=0.15)
     found = compare_runs(given_runs(["first*"], tmp_path / "runs"))
-    named = [note for note in found.notes if note.startswith("degree")]
-    assert len(named) == 1
-    assert named[0].startswith("degree passes first.lambda_spml-0.3 (3 runs) on held-out links")
+    header, *rows = found.scores.relations_table
+    assert header[1:] == [
+        "first (3 runs), held-out links",
+        "first.lambda_spml-0.3 (3 runs), held-out links",
+    ]
+    cells_by_row = {row: cells for row, *cells in rows}
+    assert cells_by_row["degree"] == ["below", "passes"]
+    # Both groups are rows as well, with the p-value of their test.
+    first = cells_by_row["first (3 runs)"]
+    other = cells_by_row["first.lambda_spml-0.3 (3 runs)"]
+    assert (first[0], other[1]) == ("–", "–")
+    assert first[1].replace("passes", "below") == other[0]
+    assert other[0].startswith("below (p ≤ ")
     write_comparison(found, tmp_path / "out")
-    assert named[0] in (tmp_path / "out" / "report.md").read_text()
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "| degree | below | passes |" in report
+    # The mean of the initial encoders, whose weights depend on the seed, and that of each setting.
+    assert list(found.scores.of_settings.rows)[-3:] == [
+        "initial, 3 runs",
+        "first (3 runs)",
+        "first.lambda_spml-0.3 (3 runs)",
+    ]
+    for label in ("initial, 3 runs", "first.seed-1", "first (3 runs)"):
+        assert f"| {label} | " in report
+    shown = read_record(tmp_path / "out" / "report.json", "comparison")
+    assert shown["relations"] == [asdict(each) for each in found.relations]
+
+
+def test_the_terminal_shows_means_and_what_is_tested(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    stored_table(tmp_path, 3, rival=0.15)
+    compare(["first*"], out=tmp_path / "out", runs=tmp_path / "runs")
+    shown = capsys.readouterr().out
+    # No terminal: nothing is folded.
+    assert "│ first.lambda_spml-0.3 (3 runs) │" in shown
+    title = "Tests of each two rows, in LRAP, nDCG, AP, MRR on held-out links"
+    assert title in " ".join(shown.split())
+    scores = shown[shown.index("Link retrieval, held-out links") :]
+    assert "first.seed-1" not in scores
+    assert scores.count("│ degree ") == 2
+    assert "│ below" in scores and "│ passes" in scores
+    # A narrow terminal: nothing is cut, and the table of rivals is there.
+    monkeypatch.setenv("COLUMNS", "80")
+    compare(["first*"], out=tmp_path / "out", runs=tmp_path / "runs")
+    narrow = capsys.readouterr().out
+    assert "…" not in narrow and "Next to each run" in narrow
+    assert max(map(len, narrow[narrow.index("Next to") :].splitlines()[:20])) <= 80
+
+
+def test_tests_that_are_not_shown_or_not_made_are_named(tmp_path: Path) -> None:
+    for number in range(5):
+        folder = RunFolder(tmp_path, f"run{number}")
+        config = override_all(METHOD.config(), {"objective.lambda_spml": number / 10})
+        store_run(folder, config, {"trained": HARDNESS + NOISE[number]}, splits=("val", "c3"))
+    found = compare_runs(given_runs(["run*"], tmp_path))
+    assert len(found.tests) == 10 * len(MEASURES)
+    title = _title_of_tests(found)
+    assert "shown: the first 12 of 40, the others are in the report" in title
+    assert "not tested, since they are parts of these: held-out links, no end seen (C3)" in title
+    write_comparison(found, tmp_path / "out")
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "Not tested: held-out links, no end seen (C3). These repeat or refine" in report
+
+
+def test_titles_say_how_many_links_a_split_has(tmp_path: Path) -> None:
+    sizes = {"val": "371 links of 600 nodes", "c3": "14 links of 25 nodes"}
+    for name in ("a", "b"):
+        config = override_all(METHOD.config(), {"objective.lambda_spml": 0.1 + (name == "b") / 10})
+        store_run(
+            RunFolder(tmp_path, name),
+            config,
+            {"trained": HARDNESS},
+            splits=("val", "c3"),
+            sizes=sizes,
+        )
+    found = compare_runs(given_runs(["*"], tmp_path))
+    assert found.scores.title("c3").endswith("no end seen (C3): 14 links of 25 nodes")
+    # A run with another number: nothing is said of both.
+    store_run(
+        RunFolder(tmp_path, "c"),
+        METHOD.config(),
+        {"trained": HARDNESS},
+        splits=("val", "c3"),
+        sizes=sizes | {"c3": "9 links of 17 nodes"},
+    )
+    found = compare_runs(given_runs(["*"], tmp_path))
+    assert found.scores.title("c3").endswith("no end seen (C3)")
+    assert found.scores.title("val").endswith("371 links of 600 nodes")
+
+
+def test_the_same_training_under_two_names_is_named_and_leaves_the_seeds_grouped(
+    tmp_path: Path,
+) -> None:
+    for name, seed in (("a", 0), ("a-again", 0), ("b", 1), ("c", 2)):
+        config = override_all(METHOD.config(), {"seed": seed})
+        store_run(RunFolder(tmp_path, name), config, {"trained": HARDNESS + NOISE[seed]})
+    found = compare_runs(given_runs(["*"], tmp_path))
+    assert [(group.label, len(group.runs)) for group in found.groups] == [
+        ("a (3 runs)", 3),
+        ("a-again", 1),
+    ]
+    assert "a-again: the settings and the seed of a, so the same training again" in found.notes[0]
+    assert found.rows["a (3 runs)"]["val"]["lrap"]["num_runs"] == 3
+    assert list(found.scores.of_settings.rows) == ["chance", "a-again", "a (3 runs)"]
 
 
 def test_untrained_rows_are_averaged_only_where_they_differ_by_seed(tmp_path: Path) -> None:

@@ -119,4 +119,6 @@ def test_the_row_has_a_dagger_and_a_remark(tmp_path: Path) -> None:
     rows = {"short": run.scores, "long": long.scores}
     table = ResultTable(rows, LAYOUT, unfinished={"short": unfinished["short"]})
     assert [cells[0] for cells in table.cells("val")[1]] == [f"short{UNFINISHED}", "long"]
-    assert table.all_remarks == ["† training not finished: short: 0.6 of 1 published epochs"]
+    assert table.all_remarks == ["† training not finished, 0.6 of 1 published epochs: short"]
+    twice = ResultTable(rows, LAYOUT, unfinished=dict.fromkeys(rows, "too short"))
+    assert twice.all_remarks == ["† training not finished, too short: short; long"]

@@ -18,6 +18,7 @@ from raybio.core.final_report import FinalReport
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
+from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.labels import named, shown
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
 from raybio.runtime.compare.variations import (
@@ -345,6 +346,36 @@ def means_over_steps(
         (label, int(step), f"{num}: {float(mean):.3f} ± {float(dev):.3f}")
         for label, step, num, mean, dev in rows
     ]
+
+
+def test_mrr_over_steps_is_printed_as_in_tables_and_shares_in_percent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn = []
+    set_axes = Axes.set
+    monkeypatch.setattr(
+        Axes, "set", lambda axes, **given: drawn.append(given) or set_axes(axes, **given)
+    )
+    folder = RunFolder(tmp_path, "run")
+    folder.make()
+    MetricsLog(folder.metrics).append(
+        10, {"val/link_mrr": 0.0804, "val/link_lrap": 0.0804, "val/pair_mrr": 0.5}
+    )
+    for metric, line in (
+        ("val/link_mrr", "step 10: 0.080\n"),
+        ("val/link_lrap", "step 10: 8.04\n"),
+    ):
+        out = tmp_path / metric
+        write_curves(tmp_path, {"a": ["run"]}, metric, out, METHODS["sppt_protein"])
+        printed = capsys.readouterr().out
+        assert line in printed
+        assert ("in percent" in printed) == (metric != "val/link_mrr")
+        rows = (out / "curves.csv").read_text().splitlines()
+        assert rows[1] == "a,10,1,0.0804,0.0"
+    assert [axes["ylabel"] for axes in drawn if "ylabel" in axes] == ["link_mrr", "link_lrap (%)"]
+    assert METHODS["mtb_pretrain"].table.is_plain_metric("val/pair_mrr")
 
 
 def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_are_separate_lines(

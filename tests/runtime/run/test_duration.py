@@ -63,6 +63,10 @@ def test_a_duration_is_reported_in_its_largest_unit(seconds: float, words: str) 
     ("arguments", "words"),
     [
         ((100_000, 1038 / 64, 64), "100,000 steps of 64 rows = 6,166 epochs of 1,038 rows"),
+        (
+            (40, 18.74, 100, "proteins with training links"),
+            "40 steps of 100 rows = 2.1 epochs of 1,874 proteins with training links",
+        ),
         ((100, 1000.0, 8), "100 steps of 8 rows = 0.1 epochs of 8,000 rows"),
         ((30, 12.5, None), "30 steps = 2.4 epochs of 12.5 steps"),
     ],

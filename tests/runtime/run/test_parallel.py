@@ -15,19 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from rich.console import Console
 
 from raybio.core.config import override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError
 from raybio.core.records import read_record
-from raybio.runtime.cluster.resources import Node
+from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.open_run import OpenRun
-from raybio.runtime.run.parallel import _share, _threads, train_runs
+from raybio.runtime.run.parallel import _interrupted, _RunTask, _share, _threads, train_runs
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
+from raybio.runtime.tracking.tracker import Tracker
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -96,6 +98,38 @@ def test_each_run_has_a_gpu_of_its_own_unless_the_device_is_the_cpu() -> None:
     assert _share(Compute(device="cpu"), nodes, 4).gpus_per_worker == 0
     with pytest.raises(ClusterError, match="a run takes 1 CPU and 1 GPU, .* no run could ever"):
         _share(Compute(device="gpu"), [Node(16)], 2)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "num_runs", "message"),
+    [
+        (["stopped", "finished", "early_stopping"], 3, "1 of 3 runs is not finished (seed-0); "),
+        (["stopped", "finished", "failed"], 3, "2 of 3 runs are not finished (seed-0, seed-2); "),
+        # Two runs of the command were finished before it started.
+        (["stopped", "stopped"], 4, "2 of 4 runs are not finished (seed-0, seed-1); "),
+        # The signal came while the cluster was starting: no task was begun.
+        ([None, None], 2, "2 of 2 runs are not finished (seed-0, seed-1); "),
+        # It came when the last run had just ended.
+        (["finished", "early_stopping"], 2, "all 2 runs are finished; the same command shows"),
+        (["stopped"] * 8, 8, "8 of 8 runs are not finished (seed-0, seed-1, seed-2, seed-3, seed-"),
+    ],
+)
+def test_after_a_signal_the_unfinished_runs_are_counted_and_named(
+    request_one: RunSpec, statuses: list[str | None], num_runs: int, message: str
+) -> None:
+    runs = []
+    tasks = []
+    for seed, status in enumerate(statuses):
+        spec = with_seed(request_one, seed)
+        run = OpenRun(spec, Tracker(spec.folder, "sqlite://", spec.method, {}, "d", None), None)
+        runs.append(run)
+        if status is not None:
+            task = _RunTask(run, Resources(1, 1.0, 0.0, 1), "start", Console(), set())
+            task.status = status
+            tasks.append(task)
+    error = _interrupted(tasks, runs, num_runs, signal.SIGINT)
+    assert str(error).startswith(f"SIGINT: {message}")
+    assert error.exit_code == 130
 
 
 @pytest.mark.slow
@@ -214,7 +248,7 @@ def test_a_signal_stops_the_runs_that_wait_for_cpus_as_well(
 
     watcher = threading.Thread(target=interrupt)
     watcher.start()
-    with pytest.raises(InterruptedRunError, match="SIGINT: 2 runs are not finished") as error:
+    with pytest.raises(InterruptedRunError, match="SIGINT: 2 of 2 runs are not finished") as error:
         train_runs([specs])
     watcher.join()
     assert reached.is_set()
@@ -342,7 +376,7 @@ def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unb
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=1500) == 130
     log = (tmp_path / "log").read_text()
-    assert "SIGINT: 2 runs are not finished; the same command resumes them" in log
+    assert "SIGINT: 2 of 2 runs are not finished (killed, killed.seed-1); the same command" in log
     for folder in job.folders("killed"):
         result = read_record(folder.result, "result")
         assert result["status"] == "stopped"

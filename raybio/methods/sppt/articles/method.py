@@ -11,5 +11,6 @@ METHOD = Method(
     system="raybio.methods.sppt.articles.system",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
+    epoch_rows="articles with training links",
     comparison="objective.lambda_spml=0",
 )

@@ -12,5 +12,6 @@ METHOD = Method(
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
     embedding="raybio.methods.sppt.proteins.embedding_model",
+    epoch_rows="proteins with training links",
     comparison="objective.lambda_spml=0",
 )

@@ -118,6 +118,10 @@ def test_the_final_table_shows_the_parts(tmp_path: Path) -> None:
     system = METHODS["sppt_mag"].build(config, store.path)
     report = system.final_evaluate(system.model, SingleProcess())
     assert set(report.scores["trained"]) == {"train", "val", "c2", "c3"}
+    # What a reader sees next to the title of the table.
+    assert report.sizes.keys() == {"train", "val", "c2", "c3"}
+    assert report.sizes["c3"].startswith(f"{store.manifest['leakage']['c3']} links of ")
+    assert report.sizes["train"].startswith(f"{store.graph.num_edges:,} links of ")
     assert set(METHODS["sppt_mag"].table.splits) >= set(report.scores["trained"])
     assert "composition" not in report.scores and "look-up" in report.scores
 

@@ -1,0 +1,104 @@
+"""Where rivals and compared runs stand next to a model: one table of a word for each of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raybio.core.table_layout import TableLayout
+from raybio.runtime.compare.run_test import CANNOT_BE_COMPARED
+
+PASSES = "passes"
+REACHES = "reaches"
+BELOW = "below"
+
+UNKNOWN = "–"
+"""Cell without a relation: the rows were not compared, or the score is undefined."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Whether a row of the table passes or reaches a model in one score.
+
+    Attributes:
+        row: label of the rival or the compared runs.
+        model: label of the run, or the repetitions, that it is compared with.
+        split: of the final evaluation.
+        measure: the score.
+        word: ``PASSES``, ``REACHES``, ``BELOW`` or ``CANNOT_BE_COMPARED``.
+        p_holm: corrected p-value of the difference, where it was tested; else None.
+    """
+
+    row: str
+    model: str
+    split: str
+    measure: str
+    word: str
+    p_holm: float | None = None
+
+
+def word_of(low: float, high: float) -> str:
+    """Return the relation of a row, from the interval of the model minus the row."""
+    if math.isnan(low) or math.isnan(high):
+        return CANNOT_BE_COMPARED
+    if high < 0:
+        return PASSES
+    return REACHES if low <= 0 else BELOW
+
+
+def relations_table(relations: Sequence[Relation], layout: TableLayout) -> list[list[str]]:
+    """Return a line for each row; a column for each model and split; empty without relations."""
+    if not relations:
+        return []
+    columns = list(dict.fromkeys((each.model, each.split) for each in relations))
+    has_models = len({model for model, _ in columns}) > 1
+    header = ["rival or compared run"]
+    for model, split in columns:
+        title = layout.splits[split]
+        header.append(f"{model}, {title}" if has_models else title)
+    lines = [header]
+    for row in dict.fromkeys(each.row for each in relations):
+        cells = []
+        for column in columns:
+            in_cell = [
+                each for each in relations if each.row == row and (each.model, each.split) == column
+            ]
+            cells.append(_cell(in_cell, layout))
+        lines.append([row, *cells])
+    return lines
+
+
+def relations_title(relations: Sequence[Relation]) -> str:
+    """Return the title of the table."""
+    models = list(dict.fromkeys(each.model for each in relations))
+    return f"Next to {models[0]}" if len(models) == 1 else "Next to each run"
+
+
+def relations_legend(relations: Sequence[Relation]) -> str:
+    """Return what the cells of ``relations_table`` mean."""
+    text = (
+        "passes: the 95 % interval of the difference lies on the side of the row; reaches: it "
+        "includes 0; below: it lies on the side of the model. A cell that names scores is below "
+        "in the others"
+    )
+    if any(each.word == CANNOT_BE_COMPARED for each in relations):
+        text += ". Cannot be compared: there is no interval, as of a single unit"
+    if any(each.p_holm is not None for each in relations):
+        text += ". p: the largest of these scores, of rows with a test over seeds (Holm)"
+    return text
+
+
+def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:
+    """Return such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
+    parts: list[str] = []
+    for word in (PASSES, REACHES, CANNOT_BE_COMPARED, BELOW):
+        found = [each for each in in_cell if each.word == word]
+        if not found or (word == BELOW and parts):
+            continue
+        part = word
+        if len(found) < len(in_cell):
+            part += f" {', '.join(layout.measures[each.measure] for each in found)}"
+        p_values = [each.p_holm for each in found if each.p_holm is not None]
+        if len(p_values) == len(found) and word in (PASSES, BELOW):
+            part += f" (p ≤ {max(p_values):.2g})"
+        parts.append(part)
+    return "; ".join(parts) or UNKNOWN
