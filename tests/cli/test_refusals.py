@@ -253,7 +253,8 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
             follower.update(view)
     assert (
         shown.getvalue().count(
-            f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 rows"
+            f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 proteins "
+            "with training links"
         )
         == 1
     )

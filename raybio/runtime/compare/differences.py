@@ -67,8 +67,8 @@ def relations_to_rivals(
     """Return where each untrained model stands next to a group, in each score.
 
     It passes where the 95 % interval of the paired difference lies on its side, and reaches where
-    the interval includes 0. Models without unit scores, such as chance, are compared by whether
-    their interval overlaps that of the group.
+    the interval includes 0. Without an interval it cannot be compared. Models without unit scores,
+    such as chance, are compared by whether their interval overlaps that of the group.
 
     Args:
         group: a run, or repetitions of one.
@@ -145,7 +145,7 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
 
 
 def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
-    """Return the relation of an untrained model to a group; None if its score is undefined."""
+    """Return the relation of an untrained model to a group; None if the score is undefined."""
     if np.isnan(_mean_score(group, stage, split, measure)):
         return None
     paired = _paired(group, stage, split, measure)

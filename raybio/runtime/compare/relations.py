@@ -77,9 +77,11 @@ def relations_legend(relations: Sequence[Relation]) -> str:
     """Return what the cells of ``relations_table`` mean."""
     text = (
         "passes: the 95 % interval of the difference lies on the side of the row; reaches: it "
-        "includes 0; below: it lies on the side of the model; cannot be compared: there is no "
-        "interval, as of a single unit. A cell that names scores is below in the others"
+        "includes 0; below: it lies on the side of the model. A cell that names scores is below "
+        "in the others"
     )
+    if any(each.word == CANNOT_BE_COMPARED for each in relations):
+        text += ". Cannot be compared: there is no interval, as of a single unit"
     if any(each.p_holm is not None for each in relations):
         text += ". p: the largest of these scores, of rows with a test over seeds (Holm)"
     return text
