@@ -110,7 +110,7 @@ def test_all_folds_are_trained_and_scored_once(
     assert statuses == ["finished"] * 6
     table = (folder / "folds.md").read_text()
     assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()[2:11]] == [*scores]
-    assert "the paper" not in table
+    assert "the paper: " not in table
     messages = [cells.split(" | ") for cells in table.splitlines()[-6:]]
     assert [(model.strip("| "), fold) for model, fold, _ in messages] == [
         (model, fold) for model in ("cldr", "clner", "joint") for fold in "12"
