@@ -145,9 +145,20 @@ def proteins(
     sequences: Annotated[
         Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")
     ] = None,
-    edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
+    edges: Annotated[
+        Path | None, typer.Option(help="table: protein_a, protein_b; or STRING's protein.links")
+    ] = None,
     proteins: Annotated[
-        Path | None, typer.Option(help="table: protein_id, species_taxid (a number), sequence")
+        Path | None,
+        typer.Option(
+            help="table: protein_id, species_taxid (a number), sequence; or STRING's "
+            "protein.sequences (FASTA with ids taxid.name)"
+        ),
+    ] = None,
+    min_score: Annotated[int, typer.Option(help=PROTEIN_HELP["min_score"])] = PROTEINS.min_score,
+    taxid: Annotated[
+        list[str] | None,
+        typer.Option(help="NCBI taxid of a species that is kept; repeatable; default: all"),
     ] = None,
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
@@ -166,8 +177,8 @@ def proteins(
     ] = PROTEINS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
-    config = settings_of(PrepareConfig, locals())
+    """Protein sequences and their links: STRING's files, Tree of life, or two tables (.gz too)."""
+    config = settings_of(PrepareConfig, {**locals(), "taxids": tuple(taxid or ())})
     started = time.perf_counter()
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
