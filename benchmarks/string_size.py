@@ -19,16 +19,18 @@ ROOT = Path(__file__).resolve().parents[1]
 LETTERS = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
 
 CHILD = """
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
 edges, proteins, out, settings = sys.argv[1:]
-mib = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-base, start = mib(), time.perf_counter()
+# Not ru_maxrss, which a process takes over from the one that started it.
+mib = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
+base, start = mib(), time.process_time()
 store = prepare_proteins(out, Tables(edges, proteins), PrepareConfig(**json.loads(settings)))
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": round(seconds), "imports_mib": base, "peak_mib": mib(),
+seconds = time.process_time() - start
+print(json.dumps({"processor_seconds": round(seconds), "imports_mib": base, "peak_mib": mib(),
                   **store.manifest["counts"]}))
 """
 

@@ -210,10 +210,14 @@ def articles(
     abstracts: Annotated[
         list[str] | None,
         typer.Option(
-            help="MAG's PaperAbstractsInvertedIndex.txt, its parts or patterns; or a CSV file "
-            "with the columns ent idx,abstract"
+            help="OpenAlex's works or MAG's PaperAbstractsInvertedIndex.txt, files or patterns; "
+            "or a CSV file with the columns ent idx,abstract"
         ),
     ] = None,
+    openalex: Annotated[
+        list[str] | None, typer.Option(help="OpenAlex's works, files or patterns; quote patterns")
+    ] = None,
+    language: Annotated[str, typer.Option(help=TEXT_HELP["language"])] = TEXTS.language,
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
     ] = TEXTS.heldout_share,
@@ -226,16 +230,23 @@ def articles(
     ] = TEXTS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Articles and their citations, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
+    """Articles and their citations, for SPPT: OpenAlex, OGB-MAG, two tables, or CANE's layout."""
     config = settings_of(LinkedTextConfig, locals())
     started = time.perf_counter()
     given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
+    given["openalex"] = (openalex,)
     layouts = [name for name, options in given.items() if any(options)]
     if len(layouts) != 1 or not all(given[layouts[0]]):
-        raise ConfigError("want either --nodes and --edges, or --cane, or --mag and --abstracts")
+        raise ConfigError(
+            "want either --nodes and --edges, or --cane, or --mag and --abstracts, or --openalex"
+        )
+    if language and not openalex:
+        raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
     abstract_files = matching(abstracts or (), "--abstracts")
+    works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
     from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
+    from raybio.methods.sppt.articles.formats.openalex import OpenAlex
     from raybio.methods.sppt.articles.formats.tables import LinkedTables
     from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
 
@@ -244,6 +255,8 @@ def articles(
         source = Cane(cane)
     elif mag is not None:
         source = OgbMag(mag, abstract_files)
+    elif works:
+        source = OpenAlex(works, language)
     else:
         source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
     show_store(prepare_linked_texts(out, source, config, force=force), started)

@@ -204,6 +204,9 @@ class LinkedTextConfig(LinkedRowsConfig):
     split_by_date: bool = Field(
         False, description="hold out the links of the newest articles instead of random ones"
     )
+    language: str = Field(
+        "", description="only OpenAlex's works in this language, such as en; empty: in all"
+    )
 
 
 Taxid = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
