@@ -28,7 +28,7 @@ edges, proteins, out, settings = sys.argv[1:]
 # Not ru_maxrss, which a process takes over from the one that started it.
 mib = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
 base, start = mib(), time.process_time()
-store = prepare_proteins(out, Tables(edges, proteins), PrepareConfig(**json.loads(settings)))
+store = prepare_proteins(out, Tables([Path(edges)], [Path(proteins)]), PrepareConfig(**json.loads(settings)))
 seconds = time.process_time() - start
 print(json.dumps({"processor_seconds": round(seconds), "imports_mib": base, "peak_mib": mib(),
                   **store.manifest["counts"]}))

@@ -51,12 +51,12 @@ def string(
         raise ConfigError("want --taxid for each species, or --all-species (138 GB of links)")
 
     files = string_files(http_client(), url, taxids, version, physical=physical)
-    paths = _download("string", files, out)
-    for links, sequences in zip(paths[: len(paths) // 2], paths[len(paths) // 2 :], strict=True):
-        _show_next(
-            f"python jobs/prepare.py proteins --edges {links} --proteins {sequences} "
-            "--min-score 700 --out STORE"
-        )
+    _download("string", files, out)
+    links = "protein.physical.links" if physical else "protein.links"
+    _show_next(
+        f"python jobs/prepare.py proteins --edges '{out}/*{links}*.gz' "
+        f"--proteins '{out}/*protein.sequences*.gz' --min-score 700 --out STORE"
+    )
 
 
 @downloads.command()

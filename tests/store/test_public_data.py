@@ -219,7 +219,11 @@ def test_a_manifest_with_other_files_than_works_is_refused(site, url):
 @pytest.mark.parametrize(
     ("command", "names", "following"),
     [
-        (["string", "--taxid", "9606"], [NAME], "proteins --edges {out}/" + NAME),
+        (
+            ["string", "--taxid", "9606"],
+            [NAME],
+            "proteins --edges '{out}/*protein.links*.gz' --proteins '{out}/",
+        ),
         (["tree-of-life"], ["treeoflife.interactomes.zip"], "--interactomes {out} --species"),
         (["ogb-mag"], ["mag.zip"], "articles --mag {out}/mag --abstracts"),
         (

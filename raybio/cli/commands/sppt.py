@@ -146,13 +146,16 @@ def proteins(
         Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")
     ] = None,
     edges: Annotated[
-        Path | None, typer.Option(help="table: protein_a, protein_b; or STRING's protein.links")
+        list[str] | None,
+        typer.Option(
+            help="tables: protein_a, protein_b; or STRING's protein.links; quote patterns"
+        ),
     ] = None,
     proteins: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            help="table: protein_id, species_taxid (a number), sequence; or STRING's "
-            "protein.sequences (FASTA with ids taxid.name)"
+            help="tables: protein_id, species_taxid (a number), sequence; or STRING's "
+            "protein.sequences (FASTA with ids taxid.name); quote patterns"
         ),
     ] = None,
     min_score: Annotated[int, typer.Option(help=PROTEIN_HELP["min_score"])] = PROTEINS.min_score,
@@ -186,11 +189,15 @@ def proteins(
         raise ConfigError(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"
         )
-    from raybio.methods.sppt.prepare import prepare_proteins
+    edge_files = matching(edges or (), "--edges")
+    protein_files = matching(proteins or (), "--proteins")
+    from raybio.methods.sppt.prepare import ProteinSource, prepare_proteins
     from raybio.methods.sppt.proteins.formats.tables import Tables
     from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
-    source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
+    source: ProteinSource = Tables(edge_files, protein_files)
+    if all(tree_of_life):
+        source = TreeOfLife(*tree_of_life)  # type: ignore[arg-type]
     show_store(prepare_proteins(out, source, config, force=force), started)
 
 

@@ -69,7 +69,7 @@ class LinkCollector:
         self._keys = keys
         # A link u < v is the number u * (number of rows) + v.
         self._distinct = np.empty(0, dtype=np.int64)
-        self._waiting: list[tuple[np.ndarray, np.ndarray]] = []
+        self._waiting: list[tuple[np.ndarray, np.ndarray, str]] = []
         self._num_waiting = 0
 
     def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
@@ -77,27 +77,24 @@ class LinkCollector:
         code = np.minimum(u_E, v_E).astype(np.int64) * len(self._keys) + np.maximum(u_E, v_E)
         is_self = u_E == v_E
         self._skip(is_self, "self pair (dropped)", code, line_E, file)
-        self._waiting.append((code[~is_self], line_E[~is_self]))
+        self._waiting.append((code[~is_self], line_E[~is_self], file))
         self._num_waiting += len(code)
         if self._num_waiting >= max(MERGE_LINKS, len(self._distinct) // 8):
-            self._merge(file)
+            self._merge()
 
-    def merged(self, file: str) -> np.ndarray:
+    def merged(self) -> np.ndarray:
         """Return the distinct links (E, 2), u < v, ascending; both directions are one link."""
-        self._merge(file)
+        self._merge()
         edge_E2 = np.empty((len(self._distinct), 2), dtype=np.int64)
         np.floor_divide(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 0])
         np.remainder(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 1])
         return edge_E2
 
-    def _merge(self, file: str) -> None:
+    def _merge(self) -> None:
         """Merge the waiting links into the distinct ones."""
         if not self._waiting:
             return
-        code = np.concatenate([codes for codes, _ in self._waiting])
-        line = np.concatenate([lines for _, lines in self._waiting])
-        self._waiting.clear()
-        self._num_waiting = 0
+        code = np.concatenate([codes for codes, _, _ in self._waiting])
         order = np.argsort(code, kind="stable")
         ascending = code[order]
         is_new = np.ones(len(code), dtype=bool)
@@ -108,7 +105,13 @@ class LinkCollector:
             is_new &= nearest != ascending
         is_repeated = np.zeros(len(code), dtype=bool)
         is_repeated[order[~is_new]] = True
-        self._skip(is_repeated, "duplicate link (merged)", code, line, file)
+        start = 0
+        for codes, lines, file in self._waiting:
+            block = is_repeated[start : start + len(codes)]
+            self._skip(block, "duplicate link (merged)", codes, lines, file)
+            start += len(codes)
+        self._waiting.clear()
+        self._num_waiting = 0
         merged = np.concatenate([self._distinct, ascending[is_new]])
         # Two ascending runs: the stable sort merges them.
         merged.sort(kind="stable")

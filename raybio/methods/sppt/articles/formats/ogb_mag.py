@@ -109,7 +109,7 @@ class OgbMag:
         links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
         years = self.files["years"]
         date_N = _read_years(years[0], num_papers) if years else None
-        return single_group_corpus(keys, spooled_N, links.merged(file.name), date_N)
+        return single_group_corpus(keys, spooled_N, links.merged(), date_N)
 
     def _file(self, name: str) -> Path:
         return plain_or_gzip(Path(self.folder) / name)

@@ -141,7 +141,7 @@ class OpenAlex:
             good = is_newest & is_inside
             links.add(u_E[good], v_E[good], np.zeros(int(good.sum()), np.int64), "referenced_works")
         path.unlink()
-        edge_E2 = links.merged("referenced_works")
+        edge_E2 = links.merged()
         return single_group_corpus(keys, first_N, edge_E2, np.array(date, np.int64)[first_N])
 
     def _works(self, quarantine: Quarantine) -> Iterator[Work]:

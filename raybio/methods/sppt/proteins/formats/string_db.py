@@ -94,6 +94,7 @@ def read_sequences(
 def read_links(
     path: Path,
     keys: pa.Array,
+    group_N: np.ndarray,
     taxids: Collection[str],
     min_score: int,
     quarantine: Quarantine,
@@ -105,6 +106,7 @@ def read_links(
     Args:
         path: STRING's file of links, plain or ``.gz``.
         keys: ids of the proteins (N,).
+        group_N: group number of each protein, such as its species.
         taxids: links of other species are skipped; empty: none are.
         min_score: links with a lower score are skipped.
         quarantine: takes bad lines. What the settings exclude is counted, and is no defect.
@@ -131,7 +133,7 @@ def read_links(
         is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
         is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
         rest &= ~(is_strange | is_unknown)
-        is_across = rest & (rows.species_N[u_E] != rows.species_N[v_E])
+        is_across = rest & (group_N[u_E] != group_N[v_E])
         for is_skipped, reason in ((is_excluded, excluded), (is_low, too_low)):
             quarantine.add_many("link", reason, path.name, int(is_skipped.sum()), [], is_bad=False)
         for is_skipped, reason in (
@@ -181,7 +183,6 @@ class _RowsById:
             for key in keys[chunk : chunk + (1 << 16)].to_pylist():
                 numbers[row] = number_by_taxid.setdefault(taxid_of(key), len(number_by_taxid))
                 row += 1
-        self.species_N = numbers
         # Proteins by species. The files of STRING have them in this order already.
         self._row_N = np.argsort(numbers, kind="stable")
         self._keys = keys if (np.diff(numbers) >= 0).all() else keys.take(pa.array(self._row_N))

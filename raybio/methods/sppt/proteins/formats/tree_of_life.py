@@ -185,7 +185,7 @@ def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
     line_N = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
     np.minimum.at(line_N, code, np.concatenate([line_E, line_E]))
     keys = pc.binary_join_element_wise(f"{path.stem}.", encoded.dictionary, "")
-    return Interactome(keys, links.merged(path.name), line_N)
+    return Interactome(keys, links.merged(), line_N)
 
 
 def _join(interactomes: list[Interactome]) -> tuple[Interactome, np.ndarray]:

@@ -26,7 +26,7 @@ def write_string(folder, links, sequences, *, header=HEADER):
     proteins = folder / "protein.sequences.v12.0.fa.gz"
     records = [f">{key}\n{sequence}\n" for key, sequence in sequences.items()]
     proteins.write_bytes(gzip.compress("".join(records).encode()))
-    return Tables(edges, proteins)
+    return Tables([edges], [proteins])
 
 
 def simulate(species=("83333", "9606", "10090"), num_proteins=40, num_links=150, seed=0):
@@ -82,19 +82,22 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
     random.Random(1).shuffle(keys)
     source = write_string(tmp_path, links, {key: sequences[key] for key in keys})
     array = pa.array(keys, pa.large_string())
+    group_N = np.array([int(key.split(".")[0]) for key in keys])
     expected = sorted(tuple(sorted((keys.index(a), keys.index(b)))) for a, b, _ in links)
     for block_bytes, merge_links in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
         monkeypatch.setattr(corpus, "MERGE_LINKS", merge_links)
         quarantine = Quarantine()
         collector = corpus.LinkCollector(quarantine, array)
-        read = string_db.read_links(source.edges, array, (), 0, quarantine, block_bytes=block_bytes)
+        read = string_db.read_links(
+            source.edges[0], array, group_N, (), 0, quarantine, block_bytes=block_bytes
+        )
         for block in read:
-            collector.add(*block, source.edges.name)
-        assert [tuple(pair) for pair in collector.merged("x").tolist()] == expected
+            collector.add(*block, source.edges[0].name)
+        assert [tuple(pair) for pair in collector.merged().tolist()] == expected
         assert quarantine.num_seen("link") == 2 * len(links)
         assert quarantine.count_by_reason == {"duplicate link (merged)": len(links)}
         # The second of two lines of a link, which the file lists in order of its ids.
-        lines = gzip.decompress(source.edges.read_bytes()).decode().splitlines()
+        lines = gzip.decompress(source.edges[0].read_bytes()).decode().splitlines()
         for example in quarantine.examples_by_reason["duplicate link (merged)"]:
             assert set(lines[example.line - 1].split()[:2]) == set(example.detail.split())
             assert example.line > lines.index(" ".join(reversed_link(lines[example.line - 1]))) + 1
@@ -119,8 +122,8 @@ def test_every_kind_of_bad_line_is_skipped_with_its_reason_and_line(tmp_path):
         "7.p1 7.p9",
         "7.p1 7.p9 -3",
     ]
-    text = gzip.decompress(source.edges.read_bytes()).decode() + "\n".join(odd) + "\n"
-    source.edges.write_bytes(gzip.compress(text.encode()))
+    text = gzip.decompress(source.edges[0].read_bytes()).decode() + "\n".join(odd) + "\n"
+    source.edges[0].write_bytes(gzip.compress(text.encode()))
     first = 2 + 2 * len(good)
     config = PrepareConfig(max_bad_share=0.3, heldout_share=0)
     store = prepare_proteins(tmp_path / "store", source, config)
@@ -149,12 +152,12 @@ def test_every_kind_of_bad_line_is_skipped_with_its_reason_and_line(tmp_path):
 def test_files_with_a_column_for_each_channel_are_read(tmp_path):
     links, sequences = simulate(species=("511145",))
     source = write_string(tmp_path, links, sequences)
-    text = gzip.decompress(source.edges.read_bytes()).decode().splitlines()
+    text = gzip.decompress(source.edges[0].read_bytes()).decode().splitlines()
     detailed = ["protein1 protein2 neighborhood fusion textmining combined_score"]
     for line in text[1:]:
         a, b, score = line.split()
         detailed.append(f"{a} {b} 0 0 77 {score}")
-    source.edges.write_bytes(gzip.compress("\n".join(detailed).encode()))
+    source.edges[0].write_bytes(gzip.compress("\n".join(detailed).encode()))
     store = prepare_proteins(tmp_path / "store", source, PrepareConfig(min_score=400))
     assert all_links(store) == {(a, b) for a, b, score in links if score >= 400}
 
@@ -169,7 +172,12 @@ def test_a_table_of_one_kind_goes_with_a_file_of_the_other(tmp_path):
     proteins.write_text("protein_id\tspecies_taxid\tsequence\n" + "".join(rows))
     whole = prepare_proteins(tmp_path / "0", source)
     for number, mixed in enumerate(
-        (Tables(edges, source.proteins), Tables(source.edges, proteins), Tables(edges, proteins)), 1
+        (
+            Tables([edges], source.proteins),
+            Tables(source.edges, [proteins]),
+            Tables([edges], [proteins]),
+        ),
+        1,
     ):
         store = prepare_proteins(tmp_path / str(number), mixed)
         assert store.manifest["files"] == whole.manifest["files"]
@@ -189,7 +197,7 @@ def test_a_least_score_without_scores_is_refused(tmp_path):
     edges.write_text("protein_a\tprotein_b\n9606.p.0001\t9606.p.0002\n")
     with pytest.raises(DataError, match=r"--min-score 700: .*edges\.tsv has no scores"):
         prepare_proteins(
-            tmp_path / "store", Tables(edges, source.proteins), PrepareConfig(min_score=700)
+            tmp_path / "store", Tables([edges], source.proteins), PrepareConfig(min_score=700)
         )
 
 
@@ -218,3 +226,22 @@ def test_a_file_without_the_column_of_scores_is_named(tmp_path):
         DataError, match="no column 'combined_score'; found protein1, protein2, score"
     ):
         prepare_proteins(tmp_path / "store", source)
+
+
+def test_files_of_several_species_give_the_store_of_one_file(tmp_path):
+    links, sequences = simulate()
+    whole = prepare_proteins(tmp_path / "whole", write_string(tmp_path / "all", links, sequences))
+    sources = []
+    for taxid in ("83333", "9606", "10090"):
+        own = [link for link in links if link[0].startswith(f"{taxid}.")]
+        rows = {key: value for key, value in sequences.items() if key.startswith(f"{taxid}.")}
+        sources.append(write_string(tmp_path / taxid, own, rows))
+    edges = [source.edges[0] for source in sources]
+    proteins = [source.proteins[0] for source in sources]
+    store = prepare_proteins(tmp_path / "store", Tables(edges, proteins))
+    assert store.manifest["files"] == whole.manifest["files"]
+    # A file given twice: its proteins and links are repetitions, with the line and file they stand in.
+    twice = Tables([*edges, edges[0]], [*proteins, proteins[0]])
+    again = prepare_proteins(tmp_path / "twice", twice, PrepareConfig(max_bad_share=0.5))
+    assert again.manifest["files"] == whole.manifest["files"]
+    assert again.manifest["quarantine"]["duplicate id"]["count"] == 40
