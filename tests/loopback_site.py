@@ -13,6 +13,7 @@ class Site(ThreadingHTTPServer):
         requests: (method, path, Range, If-Range) of each request.
         cuts: path -> after how many bytes the connection is cut, once each.
         has_etags: files have an ETag.
+        knows_head: requests of sizes are answered.
         honors_if_range: ranges of another version of a file are answered by the whole file.
     """
 
@@ -25,6 +26,7 @@ class Site(ThreadingHTTPServer):
         self.cuts = {}
         self.has_etags = True
         self.honors_if_range = True
+        self.knows_head = True
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def gets(self, path):
@@ -46,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         version = self.headers.get("If-Range")
         site.requests.append((method, self.path, wanted, version))
+        if method == "HEAD" and not site.knows_head:
+            self.send_error(405)
+            return
         content = site.files.get(self.path)
         if content is None:
             self.send_error(404)

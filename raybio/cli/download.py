@@ -127,7 +127,7 @@ def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
     sizes = [file.num_bytes for file in files if file.num_bytes is not None]
     total = size_text(sum(sizes)) if len(sizes) == len(files) else source.size
     print(f"{len(files):,} files ({total}) from {files[0].url}")
-    print(f"licence: {source.licence}; published checksums: {source.checksum}")
+    print(f"license: {source.license}; published checksums: {source.checksum}")
     size_by_path = {file.path: file.num_bytes for file in files}
 
     def show(path: str, num_done: int, num_files: int) -> None:

@@ -1,4 +1,4 @@
-"""Public data that can be downloaded: addresses, licences, and the files of each source.
+"""Public data that can be downloaded: addresses, licenses, and the files of each source.
 
 A mirror replaces ``https://HOST`` of an address and keeps its path.
 """
@@ -25,13 +25,13 @@ class PublicSource(NamedTuple):
 
     Attributes:
         address: page, folder or file; the functions below complete it.
-        licence: terms of use, as the source states them.
+        license: terms of use, as the source states them.
         size: about how much is downloaded.
         checksum: what the source publishes to verify a file.
     """
 
     address: str
-    licence: str
+    license: str
     size: str
     checksum: str
 

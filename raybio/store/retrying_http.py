@@ -24,6 +24,7 @@ MAX_FILE_BYTES = 16 << 30
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 120.0
 
+NO_HEAD = {405, 501}
 RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}
 SCHEMES = ("http", "https")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
@@ -92,8 +93,11 @@ class RetryingHttp:
         """
 
         def ask() -> int | None:
-            with self._open(url, {}, method="HEAD") as response:
-                return _length(response)
+            try:
+                with self._open(url, {}, method="HEAD") as response:
+                    return _length(response)
+            except urllib.error.HTTPError:
+                return None
 
         return self._with_retries(url, ask)
 
@@ -167,7 +171,7 @@ class RetryingHttp:
         """Return the response.
 
         Raises:
-            HTTPError: for status 416 only.
+            HTTPError: for status 416, and for a server that does not know HEAD.
             _RetryError: for an error that may pass.
             DataError: for any other error.
         """
@@ -177,7 +181,7 @@ class RetryingHttp:
             return self._opener.open(request, timeout=self._timeout_seconds)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:
+            if error.code == 416 or (method == "HEAD" and error.code in NO_HEAD):
                 raise
             if error.code in RETRIED_STATUS:
                 retry_after = error.headers.get("Retry-After", "")

@@ -158,6 +158,13 @@ def test_strings_files_of_species_and_of_all(site):
         string_files(client(), site.url, ["7"], "12.0", physical=False)
 
 
+def test_a_server_that_does_not_know_sizes_is_read_all_the_same(site, tmp_path):
+    site.knows_head = False
+    files = string_files(client(), site.url, ["9606"], "12.0", physical=False)
+    assert [file.num_bytes for file in files] == [None, None]
+    assert download_files(client(), files, tmp_path)[0].read_bytes() == CONTENT
+
+
 def test_the_files_of_the_tree_of_life_are_those_that_its_page_links(site):
     files = tree_of_life_files(client(), site.url)
     assert [file.path for file in files] == [
@@ -233,7 +240,7 @@ def test_a_manifest_with_other_files_than_works_is_refused(site, url):
         ),
     ],
 )
-def test_each_source_has_a_command_that_says_licence_size_and_what_is_next(
+def test_each_source_has_a_command_that_says_license_size_and_what_is_next(
     site, tmp_path, command, names, following
 ):
     site.files["/ogb/data/nodeproppred/mag.zip"] = b"PK\3\4 archive"
@@ -241,7 +248,7 @@ def test_each_source_has_a_command_that_says_licence_size_and_what_is_next(
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert all((tmp_path / name).is_file() for name in names)
-    assert f"licence: {SOURCES[command[0]].licence}" in result.output
+    assert f"license: {SOURCES[command[0]].license}" in result.output
     assert re.search(r"\d+ files \([\d.]+ (bytes|kB)\) from http", result.output)
     assert following.format(out=tmp_path) in result.output
 
@@ -256,8 +263,8 @@ def test_a_download_of_string_without_one_choice_of_species_is_refused(tmp_path,
         )
 
 
-def test_the_guide_has_address_licence_size_and_checksum_of_each_source():
+def test_the_guide_has_address_license_size_and_checksum_of_each_source():
     guide = (ROOT / "docs" / "your_data.md").read_text(encoding="utf-8")
     for name, source in SOURCES.items():
-        row = f"| `{name}` | {source.address} | {source.size} | {source.licence} | {source.checksum} |"
+        row = f"| `{name}` | {source.address} | {source.size} | {source.license} | {source.checksum} |"
         assert row in guide
