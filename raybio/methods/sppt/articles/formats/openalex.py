@@ -49,7 +49,7 @@ TEXTS_PER_BLOCK = 10_000
 REFERENCES_PER_BLOCK = 1 << 20
 
 
-class Work(NamedTuple):
+class PublishedWork(NamedTuple):
     """One work.
 
     Attributes:
@@ -144,7 +144,7 @@ class OpenAlex:
         edge_E2 = links.merged()
         return single_group_corpus(keys, first_N, edge_E2, np.array(date, np.int64)[first_N])
 
-    def _works(self, quarantine: Quarantine) -> Iterator[Work]:
+    def _works(self, quarantine: Quarantine) -> Iterator[PublishedWork]:
         """Yield the works that are kept, newest partition first."""
         for path in sorted(map(Path, self.works), key=lambda path: path.parts[-2:], reverse=True):
             file = "/".join(path.parts[-2:])
@@ -163,7 +163,7 @@ class OpenAlex:
                     yield work
 
 
-def parse_work(line: bytes) -> Work:
+def parse_work(line: bytes) -> PublishedWork:
     """Return the work in a line.
 
     Raises:
@@ -187,7 +187,7 @@ def parse_work(line: bytes) -> Work:
     if not isinstance(cited, list):
         raise ValueError("has referenced_works that are no list")
     references = [WORK_ID.fullmatch(str(work)) for work in cited]
-    return Work(
+    return PublishedWork(
         number=int(match[1]),
         mag="" if mag is None else str(mag),
         language=str(fields.get("language") or ""),
