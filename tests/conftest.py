@@ -105,7 +105,7 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "proteins.tsv").write_text("\n".join(proteins) + "\n")
     (folder / "edges.tsv").write_text("\n".join(edges) + "\n")
-    return Tables(folder / "edges.tsv", folder / "proteins.tsv")
+    return Tables([folder / "edges.tsv"], [folder / "proteins.tsv"])
 
 
 @pytest.fixture(scope="session")

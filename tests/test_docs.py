@@ -56,9 +56,9 @@ def commands(page: Path) -> list[list[str]]:
 
 
 @cache
-def help_of(job: str, subcommand: str) -> str:
+def help_of(job: str, *subcommands: str) -> str:
     """Return what ``--help`` of a command prints."""
-    command = [sys.executable, f"jobs/{job}.py", *([subcommand] if subcommand else []), "--help"]
+    command = [sys.executable, f"jobs/{job}.py", *subcommands, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
@@ -70,7 +70,9 @@ def problems_of(words: list[str]) -> list[str]:
     if not (ROOT / "jobs" / f"{job}.py").is_file():
         return [f"no job {job}"]
     takes_subcommand = job in SUBCOMMANDS and arguments and not arguments[0].startswith("-")
-    text = help_of(job, arguments[0] if takes_subcommand else "")
+    # prepare.py download SOURCE
+    num_subcommands = 2 if takes_subcommand and arguments[0] == "download" else 1
+    text = help_of(job, *(arguments[:num_subcommands] if takes_subcommand else ()))
     known = set(re.findall(r"--[a-z][a-z-]*", text))
     if job == "sweep":
         known |= PREPARED_FIRST

@@ -198,6 +198,8 @@ def commands_before_a_start() -> Iterator[tuple[str, list[str], int]]:
             for command in commands.registered_commands:
                 name = command.callback.__name__.replace("_", "-")
                 yield str(ROOT / "jobs" / f"{job}.py"), [name, "--help"], 0
+    for name in ("string", "tree-of-life", "ogb-mag", "openalex", "pubmed"):
+        yield str(ROOT / "jobs/prepare.py"), ["download", name, "--help"], 0
     for name in ("medlama", "hardness", "statistics"):
         yield str(ROOT / "jobs/prepare.py"), [name, "--help"], 0
     for name in ("probe", "baselines", "ask", "sheet", "curves"):

@@ -3,6 +3,7 @@
 import typer
 
 from raybio.cli.commands import biostransformers, mtb_mccl, relation_graphs, sppt
+from raybio.cli.download import downloads
 from raybio.cli.prepare_benchmarks import benchmarks
 
 app = typer.Typer(
@@ -19,3 +20,4 @@ for _commands in (
     benchmarks,
 ):
     app.add_typer(_commands)
+app.add_typer(downloads, name="download", help="Download public data: resumable, verified.")

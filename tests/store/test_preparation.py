@@ -21,7 +21,7 @@ PIPELINES: dict[str, Callable[[Path, Path], object]] = {
     "documents": lambda out, file: prepare_documents(out, [file]),
     "words": lambda out, file: prepare_words(out, [file], test=[file.with_name("test")]),
     "topics": lambda out, file: prepare_topics(out, [file]),
-    "proteins": lambda out, file: prepare_proteins(out, Tables(file, file)),
+    "proteins": lambda out, file: prepare_proteins(out, Tables([file], [file])),
 }
 
 

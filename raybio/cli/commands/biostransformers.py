@@ -12,7 +12,6 @@ import typer
 from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import fraction
 from raybio.cli.stores import Force, Out, matching, show_store
-from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
@@ -137,32 +136,6 @@ def pairs(
     from raybio.methods.biostransformers.prepare import prepare_pairs
 
     show_store(prepare_pairs(out, files, config, force=force), started)
-
-
-@prepare.command()
-def download(
-    out: Annotated[Path, typer.Option(help="folder of the files")],
-    url: Annotated[
-        str, typer.Option(help="address of the remote folder")
-    ] = "https://ftp.ncbi.nlm.nih.gov/pubmed/baseline/",
-    first: Annotated[int | None, typer.Option(min=0, help="number of the first file")] = None,
-    last: Annotated[int | None, typer.Option(min=0, help="number of the last file")] = None,
-) -> None:
-    """Download PubMed baseline or update files: resumable, md5 sums checked."""
-    if first is not None and last is not None and first > last:
-        raise ConfigError(
-            f"--first {first} comes after --last {last}; want the first number and then the last"
-        )
-    from raybio.methods.biostransformers.formats.download import download_pubmed
-
-    print(f"listing the files of {url}")
-
-    def show(name: str, num_done: int, num_files: int) -> None:
-        print(f"{num_done:,}/{num_files:,} {name}")
-
-    files = download_pubmed(url, out, first=first, last=last, progress=show)
-    command = f"python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE"
-    print(f"{len(files):,} files in {out}; next: {command}")
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":

@@ -170,9 +170,23 @@ def proteins(
     sequences: Annotated[
         Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")
     ] = None,
-    edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
+    edges: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="tables: protein_a, protein_b; or STRING's protein.links; quote patterns"
+        ),
+    ] = None,
     proteins: Annotated[
-        Path | None, typer.Option(help="table: protein_id, species_taxid (a number), sequence")
+        list[str] | None,
+        typer.Option(
+            help="tables: protein_id, species_taxid (a number), sequence; or STRING's "
+            "protein.sequences (FASTA with ids taxid.name); quote patterns"
+        ),
+    ] = None,
+    min_score: Annotated[int, typer.Option(help=PROTEIN_HELP["min_score"])] = PROTEINS.min_score,
+    taxid: Annotated[
+        list[str] | None,
+        typer.Option(help="NCBI taxid of a species that is kept; repeatable; default: all"),
     ] = None,
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
@@ -191,8 +205,8 @@ def proteins(
     ] = PROTEINS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
-    config = settings_of(PrepareConfig, locals())
+    """Protein sequences and their links: STRING's files, Tree of life, or two tables (.gz too)."""
+    config = settings_of(PrepareConfig, {**locals(), "taxids": tuple(taxid or ())})
     started = time.perf_counter()
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
@@ -200,11 +214,15 @@ def proteins(
         raise ConfigError(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"
         )
-    from raybio.methods.sppt.prepare import prepare_proteins
+    edge_files = matching(edges or (), "--edges")
+    protein_files = matching(proteins or (), "--proteins")
+    from raybio.methods.sppt.prepare import ProteinSource, prepare_proteins
     from raybio.methods.sppt.proteins.formats.tables import Tables
     from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
-    source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
+    source: ProteinSource = Tables(edge_files, protein_files)
+    if all(tree_of_life):
+        source = TreeOfLife(*tree_of_life)  # type: ignore[arg-type]
     show_store(prepare_proteins(out, source, config, force=force), started)
 
 
@@ -224,10 +242,14 @@ def articles(
     abstracts: Annotated[
         list[str] | None,
         typer.Option(
-            help="MAG's PaperAbstractsInvertedIndex.txt, its parts or patterns; or a CSV file "
-            "with the columns ent idx,abstract"
+            help="OpenAlex's works or MAG's PaperAbstractsInvertedIndex.txt, files or patterns; "
+            "or a CSV file with the columns ent idx,abstract"
         ),
     ] = None,
+    openalex: Annotated[
+        list[str] | None, typer.Option(help="OpenAlex's works, files or patterns; quote patterns")
+    ] = None,
+    language: Annotated[str, typer.Option(help=TEXT_HELP["language"])] = TEXTS.language,
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
     ] = TEXTS.heldout_share,
@@ -240,16 +262,23 @@ def articles(
     ] = TEXTS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Articles and their citations, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
+    """Articles and their citations, for SPPT: OpenAlex, OGB-MAG, two tables, or CANE's layout."""
     config = settings_of(LinkedTextConfig, locals())
     started = time.perf_counter()
     given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
+    given["openalex"] = (openalex,)
     layouts = [name for name, options in given.items() if any(options)]
     if len(layouts) != 1 or not all(given[layouts[0]]):
-        raise ConfigError("want either --nodes and --edges, or --cane, or --mag and --abstracts")
+        raise ConfigError(
+            "want either --nodes and --edges, or --cane, or --mag and --abstracts, or --openalex"
+        )
+    if language and not openalex:
+        raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
     abstract_files = matching(abstracts or (), "--abstracts")
+    works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
     from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
+    from raybio.methods.sppt.articles.formats.openalex import OpenAlex
     from raybio.methods.sppt.articles.formats.tables import LinkedTables
     from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
 
@@ -258,6 +287,8 @@ def articles(
         source = Cane(cane)
     elif mag is not None:
         source = OgbMag(mag, abstract_files)
+    elif works:
+        source = OpenAlex(works, language)
     else:
         source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
     show_store(prepare_linked_texts(out, source, config, force=force), started)

@@ -1,6 +1,6 @@
 """Settings that SPPT on proteins, articles and synthetic graphs share."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -204,7 +204,12 @@ class LinkedTextConfig(LinkedRowsConfig):
     split_by_date: bool = Field(
         False, description="hold out the links of the newest articles instead of random ones"
     )
+    language: str = Field(
+        "", description="only OpenAlex's works in this language, such as en; empty: in all"
+    )
 
+
+Taxid = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,9})$")]
 
 HeldOut = Literal["random", "homology", "proteins", "date"]
 
@@ -221,6 +226,13 @@ class PrepareConfig(LinkedRowsConfig):
         0.5, gt=0, le=1, description="fraction of equal residues that makes two proteins relatives"
     )
 
+    min_score: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="least score of a link in STRING's files; STRING calls 700 high confidence",
+    )
+    taxids: tuple[Taxid, ...] = Field((), description="species that are kept; empty: all")
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(
         DEFAULT_MAX_LENGTH, ge=1, description="longest sequence that is kept, in letters"

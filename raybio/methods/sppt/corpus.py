@@ -51,54 +51,86 @@ class Corpus(NamedTuple):
     date_N: np.ndarray | None = None
 
 
-class LinkCollector:
-    """Undirected links between numbered rows.
+MERGE_LINKS = 1 << 21
+"""Fewest links that are gathered before they are merged into the distinct ones."""
 
-    Self pairs and repetitions are skipped, and counted in the quarantine as no defects of the file.
+
+class LinkCollector:
+    """Undirected links between numbered rows, in 8 bytes a distinct link.
+
+    Links are merged as they come: a file that lists both directions, or repeats a link, takes no
+    more memory. Self pairs and repetitions are skipped, and counted in the quarantine as no defects
+    of the file.
     """
 
     def __init__(self, quarantine: Quarantine, keys: pa.Array) -> None:
         """Start empty; ``keys`` are the rows' ids."""
         self._quarantine = quarantine
         self._keys = keys
-        self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
+        # A link u < v is the number u * (number of rows) + v.
+        self._distinct = np.empty(0, dtype=np.int64)
+        self._waiting: list[tuple[np.ndarray, np.ndarray, str]] = []
+        self._num_waiting = 0
 
     def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
         """Add the links between rows ``u`` and ``v``, which stand in the given lines of a file."""
+        code = np.minimum(u_E, v_E).astype(np.int64) * len(self._keys) + np.maximum(u_E, v_E)
         is_self = u_E == v_E
-        pair = np.stack([np.minimum(u_E, v_E), np.maximum(u_E, v_E)], axis=1)
-        self._skip(is_self, "self pair (dropped)", pair, line_E, file)
-        pair = pair[~is_self]
-        self._blocks.append((pair.astype(np.int64), line_E[~is_self]))
+        self._skip(is_self, "self pair (dropped)", code, line_E, file)
+        self._waiting.append((code[~is_self], line_E[~is_self], file))
+        self._num_waiting += len(code)
+        if self._num_waiting >= max(MERGE_LINKS, len(self._distinct) // 8):
+            self._merge()
 
-    def merged(self, file: str) -> np.ndarray:
+    def merged(self) -> np.ndarray:
         """Return the distinct links (E, 2), u < v, ascending; both directions are one link."""
-        if not self._blocks:
-            return np.empty((0, 2), dtype=np.int64)
-        pair = np.concatenate([block for block, _ in self._blocks])
-        line = np.concatenate([lines for _, lines in self._blocks])
-        self._blocks.clear()
-        num_nodes = int(pair.max(initial=-1)) + 1
-        code = pair[:, 0] * num_nodes + pair[:, 1]
+        self._merge()
+        edge_E2 = np.empty((len(self._distinct), 2), dtype=np.int64)
+        np.floor_divide(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 0])
+        np.remainder(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 1])
+        return edge_E2
+
+    def _merge(self) -> None:
+        """Merge the waiting links into the distinct ones."""
+        if not self._waiting:
+            return
+        code = np.concatenate([codes for codes, _, _ in self._waiting])
         order = np.argsort(code, kind="stable")
-        is_first = np.ones(len(code), dtype=bool)
-        is_first[order[1:]] = np.diff(code[order]) != 0
-        self._skip(~is_first, "duplicate link (merged)", pair, line, file)
-        return pair[order[is_first[order]]]
+        ascending = code[order]
+        is_new = np.ones(len(code), dtype=bool)
+        is_new[1:] = ascending[1:] != ascending[:-1]
+        if len(self._distinct):
+            index = np.searchsorted(self._distinct, ascending)
+            nearest = self._distinct[np.minimum(index, len(self._distinct) - 1)]
+            is_new &= nearest != ascending
+        is_repeated = np.zeros(len(code), dtype=bool)
+        is_repeated[order[~is_new]] = True
+        start = 0
+        for codes, lines, file in self._waiting:
+            block = is_repeated[start : start + len(codes)]
+            self._skip(block, "duplicate link (merged)", codes, lines, file)
+            start += len(codes)
+        self._waiting.clear()
+        self._num_waiting = 0
+        merged = np.concatenate([self._distinct, ascending[is_new]])
+        # Two ascending runs: the stable sort merges them.
+        merged.sort(kind="stable")
+        self._distinct = merged
 
     def _skip(
         self,
         is_skipped_E: np.ndarray,
         reason: str,
-        pair_E2: np.ndarray,
+        code_E: np.ndarray,
         line_E: np.ndarray,
         file: str,
     ) -> None:
         """Count skipped links, and keep the first few as examples."""
         first = np.flatnonzero(is_skipped_E)[: self._quarantine.num_examples]
         examples = []
-        for line, pair in zip(line_E[first].tolist(), pair_E2[first], strict=True):
-            examples.append((line, " ".join(self._keys.take(pa.array(pair)).to_pylist())))
+        for line, code in zip(line_E[first].tolist(), code_E[first].tolist(), strict=True):
+            pair = pa.array(divmod(code, len(self._keys)))
+            examples.append((line, " ".join(self._keys.take(pair).to_pylist())))
         num_skipped = int(is_skipped_E.sum())
         self._quarantine.add_many("link", reason, file, num_skipped, examples, is_bad=False)
 

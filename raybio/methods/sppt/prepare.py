@@ -34,9 +34,7 @@ class Source(Protocol):
 class ProteinSource(Source, Protocol):
     """Files of proteins and their links."""
 
-    def read(
-        self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
-    ) -> Corpus:
+    def read(self, spool: Spool, quarantine: Quarantine, config: PrepareConfig) -> Corpus:
         """Read all files: sequences into the spool, the rest into the corpus."""
         ...
 
@@ -73,7 +71,7 @@ def prepare_proteins(
         StoreError: if the store cannot be written.
     """
     config = config or PrepareConfig()
-    read = partial(source.read, strip_stop=config.strip_stop, max_length=config.max_length)
+    read = partial(source.read, config=config)
     cluster = partial(identity_clusters, identity=config.identity)
     return _prepare(
         out,

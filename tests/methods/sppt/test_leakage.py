@@ -40,7 +40,7 @@ def write_families(folder: Path) -> Tables:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "proteins.tsv").write_text("\n".join(proteins) + "\n")
     (folder / "edges.tsv").write_text("\n".join(edges) + "\n")
-    return Tables(folder / "edges.tsv", folder / "proteins.tsv")
+    return Tables([folder / "edges.tsv"], [folder / "proteins.tsv"])
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_nothing_that_can_be_held_out_is_an_error(tmp_path: Path) -> None:
         f"protein_id\tspecies_taxid\tsequence\na\t1\t{sequence}\nb\t1\t{sequence}\n"
     )
     (folder / "edges.tsv").write_text("protein_a\tprotein_b\na\tb\n")
-    tables = Tables(folder / "edges.tsv", folder / "proteins.tsv")
+    tables = Tables([folder / "edges.tsv"], [folder / "proteins.tsv"])
     with pytest.raises(DataError, match="--held-out proteins: nothing can be held out"):
         prepare_proteins(tmp_path / "s", tables, PrepareConfig(held_out="proteins"))
 

@@ -30,7 +30,7 @@ def write_tables(folder, proteins, edges):
     (folder / "edges.tsv").write_text(
         "\n".join(["protein_a\tprotein_b", *("\t".join(row) for row in edges)]) + "\n"
     )
-    return Tables(folder / "edges.tsv", folder / "proteins.tsv")
+    return Tables([folder / "edges.tsv"], [folder / "proteins.tsv"])
 
 
 def sequences_by_key(store):
@@ -54,7 +54,7 @@ def training_links(store):
 
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory):
-    tables = Tables(SEVEN_SPECIES / "edges.tsv.gz", SEVEN_SPECIES / "proteins.tsv.gz")
+    tables = Tables([SEVEN_SPECIES / "edges.tsv.gz"], [SEVEN_SPECIES / "proteins.tsv.gz"])
     return prepare_proteins(tmp_path_factory.mktemp("seven") / "store", tables)
 
 
@@ -97,7 +97,7 @@ def test_the_same_command_gives_the_same_digest_whatever_the_hash_seed(tmp_path)
             "--out",
             str(tmp_path / hash_seed),
         ]
-        command += ["--edges", str(tables.edges), "--proteins", str(tables.proteins)]
+        command += ["--edges", str(tables.edges[0]), "--proteins", str(tables.proteins[0])]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
         assert open_store(tmp_path / hash_seed).digest == here.digest

@@ -275,7 +275,7 @@ def test_another_store_is_refused_before_anything_starts(
         "protein_id\tspecies_taxid\tsequence\na\t1\tMKV\nb\t1\tMKT\nc\t1\tMKA\nd\t1\tMKL\n"
     )
     (tmp_path / "edges.tsv").write_text("protein_a\tprotein_b\na\tb\nb\tc\nc\td\n")
-    tables = Tables(tmp_path / "edges.tsv", tmp_path / "proteins.tsv")
+    tables = Tables([tmp_path / "edges.tsv"], [tmp_path / "proteins.tsv"])
     other = prepare_proteins(tmp_path / "store", tables, PrepareConfig(heldout_share=0.0))
     with pytest.raises(CheckpointError, match="data_digest"):
         train(replace(request_two, store=other.path))

@@ -53,7 +53,7 @@ class Cane:
         links.add(*self._links(len(texts), quarantine), self._file(LINKS).name)
         quarantine.check("link")
         spooled_N = np.where(has_text_N, np.arange(len(texts)), -1)
-        return single_group_corpus(keys, spooled_N, links.merged(self._file(LINKS).name))
+        return single_group_corpus(keys, spooled_N, links.merged())
 
     def _links(
         self, num_texts: int, quarantine: Quarantine

@@ -5,14 +5,14 @@
     ogbn_mag/raw/node-feat/paper/node_year.csv.gz             a year a line; may be missing
     PaperAbstractsInvertedIndex.txt[.1, .2]    MAG id, tab, {"InvertedIndex": {word: [positions]}}
 
-The abstracts may also be the CSV ``ent idx,abstract`` that the authors of SPPT made. As in the
-authors' code, a leading word "abstract" is dropped, and papers without an abstract are skipped.
+The abstracts may also be OpenAlex's works, which know the papers' MAG ids, since MAG is retired; or
+the CSV ``ent idx,abstract`` that the authors of SPPT made. As in the authors' code, a leading word
+"abstract" is dropped, and papers without an abstract are skipped.
 """
 
 import csv
 import io
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -25,6 +25,8 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
+from raybio.methods.sppt.articles.formats.inverted_index import text_of_index, without_heading
+from raybio.methods.sppt.articles.formats.openalex import is_openalex, read_abstracts
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
@@ -39,9 +41,6 @@ ABSTRACTS_HEADER = ("ent idx", "abstract")
 BAD_LINE = "line that is no abstract (want a MAG id, a tab and an inverted index)"
 BAD_ROW = "row that is no abstract (want the number of a paper and its abstract)"
 
-MAX_WORDS = 100_000
-"""Upper bound of word positions in an inverted index."""
-
 TEXTS_PER_BLOCK = 10_000
 MAX_FIELD_BYTES = 1 << 22
 
@@ -52,8 +51,8 @@ class OgbMag:
 
     Attributes:
         folder: ``ogbn_mag/``.
-        abstracts: MAG's inverted indices in any number of parts, or the authors' CSV; plain or
-            gzip.
+        abstracts: MAG's inverted indices in any number of parts, OpenAlex's works, or the authors'
+            CSV; plain or gzip.
     """
 
     folder: Path
@@ -110,33 +109,21 @@ class OgbMag:
         links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
         years = self.files["years"]
         date_N = _read_years(years[0], num_papers) if years else None
-        return single_group_corpus(keys, spooled_N, links.merged(file.name), date_N)
+        return single_group_corpus(keys, spooled_N, links.merged(), date_N)
 
     def _file(self, name: str) -> Path:
         return plain_or_gzip(Path(self.folder) / name)
 
 
-def abstract_of(inverted_index: dict[str, Any]) -> str:
-    """Return the text of a MAG inverted index, without a leading word "abstract".
+def abstract_of(record: Any) -> str:
+    """Return the text of a record {"InvertedIndex": {word: [positions]}} of MAG.
 
     Raises:
-        ValueError: if it is no inverted index.
+        ValueError: if it is none.
     """
-    try:
-        word_by_position: dict[int, str] = {}
-        for word, positions in inverted_index["InvertedIndex"].items():
-            for position in positions:
-                word_by_position[int(position)] = word
-    except (KeyError, TypeError, AttributeError, OverflowError):
-        raise ValueError("is no inverted index") from None
-    if word_by_position and not (min(word_by_position) >= 0 and max(word_by_position) < MAX_WORDS):
-        raise ValueError(f"has positions outside 0 to {MAX_WORDS:,}")
-    words = [word_by_position[position] for position in sorted(word_by_position)]
-    return _without_heading(" ".join(words))
-
-
-def _without_heading(text: str) -> str:
-    return re.sub(r"^abstract\b[\s:.\-]*", "", text.strip(), flags=re.IGNORECASE)
+    if not isinstance(record, dict) or "InvertedIndex" not in record:
+        raise ValueError("is no inverted index")
+    return text_of_index(record["InvertedIndex"])
 
 
 def _read_mapping(path: Path) -> dict[str, int]:
@@ -192,7 +179,10 @@ def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _read_abstracts(
     path: Path, number_by_id: dict[str, int], quarantine: Quarantine
 ) -> Iterator[tuple[int, str]]:
-    """Yield node number and abstract of each paper of the mapping; MAG's files hold many others."""
+    """Yield node number and abstract of each paper of the mapping; the files hold many others."""
+    if is_openalex(path):
+        yield from read_abstracts(path, number_by_id, quarantine)
+        return
     with open_source(
         path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract"
     ) as file:
@@ -236,7 +226,7 @@ def _from_csv(
             if not is_row or int(row[0]) >= num_papers:
                 quarantine.add("abstract", BAD_ROW, path.name, rows.line_num, ",".join(row)[:60])
                 continue
-            text = _without_heading(row[1])
+            text = without_heading(row[1])
             if text:
                 yield int(row[0]), text
     except csv.Error as error:

@@ -64,7 +64,7 @@ class LinkedTables:
             skip_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
             links.add(u_E[~is_unknown], v_E[~is_unknown], line.to_numpy()[~is_unknown], file)
         quarantine.check("link")
-        return single_group_corpus(keys, spooled_N, links.merged(file), date_N)
+        return single_group_corpus(keys, spooled_N, links.merged(), date_N)
 
     def _read_articles(
         self, spool: Spool, quarantine: Quarantine

@@ -1,4 +1,4 @@
-"""Columns of a tab-separated table with a header, read in blocks by Arrow.
+"""Columns of a table with a header, tab-separated or by blanks, read in blocks by Arrow.
 
 Quotes have no meaning. Every line counts, so that an error can state the line of a record.
 """
@@ -26,6 +26,7 @@ def read_columns(
     record: str,
     quarantine: Quarantine,
     block_bytes: int,
+    delimiter: str = "\t",
 ) -> Iterator[tuple[pa.Array, ...]]:
     """Yield the given columns and the line number of each record, a block at a time.
 
@@ -36,6 +37,7 @@ def read_columns(
         record: name of a record, for the quarantine.
         quarantine: takes lines with another number of columns, and ids that are not UTF-8.
         block_bytes: bytes that are read at once.
+        delimiter: one character between columns.
 
     Raises:
         DataError: if the file is missing, torn, lacks a column, or has a line larger than a block.
@@ -53,7 +55,9 @@ def read_columns(
 
     num_read = 0
     try:
-        with pa.csv.open_csv(str(path), **_options(columns, block_bytes, skip)) as reader:
+        with pa.csv.open_csv(
+            str(path), **_options(columns, block_bytes, delimiter, skip)
+        ) as reader:
             for batch in reader:
                 # Line 1 is the header; skipped lines before a record move it down.
                 row = np.arange(num_read, num_read + len(batch))
@@ -68,17 +72,20 @@ def read_columns(
                 ]
                 yield *strings, batch.column("line")
     except (OSError, pa.ArrowException, EOFError) as error:
-        raise DataError(_explain(path, columns, error)) from None
+        raise DataError(_explain(path, columns, delimiter, error)) from None
 
 
 def _options(
-    columns: tuple[str, ...], block_bytes: int, skip: Callable[[pa.csv.InvalidRow], str]
+    columns: tuple[str, ...],
+    block_bytes: int,
+    delimiter: str,
+    skip: Callable[[pa.csv.InvalidRow], str],
 ) -> dict[str, Any]:
     """Return the options of Arrow's CSV reader: no quotes, and every line counts."""
     return {
         "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
         "parse_options": pa.csv.ParseOptions(
-            delimiter="\t",
+            delimiter=delimiter,
             quote_char=False,
             escape_char=False,
             ignore_empty_lines=False,
@@ -165,15 +172,16 @@ def skip_rows(
     quarantine.add_many(record, reason, Path(path).name, int(is_bad.sum()), examples)
 
 
-def _explain(path: str | Path, columns: tuple[str, ...], error: Exception) -> str:
+def _explain(path: str | Path, columns: tuple[str, ...], delimiter: str, error: Exception) -> str:
     text = str(error)
     wanted = ", ".join(columns)
     if isinstance(error, FileNotFoundError):
         return f"{path}: does not exist, want a table with the columns {wanted}"
     if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
-        found = ", ".join(_header(path)) or "nothing"
+        found = ", ".join(_header(path, delimiter)) or "nothing"
+        divided = "tab-separated" if delimiter == "\t" else f"divided by {delimiter!r}"
         return (
-            f"{path}: has no column {missing[1]!r}; found {found}; want {wanted}, tab-separated, "
+            f"{path}: has no column {missing[1]!r}; found {found}; want {wanted}, {divided}, "
             "named in the first line"
         )
     if "Empty CSV file" in text:
@@ -185,7 +193,7 @@ def _explain(path: str | Path, columns: tuple[str, ...], error: Exception) -> st
     return f"{path}: cannot be read as a table with the columns {wanted} ({text})"
 
 
-def _header(path: str | Path) -> list[str]:
+def _header(path: str | Path, delimiter: str) -> list[str]:
     with pa.input_stream(str(path)) as file:
         first = file.read(4096).split(b"\n")[0]
-    return [name for name in first.decode(errors="replace").strip().split("\t") if name]
+    return [name for name in first.decode(errors="replace").strip().split(delimiter) if name]

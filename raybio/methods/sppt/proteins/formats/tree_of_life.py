@@ -19,10 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybio.core.errors import DataError
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.residues import NULL_WORDS, is_missing
+from raybio.methods.sppt.proteins.formats.string_db import check_taxids
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
@@ -63,12 +65,18 @@ class TreeOfLife:
             "sequences": list_sequences(self.sequences),
         }
 
-    def read(
-        self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
-    ) -> Corpus:
+    def read(self, spool: Spool, quarantine: Quarantine, config: PrepareConfig) -> Corpus:
         """Read the links of each species, then the sequences of the proteins that they name."""
         label_by_taxid = read_species(self.species, quarantine)
+        if config.min_score:
+            raise DataError(
+                f"--min-score {config.min_score}: the Tree of life has no scores. Want STRING's "
+                "protein.links, with --edges and --proteins"
+            )
         paths = list_interactomes(self.interactomes)
+        if config.taxids:
+            check_taxids(config.taxids, {path.stem for path in paths}, self.interactomes)
+            paths = [path for path in paths if path.stem in config.taxids]
         taxids = [path.stem for path in paths]
         for path in paths:
             if path.stem not in label_by_taxid:
@@ -83,8 +91,8 @@ class TreeOfLife:
             network.keys,
             spool,
             quarantine,
-            strip_stop=strip_stop,
-            max_length=max_length,
+            strip_stop=config.strip_stop,
+            max_length=config.max_length,
         )
         _count_without_sequence(network, spooled_N, group_N, paths, quarantine)
         labels = [label_by_taxid.get(taxid, taxid) for taxid in taxids]
@@ -177,7 +185,7 @@ def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
     line_N = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
     np.minimum.at(line_N, code, np.concatenate([line_E, line_E]))
     keys = pc.binary_join_element_wise(f"{path.stem}.", encoded.dictionary, "")
-    return Interactome(keys, links.merged(path.name), line_N)
+    return Interactome(keys, links.merged(), line_N)
 
 
 def _join(interactomes: list[Interactome]) -> tuple[Interactome, np.ndarray]:

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.formats.download import download_pubmed
+from raybio.store.download import RemoteFile, download_files, http_client
+from raybio.store.public_data import pubmed_files
 
 CONTENT = {
     f"pubmed25n{number:04d}.xml.gz": gzip.compress(f"file {number} ".encode() * 40_000, 0)
@@ -33,7 +34,7 @@ class Mirror(ThreadingHTTPServer):
             '<a href="README.txt">README.txt</a>'
         )
         self.content[""] = "\n".join([head, *reversed(rows), "</pre></body></html>"]).encode()
-        self.url = f"http://127.0.0.1:{self.server_port}/pubmed/baseline"
+        self.url = f"http://127.0.0.1:{self.server_port}"
 
     def requests_for(self, name):
         return [requests_range for requested, requests_range in self.requests if requested == name]
@@ -93,8 +94,10 @@ class Naps(list):
 
 
 def fetch(mirror, folder, **options):
-    options = {"sleep": Naps(), "timeout_seconds": 600.0, **options}
-    return download_pubmed(mirror.url, folder, **options)
+    progress = options.pop("progress", lambda *_: None)
+    choice = {name: options.pop(name) for name in ("first", "last") if name in options}
+    http = http_client(**{"sleep": Naps(), "timeout_seconds": 600.0, **options})
+    return download_files(http, pubmed_files(http, mirror.url, **choice), folder, progress)
 
 
 def test_all_files_come_in_order_of_name_with_their_md5_beside_and_nothing_else(mirror, tmp_path):
@@ -112,8 +115,6 @@ def test_all_files_come_in_order_of_name_with_their_md5_beside_and_nothing_else(
         ({"first": 2}, [2, 3, 4]),
         ({"last": 2}, [1, 2]),
         ({"first": 2, "last": 3}, [2, 3]),
-        ({"limit": 1}, [1]),
-        ({"first": 3, "limit": 9}, [3, 4]),
     ],
 )
 def test_files_are_chosen_by_number(mirror, tmp_path, options, numbers):
@@ -138,7 +139,7 @@ def test_files_that_are_here_and_sound_are_not_fetched_again(mirror, tmp_path):
 def test_a_connection_cut_in_the_middle_is_taken_up_again(mirror, tmp_path, has_ranges):
     mirror.has_ranges, mirror.faults[FIRST] = has_ranges, [100_000, 150_000]
     naps = Naps()
-    (path,) = fetch(mirror, tmp_path, limit=1, sleep=naps)
+    (path,) = fetch(mirror, tmp_path, last=1, sleep=naps)
     assert path.read_bytes() == CONTENT[FIRST]
     expected = (
         [None, "bytes=100000-", "bytes=250000-"]
@@ -146,14 +147,15 @@ def test_a_connection_cut_in_the_middle_is_taken_up_again(mirror, tmp_path, has_
         else [None, "bytes=100000-", "bytes=150000-"]
     )
     assert mirror.requests_for(FIRST) == expected
-    assert naps == [1.0, 2.0]
+    # Tries are counted, and waits grow, from the last byte that arrived.
+    assert naps == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
 def test_a_call_goes_on_where_an_earlier_one_stopped(mirror, tmp_path, has_ranges):
     mirror.has_ranges = has_ranges
     (tmp_path / f"{FIRST}.part").write_bytes(CONTENT[FIRST][:200_000])
-    (path,) = fetch(mirror, tmp_path, limit=1)
+    (path,) = fetch(mirror, tmp_path, last=1)
     assert path.read_bytes() == CONTENT[FIRST]
     assert mirror.requests_for(FIRST) == ["bytes=200000-"]
     assert not (tmp_path / f"{FIRST}.part").exists()
@@ -164,13 +166,13 @@ def test_what_an_earlier_call_left_is_checked_before_it_is_used(mirror, tmp_path
     content = CONTENT[FIRST]
     leftover = {"whole": content, "too long": content + b"more", "other bytes": b"x" * 1000}[left]
     (tmp_path / f"{FIRST}.part").write_bytes(leftover)
-    (path,) = fetch(mirror, tmp_path, limit=1)
+    (path,) = fetch(mirror, tmp_path, last=1)
     assert path.read_bytes() == content
 
 
 def test_a_wrong_md5_is_tried_once_more_from_scratch(mirror, tmp_path):
     mirror.faults[FIRST] = [b"damaged on the way"]
-    (path,) = fetch(mirror, tmp_path, limit=1)
+    (path,) = fetch(mirror, tmp_path, last=1)
     assert path.read_bytes() == CONTENT[FIRST]
     assert mirror.requests_for(FIRST) == [None, None]
 
@@ -178,7 +180,7 @@ def test_a_wrong_md5_is_tried_once_more_from_scratch(mirror, tmp_path):
 def test_an_md5_that_is_wrong_twice_is_an_error_and_leaves_no_file(mirror, tmp_path):
     mirror.faults[FIRST] = [b"damaged", b"damaged again", b"and again"]
     with pytest.raises(DataError, match=rf"{FIRST}: its MD5 is .*, want .*, twice"):
-        fetch(mirror, tmp_path, limit=1)
+        fetch(mirror, tmp_path, last=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,7 +188,7 @@ def test_the_other_layout_of_an_md5_file_is_read(mirror, tmp_path):
     mirror.content[f"{FIRST}.md5"] = (
         f"{hashlib.md5(CONTENT[FIRST]).hexdigest().upper()}  {FIRST}\n".encode()
     )
-    assert fetch(mirror, tmp_path, limit=1)[0].read_bytes() == CONTENT[FIRST]
+    assert fetch(mirror, tmp_path, last=1)[0].read_bytes() == CONTENT[FIRST]
 
 
 @pytest.mark.parametrize(
@@ -195,14 +197,14 @@ def test_the_other_layout_of_an_md5_file_is_read(mirror, tmp_path):
 def test_an_md5_file_that_is_none_is_shown(mirror, tmp_path, content):
     mirror.content[f"{FIRST}.md5"] = content
     with pytest.raises(DataError, match=r"xml\.gz\.md5: holds .*, want 'MD5\(pubmed25n0001"):
-        fetch(mirror, tmp_path, limit=1)
+        fetch(mirror, tmp_path, last=1)
 
 
 @pytest.mark.parametrize("name", ["", f"{FIRST}.md5", FIRST])
 def test_a_busy_server_is_requested_again_after_growing_waits(mirror, tmp_path, name):
     mirror.faults[name] = [(503, {}), (429, {"Retry-After": "7"})]
     naps = Naps()
-    assert fetch(mirror, tmp_path, limit=1, sleep=naps)[0].read_bytes() == CONTENT[FIRST]
+    assert fetch(mirror, tmp_path, last=1, sleep=naps)[0].read_bytes() == CONTENT[FIRST]
     assert naps == [1.0, 7.0]
 
 
@@ -210,14 +212,14 @@ def test_a_server_that_stays_busy_is_given_up_after_so_many_tries(mirror, tmp_pa
     mirror.faults[FIRST] = [(503, {})] * 9
     naps = Naps()
     with pytest.raises(DataError, match=rf"{FIRST}: failed 4 times, the last time with: HTTP 503"):
-        fetch(mirror, tmp_path, limit=1, sleep=naps, num_tries=4)
+        fetch(mirror, tmp_path, last=1, sleep=naps, num_tries=4)
     assert (len(mirror.requests_for(FIRST)), naps) == (4, [1.0, 2.0, 4.0])
 
 
 def test_a_wait_is_never_longer_than_two_minutes(mirror, tmp_path):
     mirror.faults[FIRST] = [(503, {"Retry-After": "999999999"})]
     naps = Naps()
-    fetch(mirror, tmp_path, limit=1, sleep=naps)
+    fetch(mirror, tmp_path, last=1, sleep=naps)
     assert naps == [120.0]
 
 
@@ -227,7 +229,7 @@ def test_what_was_fetched_before_a_server_went_away_is_kept(mirror, tmp_path):
         fetch(mirror, tmp_path, num_tries=3)
     assert (tmp_path / f"{SECOND}.part").stat().st_size == 100_000
     mirror.requests.clear()
-    fetch(mirror, tmp_path, limit=2)
+    fetch(mirror, tmp_path, last=2)
     assert (mirror.requests_for(FIRST), mirror.requests_for(SECOND)) == ([], ["bytes=100000-"])
 
 
@@ -276,11 +278,12 @@ def test_the_server_may_not_send_us_to_another_kind_of_address(mirror, tmp_path,
 )
 def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
     with pytest.raises(DataError, match="want an address that begins with https://"):
-        download_pubmed(url, tmp_path)
+        http = http_client()
+        download_files(http, [RemoteFile(url, "x", 3)], tmp_path)
 
 
 def test_a_server_that_is_not_there_is_given_up(tmp_path, mirror):
-    mirror.url = "http://127.0.0.1:9/pubmed"
+    mirror.url = "http://127.0.0.1:9"
     with pytest.raises(DataError, match="failed 2 times, the last time with: .*refused"):
         fetch(mirror, tmp_path, num_tries=2)
 

@@ -6,6 +6,7 @@ download resumes within a file, and a redirect never leaves http(s) or drops enc
 
 import http.client
 import re
+import shutil
 import ssl
 import urllib.error
 import urllib.request
@@ -18,13 +19,17 @@ from raybio.core.errors import DataError
 
 BLOCK_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 30
+"""Most bytes of a file whose length the server does not announce."""
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 120.0
 
+NO_HEAD = {405, 501}
 RETRIED_STATUS = {408, 425, 429, 500, 502, 503, 504}
 SCHEMES = ("http", "https")
 CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/(?:[0-9]+|\*)")
+VALIDATOR = ".etag"
+"""Ending of the file next to a part that says which version of the remote file it is of."""
 
 Result = TypeVar("Result")
 
@@ -80,21 +85,56 @@ class RetryingHttp:
             )
         return content
 
-    def download(self, url: str, part: Path) -> None:
-        """Download ``url`` into ``part``. If the server supports it, resume at the end of ``part``.
+    def num_bytes(self, url: str) -> int | None:
+        """Return the size of a file, None if the server does not announce it.
 
         Raises:
-            DataError: if it cannot be downloaded.
+            DataError: if there is no such file, or the server keeps failing.
+        """
+
+        def ask() -> int | None:
+            try:
+                with self._open(url, {}, method="HEAD") as response:
+                    return _length(response)
+            except urllib.error.HTTPError:
+                return None
+
+        return self._with_retries(url, ask)
+
+    def download(self, url: str, part: Path, *, is_checked: bool) -> None:
+        """Download ``url`` into ``part``. If the server supports it, resume at the end of ``part``.
+
+        A part is continued only if the server says that the file is still the same (``If-Range``),
+        or if the caller compares the result with a published checksum.
+
+        Args:
+            url: the file.
+            part: where it is written. The version of the remote file is kept next to it.
+            is_checked: the caller knows the checksum.
+
+        Raises:
+            DataError: if it cannot be downloaded, or needs more space than is free.
             OSError: if ``part`` cannot be written.
         """
-        self._with_retries(url, lambda: self._download_once(url, part))
 
-    def _download_once(self, url: str, part: Path) -> None:
+        def size() -> int:
+            return part.stat().st_size if part.exists() else 0
+
+        self._with_retries(url, lambda: self._download_once(url, part, is_checked), size)
+        validator_path(part).unlink(missing_ok=True)
+
+    def _download_once(self, url: str, part: Path, is_checked: bool) -> None:
+        validator = _read_validator(part)
+        if part.exists() and not (validator or is_checked):
+            part.unlink()
         num_here = part.stat().st_size if part.exists() else 0
+        headers = {"Range": f"bytes={num_here}-"} if num_here else {}
+        if num_here and validator:
+            headers["If-Range"] = validator
         try:
-            response = self._open(url, {"Range": f"bytes={num_here}-"} if num_here else {})
+            response = self._open(url, headers)
         except urllib.error.HTTPError as error:
-            # 416: part is complete, or too long, which the caller's checksum detects.
+            # 416: part is complete, or too long, which the caller's checks detect.
             if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{num_here}":
                 return
             part.unlink(missing_ok=True)
@@ -104,35 +144,44 @@ class RetryingHttp:
             if response.status == 206:
                 match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
                 begins_at = int(match[1]) if match else -1
-                if begins_at != num_here:
+                if begins_at != num_here or _validator(response) not in ("", validator):
                     part.unlink(missing_ok=True)
-                    raise _RetryError("the server sent another range than requested")
+                    raise _RetryError("the server sent another range or file than requested")
+            else:
+                validator_path(part).unlink(missing_ok=True)
+                if _validator(response):
+                    validator_path(part).write_text(_validator(response), encoding="utf-8")
             wanted = _length(response)
+            if wanted is not None:
+                free = shutil.disk_usage(part.parent).free + (0 if begins_at else num_here)
+                check_space(part.parent, wanted, free)
             with part.open("ab" if begins_at else "wb") as file:
                 while block := _read(response, BLOCK_BYTES):
                     file.write(block)
-                    if file.tell() > MAX_FILE_BYTES:
+                    if wanted is None and file.tell() > MAX_FILE_BYTES:
                         raise DataError(
-                            f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, which is refused"
+                            f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, and the server does "
+                            "not say how long; that is refused"
                         )
                 num_here = file.tell()
         if wanted is not None and num_here < begins_at + wanted:
             raise _RetryError(f"the connection was cut after {num_here:,} bytes")
 
-    def _open(self, url: str, headers: dict[str, str]) -> Any:
+    def _open(self, url: str, headers: dict[str, str], method: str = "GET") -> Any:
         """Return the response.
 
         Raises:
-            HTTPError: for status 416 only.
+            HTTPError: for status 416, and for a server that does not know HEAD.
             _RetryError: for an error that may pass.
             DataError: for any other error.
         """
-        request = urllib.request.Request(url, headers={"User-Agent": "raybio", **headers})
+        headers = {"User-Agent": "raybio", **headers}
+        request = urllib.request.Request(url, headers=headers, method=method)
         try:
             return self._opener.open(request, timeout=self._timeout_seconds)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:
+            if error.code == 416 or (method == "HEAD" and error.code in NO_HEAD):
                 raise
             if error.code in RETRIED_STATUS:
                 retry_after = error.headers.get("Retry-After", "")
@@ -150,19 +199,24 @@ class RetryingHttp:
         except (OSError, http.client.HTTPException) as error:
             raise _RetryError(str(error) or type(error).__name__) from None
 
-    def _with_retries(self, url: str, request: Callable[[], Result]) -> Result:
+    def _with_retries(
+        self, url: str, request: Callable[[], Result], num_done: Callable[[], int] = lambda: 0
+    ) -> Result:
+        """Return the result of a request; tries count anew whenever ``num_done`` has grown."""
         _check_url(url)
-        wait_seconds = FIRST_WAIT_SECONDS
         reason = ""
-        for number in range(self._num_tries):
-            if number:
-                self._sleep(wait_seconds)
+        number = 0
+        while number < self._num_tries:
+            num_before = num_done()
             try:
                 return request()
             except _RetryError as error:
                 reason = str(error)
-                doubled = FIRST_WAIT_SECONDS * 2**number
+                number = 1 if num_done() > num_before else number + 1
+                doubled = FIRST_WAIT_SECONDS * 2 ** (number - 1)
                 wait_seconds = min(max(doubled, error.wait_seconds or 0.0), MAX_WAIT_SECONDS)
+            if number < self._num_tries:
+                self._sleep(wait_seconds)
         raise DataError(
             f"{url}: failed {self._num_tries} times, the last time with: {reason}. Try again "
             "later; downloaded parts are kept."
@@ -190,6 +244,48 @@ class _SafeRedirectHandler(urllib.request.HTTPRedirectHandler):
                 f"{req.full_url}: the server redirects to {newurl[:200]}, which is refused"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def validator_path(part: Path) -> Path:
+    """Return the file that says which version of the remote file a part is of."""
+    return part.with_name(part.name + VALIDATOR)
+
+
+def check_space(folder: Path, num_bytes: int, num_free: int) -> None:
+    """Refuse a download that does not fit.
+
+    Raises:
+        DataError: with what is needed and what is free.
+    """
+    if num_bytes > num_free:
+        raise DataError(
+            f"{folder}: {size_text(num_bytes)} are to be written and {size_text(num_free)} are "
+            "free. Free some space or choose another folder; downloaded parts are kept"
+        )
+
+
+def size_text(num_bytes: int) -> str:
+    """Return a size in bytes, kB, MB, GB or TB of powers of 1,000, with three digits."""
+    size = float(num_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 999.5:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
+def _read_validator(part: Path) -> str:
+    path = validator_path(part)
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _validator(response: Any) -> str:
+    """Return the strong ETag of a response, or else its time of modification, "" for neither."""
+    etag: str = response.headers.get("ETag", "")
+    if etag.startswith('"'):
+        return etag
+    modified: str = response.headers.get("Last-Modified", "")
+    return modified
 
 
 def _check_url(url: str) -> None:

@@ -1,0 +1,141 @@
+"""The commands ``jobs/prepare.py download SOURCE``: public data, from their sites or a mirror."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.core.errors import ConfigError
+from raybio.store.download import RemoteFile, download_files, http_client
+from raybio.store.public_data import (
+    SOURCES,
+    ogb_mag_files,
+    openalex_files,
+    pubmed_files,
+    string_files,
+    tree_of_life_files,
+)
+from raybio.store.retrying_http import size_text
+
+downloads = typer.Typer(no_args_is_help=True)
+
+Out = Annotated[Path, typer.Option(help="folder of the files")]
+Url = Annotated[
+    str, typer.Option(help="a mirror: replaces https://HOST of the addresses, keeps their paths")
+]
+
+
+@downloads.command()
+def string(
+    out: Out,
+    taxid: Annotated[
+        list[str] | None,
+        typer.Option(help="NCBI taxid of a species (E. coli K-12 MG1655: 511145); repeatable"),
+    ] = None,
+    all_species: Annotated[
+        bool, typer.Option("--all-species", help="all species, in one file of links")
+    ] = False,
+    physical: Annotated[
+        bool, typer.Option("--physical", help="links of the physical subnetwork only")
+    ] = False,
+    version: Annotated[str, typer.Option(help="version of STRING")] = "12.0",
+    url: Url = "",
+) -> None:
+    """STRING: scored links of proteins, and their sequences."""
+    taxids = list(dict.fromkeys(taxid or ()))
+    wrong = [text for text in taxids if not (text.isascii() and text.isdigit())]
+    if wrong:
+        raise ConfigError(f"--taxid {wrong[0]!r}: want a number, such as 9606 for human")
+    if bool(taxids) == all_species:
+        raise ConfigError("want --taxid for each species, or --all-species (138 GB of links)")
+
+    files = string_files(http_client(), url, taxids, version, physical=physical)
+    _download("string", files, out)
+    links = "protein.physical.links" if physical else "protein.links"
+    _show_next(
+        f"python jobs/prepare.py proteins --edges '{out}/*{links}*.gz' "
+        f"--proteins '{out}/*protein.sequences*.gz' --min-score 700 --out STORE"
+    )
+
+
+@downloads.command()
+def tree_of_life(out: Out, url: Url = "") -> None:
+    """SNAP's Tree of life: interactomes of 1,840 species; their sequences from STRING 10.5."""
+    archive, species, sequences = _download(
+        "tree-of-life", tree_of_life_files(http_client(), url), out
+    )
+    _show_next(f"unzip {archive} -d {out}")
+    _show_next(
+        f"python jobs/prepare.py proteins --interactomes {out} --species {species} "
+        f"--sequences {sequences} --out STORE"
+    )
+
+
+@downloads.command()
+def ogb_mag(out: Out, url: Url = "") -> None:
+    """OGB-MAG: citations of 736,389 papers. OpenAlex has their abstracts."""
+    (archive,) = _download("ogb-mag", ogb_mag_files(http_client(), url), out)
+    _show_next(f"unzip {archive} -d {out}")
+    _show_next(
+        f"python jobs/prepare.py articles --mag {out / 'mag'} "
+        "--abstracts 'OPENALEX/works/*/*.gz' --out STORE"
+    )
+
+
+@downloads.command()
+def openalex(
+    out: Out,
+    since: Annotated[
+        str, typer.Option(help="only works that changed on or after this day, YYYY-MM-DD")
+    ] = "",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="most files, newest first: for a try")
+    ] = None,
+    url: Url = "",
+) -> None:
+    """OpenAlex: works with inverted abstracts, citations, dates and MAG ids."""
+    files = openalex_files(http_client(), url, since=since, limit=limit)
+    _download("openalex", files, out)
+    _show_next(f"python jobs/prepare.py articles --openalex '{out}/works/*/*.gz' --out STORE")
+
+
+@downloads.command()
+def pubmed(
+    out: Out,
+    updates: Annotated[
+        bool, typer.Option("--updates", help="daily updates instead of the year's baseline")
+    ] = False,
+    first: Annotated[int | None, typer.Option(min=0, help="number of the first file")] = None,
+    last: Annotated[int | None, typer.Option(min=0, help="number of the last file")] = None,
+    url: Url = "",
+) -> None:
+    """PubMed's baseline or update files."""
+    if first is not None and last is not None and first > last:
+        raise ConfigError(
+            f"--first {first} comes after --last {last}; want the first number and then the last"
+        )
+
+    files = pubmed_files(http_client(), url, updates=updates, first=first, last=last)
+    _download("pubmed", files, out)
+    _show_next(f"python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE")
+
+
+def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
+    """Show what is downloaded under which terms, and download it."""
+    source = SOURCES[name]
+    sizes = [file.num_bytes for file in files if file.num_bytes is not None]
+    total = size_text(sum(sizes)) if len(sizes) == len(files) else source.size
+    print(f"{len(files):,} files ({total}) from {files[0].url}")
+    print(f"license: {source.license}; published checksums: {source.checksum}")
+    size_by_path = {file.path: file.num_bytes for file in files}
+
+    def show(path: str, num_done: int, num_files: int) -> None:
+        size = size_by_path[path]
+        print(f"{num_done:,}/{num_files:,} {path}" + (f" ({size_text(size)})" if size else ""))
+
+    return download_files(http_client(), files, out, show)
+
+
+def _show_next(command: str) -> None:
+    print(f"next: {command}")

@@ -1,0 +1,217 @@
+"""Download of files: resumable, with their lengths and checksums verified.
+
+A file is downloaded to ``<name>.part`` and renamed when it is right. Then its checksum is written
+next to it: ``<name>.md5`` as the server publishes it, or ``<name>.sha256`` of what was received,
+where none is published. A file that agrees with its checksum is not downloaded again, and an
+interrupted call resumes.
+"""
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.core.errors import DataError
+from raybio.store.retrying_http import RetryingHttp, check_space
+
+MD5_LINES = (
+    re.compile(r"MD5\s*\(([^()]+)\)\s*=\s*([0-9a-fA-F]{32})"),
+    re.compile(r"([0-9a-fA-F]{32})\s+\*?(\S+)"),
+)
+SHA256_LINE = re.compile(r"([0-9a-f]{64})  (\S+)\n")
+
+MAX_SUM_BYTES = 4 << 10
+HASH_BYTES = 1 << 20
+MAGIC = {".gz": b"\x1f\x8b", ".zip": b"PK"}
+"""Ending of a file -> its first bytes. A page of a portal or an error has others."""
+
+
+class RemoteFile(NamedTuple):
+    """A file of a server.
+
+    Attributes:
+        url: its address.
+        path: where it goes, below the folder of the download.
+        num_bytes: its size, None if it is not known.
+        md5_url: address of its MD5 sum, "" if none is published.
+    """
+
+    url: str
+    path: str
+    num_bytes: int | None = None
+    md5_url: str = ""
+
+
+def http_client(
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    timeout_seconds: float = 60.0,
+    num_tries: int = 6,
+) -> RetryingHttp:
+    """Return the client of all downloads.
+
+    Args:
+        sleep: waits for a number of seconds before a retry.
+        timeout_seconds: maximum silence of the server.
+        num_tries: tries of each request, counted from the last byte that arrived.
+    """
+    return RetryingHttp(sleep=sleep, timeout_seconds=timeout_seconds, num_tries=num_tries)
+
+
+def download_files(
+    http: RetryingHttp,
+    files: Sequence[RemoteFile],
+    folder: str | Path,
+    progress: Callable[[str, int, int], None] = lambda path, num_done, num_files: None,
+) -> list[Path]:
+    """Download files, except those already present.
+
+    Args:
+        http: the client.
+        files: what is downloaded, in this order.
+        folder: destination; created if missing.
+        progress: called with (path, files done, number of files) after each file.
+
+    Returns:
+        The files, in the given order.
+
+    Raises:
+        DataError: if the server keeps failing, a file has another length or checksum than
+            announced, or the folder cannot be written or lacks space.
+    """
+    folder = Path(folder)
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_space(files, folder)
+        for file in files:
+            path = folder / file.path
+            if not _is_complete(path, file):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _download(http, file, path)
+            paths.append(path)
+            progress(file.path, len(paths), len(files))
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error}). Free some space or choose another folder."
+        ) from None
+    return paths
+
+
+def _check_space(files: Sequence[RemoteFile], folder: Path) -> None:
+    """Refuse a download whose known sizes do not fit, before anything is downloaded."""
+    num_missing = 0
+    for file in files:
+        path = folder / file.path
+        part = _part(path)
+        num_here = path.stat().st_size if path.is_file() else 0
+        num_here += part.stat().st_size if part.is_file() else 0
+        num_missing += max((file.num_bytes or 0) - num_here, 0)
+    check_space(folder, num_missing, shutil.disk_usage(folder).free)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
+
+
+def _is_complete(path: Path, file: RemoteFile) -> bool:
+    """Return whether the file exists and agrees with its announced size and checksum."""
+    if not path.is_file() or file.num_bytes not in (None, path.stat().st_size):
+        return False
+    sum_path = path.with_name(path.name + (".md5" if file.md5_url else ".sha256"))
+    if not sum_path.is_file():
+        return False
+    with sum_path.open("rb") as sum_file:
+        content = sum_file.read(MAX_SUM_BYTES)
+    if file.md5_url:
+        wanted = _md5_in(content, path.name)
+        return wanted is not None and _digest(path, "md5") == wanted
+    match = SHA256_LINE.fullmatch(content.decode("utf-8", "replace"))
+    return match is not None and match[2] == path.name and _digest(path, "sha256") == match[1]
+
+
+def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
+    """Download one file, verify it, and write its checksum."""
+    part = _part(path)
+    if not file.md5_url:
+        http.download(file.url, part, is_checked=False)
+        _check_length(file, part)
+        _check_kind(file, part, path)
+        digest = _digest(part, "sha256")
+        part.replace(path)
+        _write(path.with_name(path.name + ".sha256"), f"{digest}  {path.name}\n".encode())
+        return
+    content = http.read(file.md5_url, MAX_SUM_BYTES)
+    wanted = _md5_in(content, path.name)
+    if wanted is None:
+        raise DataError(
+            f"{file.md5_url}: holds {content[:80]!r}, want 'MD5({path.name})= ' and 32 hex digits"
+        )
+    digest = ""
+    for _ in range(2):
+        http.download(file.url, part, is_checked=True)
+        digest = _digest(part, "md5")
+        if digest == wanted:
+            part.replace(path)
+            _write(path.with_name(path.name + ".md5"), content)
+            return
+        part.unlink()
+    raise DataError(
+        f"{file.url}: its MD5 is {digest}, want {wanted}, twice. Try later, or from another mirror."
+    )
+
+
+def _check_length(file: RemoteFile, part: Path) -> None:
+    num_bytes = part.stat().st_size
+    if file.num_bytes not in (None, num_bytes):
+        part.unlink()
+        raise DataError(
+            f"{file.url}: has {num_bytes:,} bytes, but {file.num_bytes:,} are announced. It may "
+            "have been replaced: give the command again, or choose another mirror"
+        )
+
+
+def _check_kind(file: RemoteFile, part: Path, path: Path) -> None:
+    """Refuse an HTML page in place of an archive, as portals and some errors send it."""
+    magic = MAGIC.get(path.suffix, b"")
+    with part.open("rb") as content:
+        begin = content.read(40)
+    if not begin.startswith(magic):
+        part.unlink()
+        raise DataError(
+            f"{file.url}: begins with {begin[:20]!r}, want a {path.suffix} file. Is a portal or "
+            "proxy in between?"
+        )
+
+
+def _write(path: Path, content: bytes) -> None:
+    draft = _part(path)
+    draft.write_bytes(content)
+    draft.replace(path)
+
+
+def _md5_in(content: bytes, name: str) -> str | None:
+    """Return the digest of ``name`` in the content of an .md5 file, None if there is none."""
+    text = content.decode("ascii", "replace").strip()
+    bsd_match = MD5_LINES[0].fullmatch(text)
+    gnu_match = MD5_LINES[1].fullmatch(text)
+    if bsd_match:
+        listed_name = bsd_match[1].strip()
+        digest = bsd_match[2]
+    elif gnu_match:
+        digest = gnu_match[1]
+        listed_name = gnu_match[2]
+    else:
+        return None
+    return digest.lower() if listed_name.rpartition("/")[2] == name else None
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(HASH_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
