@@ -75,6 +75,13 @@ def test_chunks_of_resamples_change_nothing(monkeypatch):
     assert parts[1].p == pytest.approx(complete[1].p, abs=0.02)
 
 
+def test_a_single_query_has_no_interval():
+    interval = ratio_interval([1.0], [4.0], np.random.default_rng(0))
+    assert interval.value == 0.25
+    assert np.isnan([interval.low, interval.high]).all()
+    assert interval.text() == "25.00"
+
+
 def test_resamples_with_denominators_of_zero_are_skipped():
     result = ratio_interval(np.array([0, 0, 1]), np.array([0, 0, 1]), np.random.default_rng(0))
     assert result == (1.0, 1.0, 1.0)

@@ -207,3 +207,20 @@ def test_equal_anchors_give_an_interval_of_no_width():
     for name, interval in intervals.items():
         value = 1 / int(name.rpartition("_")[2]) if name.startswith("precision_at") else 1.0
         assert interval == (value, value, value)
+
+
+def test_single_anchors_have_no_interval():
+    array = np.ones(2)
+    found = LinkRetrieval(
+        np.arange(2),
+        np.arange(2),
+        np.ones(2, int),
+        array,
+        array,
+        array,
+        array,
+        np.ones((2, 5), int),
+    )
+    for interval in bootstrap_intervals(found, np.random.default_rng(0)).values():
+        assert np.isfinite(interval.value)
+        assert np.isnan([interval.low, interval.high]).all()
