@@ -9,8 +9,8 @@ from raybio.core.batch import PaddedTokens
 from raybio.core.config import fields, override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError, DataError
-from raybio.encoders.checkpoints import fetch_file
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import build_text_encoder
 from tests.encoders.tiny_text import (
     ARCHITECTURES,
