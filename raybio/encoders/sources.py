@@ -7,6 +7,7 @@ configuration, tokenizer and weights are of one commit, on every worker and at e
 import hashlib
 import json
 import logging
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,6 +75,10 @@ class WeightsFile(NamedTuple):
     def subfolder(self) -> str:
         """Folder of the transformer inside the source; "" for the source itself."""
         return self.name.rpartition("/")[0]
+
+
+class _UnreachableError(Exception):
+    """The hub cannot say whether a repository has a file; ``find_weights`` catches it."""
 
 
 _source_by_name: dict[tuple[str, str], LocatedSource] = {}
@@ -174,10 +179,17 @@ def find_weights(source: str, revision: str) -> WeightsFile:
         ConfigError: if it has none, or the source cannot be found or reached.
     """
     subfolder = _transformer_folder(source, revision)
+    unreachable = ""
     for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLE, PICKLE + INDEX):
         path = f"{subfolder}/{name}" if subfolder else name
-        if _has_file(source, path, revision):
-            return WeightsFile(path, is_pickle=name.startswith(PICKLE))
+        try:
+            if _has_file(source, path, revision):
+                return WeightsFile(path, is_pickle=name.startswith(PICKLE))
+        except _UnreachableError as error:
+            # Another kind may be cached.
+            unreachable = str(error)
+    if unreachable:
+        raise unloadable(source, f"the hub could not be reached ({unreachable})")
     where = f" in its folder {subfolder}" if subfolder else ""
     raise unloadable(source, f"it has no weights: no {SAFETENSORS} and no {PICKLE}{where}")
 
@@ -203,7 +215,7 @@ def _has_file(source: str, name: str, revision: str) -> bool:
     try:
         return file_exists(at.location, name, revision=at.commit)
     except Exception as error:  # of any library that the hub's client uses
-        raise unloadable(source, f"the hub could not be reached ({error})") from None
+        raise _UnreachableError(str(error)) from None
 
 
 def weights_files(source: str, revision: str) -> list[str]:
@@ -226,17 +238,44 @@ def weights_files(source: str, revision: str) -> list[str]:
     return sorted(f"{folder}/{part}" if folder else part for part in parts)
 
 
+def source_record(source: str, revision: str) -> dict[str, str]:
+    """Return what identifies the weights of a source: its commit, or their digest for a folder.
+
+    Raises:
+        ConfigError: if the source or its weights cannot be found or reached.
+    """
+    record = {
+        "source": source,
+        "revision": revision,
+        "weights": find_weights(source, revision).name,
+    }
+    commit = find_source(source, revision).commit
+    if commit is not None:
+        return record | {"commit": commit}
+    return record | {"sha256": sha256_of_weights(source, revision)}
+
+
 def sha256_of_weights(source: str, revision: str) -> str:
-    """Return 64 hex digits of the weights of a source; for a hub id, they are fetched.
+    """Return 64 hex digits of the weights of a folder.
 
     Raises:
         ConfigError: if a file of the weights is missing.
     """
-    whole = hashlib.sha256()
+    digests = []
     for name in weights_files(source, revision):
-        with open(require_file(source, name, revision), "rb") as file:
-            whole.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return whole.hexdigest()
+        path = require_file(source, name, revision).resolve()
+        state = path.stat()
+        digests.append(_sha256_of_file(path, state.st_size, state.st_mtime_ns))
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+@cache
+def _sha256_of_file(path: Path, size: int, mtime_ns: int) -> str:
+    """Return the digest of a file; once a process for the same size and time."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _folder_or_hub_id(source: str) -> str:
