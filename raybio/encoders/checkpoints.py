@@ -1,14 +1,21 @@
 """Models and tokenizers of a source: a folder or a hub id, without foreign code."""
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils.logging import (
     disable_progress_bar,
     enable_progress_bar,
@@ -20,6 +27,7 @@ from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.sources import (
     CONFIG,
+    fetch_file,
     find_source,
     find_weights,
     require_file,
@@ -35,7 +43,46 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
         ConfigError: if the source cannot be found, reached or read; it says what to do.
     """
     at = find_source(source, revision)
+    if auto in (AutoConfig, AutoTokenizer):
+        config = _untyped_config(source, revision, options.get("subfolder", ""))
+        if config is not None and auto is AutoConfig:
+            return config
+        if config is not None:
+            options["config"] = config
     return _from_pretrained(auto, source, at.location, revision=at.revision, **options)
+
+
+def _untyped_config(source: str, revision: str, subfolder: str) -> PreTrainedConfig | None:
+    """Return the settings of a source whose config.json does not name its type; None if it does.
+
+    BlueBERT and other checkpoints of 2019 have the settings of BERT's first release, which
+    transformers 5 refuses.
+    """
+    path = fetch_file(source, f"{subfolder}/{CONFIG}" if subfolder else CONFIG, revision)
+    try:
+        description = json.loads(path.read_text(encoding="utf-8")) if path else None
+    except (OSError, ValueError):
+        return None  # ``from_pretrained`` says what is wrong with it
+    if not isinstance(description, dict) or "model_type" in description:
+        return None
+    if not {"hidden_size", "num_attention_heads", "type_vocab_size"} <= description.keys():
+        return None
+    config: PreTrainedConfig = CONFIG_MAPPING[_guessed_type(description)].from_dict(description)
+    return config
+
+
+def _guessed_type(description: Mapping[str, Any]) -> str:
+    """Return the type of a model of BERT's family, by its class or else by its settings.
+
+    A wrong guess is refused when the weights are loaded: their names begin with the type.
+    """
+    for architecture in description.get("architectures") or []:
+        for model_type in ("bert", "roberta", "electra"):
+            if str(architecture).lower().startswith(model_type):
+                return model_type
+    if "embedding_size" in description:
+        return "electra"
+    return "roberta" if description["type_vocab_size"] == 1 else "bert"
 
 
 def _from_pretrained(auto: Any, source: str, location: str | Path, **options: Any) -> Any:
@@ -59,6 +106,9 @@ def load_weights(
     """
     at = find_source(source, revision)
     location: str | Path = at.location
+    if "config" not in options:
+        inside = {"subfolder": options.get("subfolder", "")}
+        options["config"] = load_pretrained(AutoConfig, source, revision, **inside)
     options["revision"] = at.revision
     if find_weights(source, revision).is_pickle:
         location = converted_weights(source, revision)

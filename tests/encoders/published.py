@@ -5,7 +5,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+)
 
 from tests.encoders.tiny_text import save_tiny
 
@@ -28,6 +33,19 @@ def pickle_weights(folder: Path, tensors: dict[str, Tensor], *, in_parts: bool =
         file_by_tensor |= dict.fromkeys(own, file)
     index = {"metadata": {"total_size": 1}, "weight_map": file_by_tensor}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
+def bluebert(folder: Path) -> None:
+    """BlueBERT: BERT's first settings, which do not name its type, and a vocab.txt."""
+    pickled_text(folder, "bert")
+    settings = json.loads((folder / "config.json").read_text())
+    for name in ("model_type", "architectures", "transformers_version", "dtype"):
+        settings.pop(name, None)
+    (folder / "config.json").write_text(json.dumps(settings))
+    id_by_token = AutoTokenizer.from_pretrained(folder).get_vocab()
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(sorted(id_by_token, key=id_by_token.get)))
 
 
 def pickled_text(folder: Path, architecture: str, *, in_parts: bool = False) -> dict[str, Tensor]:

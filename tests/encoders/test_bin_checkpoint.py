@@ -15,7 +15,7 @@ from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.text import build_text_encoder
-from tests.encoders.published import pickled_text
+from tests.encoders.published import bluebert, pickled_text
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +109,14 @@ def test_a_cache_that_cannot_be_written_is_refused_with_its_setting(tmp_path, mo
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"cannot be written .*Set RAYBIO_CACHE"):
         check_source(str(source), "main")
+
+
+def test_a_head_is_kept_of_settings_that_do_not_name_their_type(tmp_path):
+    source = tmp_path / "published"
+    bluebert(source)
+    config = TextEncoderConfig(source=str(source), max_length=32)
+    encoder = build_text_encoder(config, seed=0)
+    encoder.add_mask_head(config, seed=0)
+    published = torch.load(source / "pytorch_model.bin", weights_only=True)
+    wanted = published["cls.predictions.transform.dense.weight"]
+    torch.testing.assert_close(encoder.mask_head.dense.weight, wanted, rtol=0, atol=0)

@@ -14,8 +14,9 @@ from raybio.methods.relation_graphs.character_bert.model import save_character_b
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.vocabulary import ESM
-from tests.encoders.hub import COMMIT, serve_hub
+from tests.encoders.hub import COMMIT, LATER, LATER_COMMIT, serve_hub
 from tests.encoders.published import pickled_text
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.relation_graphs.character_bert.tiny_characters import tiny
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
@@ -28,7 +29,7 @@ from raybio.methods.relation_graphs.character_bert.model import build_character_
 from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.sources import find_source
+from raybio.encoders.sources import find_source, pin_commit
 from raybio.encoders.text import build_text_encoder
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
@@ -40,7 +41,10 @@ for order in sys.argv[1:]:
             weights = list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))
             print(checked, len(weights))
             continue
-        if task == "text":
+        if task == "pinned":
+            pin_commit(source, "main", revision)
+            revision = "main"
+        if task in ("text", "pinned"):
             encoder = build_text_encoder(TextEncoderConfig(source=source, revision=revision), seed=1)
             commit = find_source(source, revision).commit
             print(commit, weights_digest(encoder.state_dict().items()))
@@ -75,9 +79,12 @@ def hub(tmp_path_factory):
     empty = folder.parent / "empty"
     pickled_text(empty, "bert")
     (empty / "pytorch_model.bin").unlink()
+    moved = Path(save_tiny(folder.parent / "moved"))
+    pickled_text(moved / LATER, "bert")
     repositories = {
         "tiny/esm": folder,
         "tiny/pickled": pickled,
+        "tiny/moved": moved,
         "tiny/unsafe": unsafe,
         "tiny/empty": empty,
         "tiny/words": save_character_bert(words, folder.parent / "words"),
@@ -121,6 +128,8 @@ def online(hub, cache):
         "words@tiny/words@main",
         "check@tiny/pickled@main",
         "text@tiny/pickled@main",
+        "text@tiny/moved@main",
+        f"pinned@tiny/moved@{COMMIT}",
         "check@tiny/unsafe@main",
         "check@tiny/empty@main",
     ]
@@ -159,12 +168,20 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
 
 
 def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(hub, cache, online):
-    checked, loaded, unsafe, empty = online[-4:]
+    checked, loaded, _, _, unsafe, empty = online[-6:]
     assert checked.startswith("None ")
-    (converted,) = (cache / "raybio").rglob("*.safetensors")
-    assert converted.parent.name == COMMIT
+    folders = {path.parent.relative_to(cache) for path in cache.rglob("raybio/**/*.safetensors")}
+    assert Path(f"raybio/weights-1/hub/tiny--pickled/{COMMIT}") in folders
     assert loaded.startswith(f"{COMMIT} ")
     (cached,) = run(["text@tiny/pickled@main"], cache, None)
     assert cached == loaded
     assert "more than tensors, and reading it would run code" in unsafe
     assert "it has no weights: no model.safetensors and no pytorch_model.bin" in empty
+
+
+def test_a_pinned_commit_is_loaded_although_the_branch_has_moved(hub, cache, online):
+    later, pinned = online[-4:-2]
+    assert later.startswith(f"{LATER_COMMIT} ")
+    assert pinned.startswith(f"{COMMIT} ")
+    assert later.split()[1] != pinned.split()[1]
+    assert run([f"pinned@tiny/moved@{COMMIT}"], cache, None) == [pinned]

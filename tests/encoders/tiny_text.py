@@ -70,7 +70,9 @@ def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: i
         if architecture == "modernbert":
             # A layer of global attention and one of a window, shorter than the longest text.
             windows = {"global_attn_every_n_layers": 2, "local_attention": 8}
-            return ModernBertModel(ModernBertConfig(**_SIZES, **common, **windows))
+            special = dict.fromkeys(("bos", "eos", "cls", "sep"), pad_id)
+            special_ids = {f"{name}_token_id": token_id for name, token_id in special.items()}
+            return ModernBertModel(ModernBertConfig(**_SIZES, **common, **windows, **special_ids))
         sizes = {
             "dim": 32,
             "n_layers": 2,
