@@ -1,60 +1,123 @@
-"""Convert a checkpoint whose weights are published as ``pytorch_model.bin`` only.
+"""Weights that are published as ``pytorch_model.bin`` only: read safely, and kept as safetensors.
 
-``encoder.source`` takes safetensors. PubMedBERT, BlueBERT, CharacterBERT and other older
-checkpoints are pickles. Fetch one (``hf download ID --local-dir FOLDER``) and convert it once:
-
-    python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
-
-The weights go to ``model.safetensors`` and all other files are copied. TensorFlow's names of layer
-norms become torch's.
+PubMedBERT, BlueBERT, CharacterBERT and other older checkpoints are pickles. The restricted
+unpickler of torch reads them (``weights_only=True``): anything but tensors is refused. The result
+goes to the cache (``raybio.core.cache``), by commit for a hub id and by sha256 for a folder, and is
+read from there later on. TensorFlow's names of layer norms become torch's.
 """
 
+import hashlib
+import json
+import re
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from raybio.core.cache import cached_folder
 from raybio.core.errors import DataError
 from raybio.core.files import atomic_folder
+from raybio.encoders.sources import (
+    CONFIG,
+    INDEX,
+    PICKLE,
+    SAFETENSORS,
+    fetch_file,
+    find_source,
+    find_weights,
+    require_file,
+    sha256_of_weights,
+    unloadable,
+    weights_files,
+)
 
-WEIGHTS = "pytorch_model.bin"
-
-SKIPPED_SUFFIXES = {".bin", ".h5", ".msgpack", ".ot", ".ckpt", ".safetensors", ".pt", ".pkl"}
-"""Files of weights, which are not copied."""
+FORMAT = "weights-1"
+"""Folder of the cache; another number whenever the same pickle gives other files."""
 
 _TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
+_FOREIGN = re.compile(r"(?:GLOBAL|unrecognized function) ([\w.]+)")
+"""The name that torch's message gives of what is neither a tensor nor a part of one."""
 
-def convert_bin_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
-    """Write the checkpoint in ``source_dir`` to ``out_dir`` with its weights as safetensors.
+_SETTINGS = (CONFIG, "generation_config.json")
+"""Files that ``from_pretrained`` wants next to weights."""
 
-    Returns:
-        ``out_dir``, which appears whole or not at all.
+
+def cache_key(source: str, revision: str) -> str:
+    """Return the relative path in the cache of what is made from the weights of a source.
 
     Raises:
-        DataError: if the weights are missing, in several files, damaged, or more than tensors.
+        ConfigError: if its weights cannot be found.
     """
-    source = Path(source_dir)
-    if not (source / WEIGHTS).is_file():
-        raise DataError(
-            f"{source}: holds no {WEIGHTS}, want a folder with one (a checkpoint in parts is not "
-            "read)"
-        )
-    # Tied weights share memory in a pickle; safetensors wants each tensor to have its own.
-    tensors = {
-        _torch_name(name): tensor.clone() for name, tensor in read_tensors(source / WEIGHTS).items()
-    }
-    with atomic_folder(Path(out_dir)) as folder:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        for file in source.iterdir():
-            is_hidden = file.name.startswith(".")
-            if file.is_file() and file.suffix not in SKIPPED_SUFFIXES and not is_hidden:
-                shutil.copyfile(file, folder / file.name)
-    return Path(out_dir)
+    at = find_source(source, revision)
+    if at.commit is None:
+        settings = require_file(source, _beside(source, revision, CONFIG), revision).read_bytes()
+        both = sha256_of_weights(source, revision).encode() + settings
+        return f"{FORMAT}/folders/{hashlib.sha256(both).hexdigest()}"
+    return f"{FORMAT}/hub/{source.replace('/', '--')}/{at.commit}"
+
+
+def converted_weights(source: str, revision: str) -> Path:
+    """Return a folder with the pickled weights of a source as safetensors, from the cache.
+
+    Raises:
+        ConfigError: if the source's weights are missing, damaged, or more than tensors.
+    """
+
+    def convert(folder: Path) -> None:
+        try:
+            convert_weights(source, revision, folder)
+        except DataError as error:
+            raise unloadable(source, str(error)) from None
+
+    return cached_folder(cache_key(source, revision), convert)
+
+
+def convert_weights(source: str, revision: str, out_dir: Path) -> None:
+    """Write the pickled weights of a source as safetensors, one file for each of its parts.
+
+    Args:
+        source: a folder or hub id whose weights are pickled.
+        revision: of a hub id.
+        out_dir: the folder, which appears whole or not at all.
+
+    Raises:
+        ConfigError: if a file is missing.
+        DataError: if a file is damaged, or more than tensors.
+    """
+    found = find_weights(source, revision)
+    file_by_tensor: dict[str, str] = {}
+    with atomic_folder(out_dir) as folder:
+        for name in weights_files(source, revision):
+            # Tied weights share memory in a pickle; safetensors wants each tensor to have its own.
+            tensors = {
+                _torch_name(tensor_name): tensor.clone()
+                for tensor_name, tensor in read_tensors(
+                    require_file(source, name, revision)
+                ).items()
+            }
+            part = SAFETENSORS
+            if found.name.endswith(INDEX):
+                part = f"{Path(name).stem}.safetensors"
+            save_file(tensors, folder / part, metadata={"format": "pt"})
+            file_by_tensor |= dict.fromkeys(tensors, part)
+        if found.name.endswith(INDEX):
+            index = {"metadata": {}, "weight_map": file_by_tensor}
+            (folder / f"{SAFETENSORS}{INDEX}").write_text(json.dumps(index), encoding="utf-8")
+        for name in _SETTINGS:
+            path = fetch_file(source, _beside(source, revision, name), revision)
+            if path is not None:
+                shutil.copyfile(path, folder / name)
+
+
+def _beside(source: str, revision: str, name: str) -> str:
+    """Return the path inside a source of a file next to its weights."""
+    subfolder = find_weights(source, revision).subfolder
+    return f"{subfolder}/{name}" if subfolder else name
 
 
 def _torch_name(name: str) -> str:
@@ -71,37 +134,28 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         DataError: if the file is missing, damaged, or no mapping of names to tensors.
     """
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped where the format allows it, so that a file larger than memory can be converted.
+        tensors = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
     except Exception as error:
         # The restricted unpickler of torch raises any kind of exception for damaged bytes.
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())
+        if foreign := _FOREIGN.search(reason):
+            raise DataError(
+                f"{path.name} holds more than tensors, and reading it would run code "
+                f"({foreign[1]}). It is not read. Want a checkpoint of tensors alone, best as "
+                f"{SAFETENSORS}"
+            ) from None
         raise DataError(
-            f"{path}: cannot be read as a file of tensors ({reason}). Download it again."
+            f"{path.name} cannot be read as a file of tensors ({reason[:200]}). Fetch it again"
         ) from None
     is_mapping = isinstance(tensors, Mapping) and all(
         isinstance(tensor, Tensor) for tensor in tensors.values()
     )
     if not is_mapping:
         raise DataError(
-            f"{path}: holds {type(tensors).__name__}, want a mapping of names to tensors"
+            f"{path.name} holds {type(tensors).__name__}, want a mapping of names to tensors, "
+            f"which {PICKLE} of transformers is"
         )
     return dict(tensors)
-
-
-def convert_command(
-    module: str, convert: Callable[[str, str], Path], folders: Sequence[str]
-) -> str | None:
-    """Run ``python -m MODULE SOURCE OUTPUT``; return the error message, None on success."""
-    if len(folders) != 2:
-        return f"usage: python -m {module} SOURCE_FOLDER OUTPUT_FOLDER"
-    try:
-        sys.stdout.write(f"{convert(*folders)}\n")
-    except (DataError, OSError) as error:
-        return f"error: {error}"
-    return None
-
-
-if __name__ == "__main__":
-    sys.exit(
-        convert_command("raybio.encoders.bin_checkpoint", convert_bin_checkpoint, sys.argv[1:])
-    )

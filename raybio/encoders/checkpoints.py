@@ -1,15 +1,21 @@
-"""Sources of encoders: a folder or a hub id, with one error that says why neither loads."""
+"""Models and tokenizers of a source: a folder or a hub id, without foreign code."""
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import file_exists, try_to_load_from_cache
-from transformers import PreTrainedModel
-from transformers.utils.hub import cached_file
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils.logging import (
     disable_progress_bar,
     enable_progress_bar,
@@ -17,10 +23,17 @@ from transformers.utils.logging import (
 )
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_local
+from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.config import SCRATCH
-
-logger = logging.getLogger(__name__)
+from raybio.encoders.sources import (
+    CONFIG,
+    fetch_file,
+    find_source,
+    find_weights,
+    require_file,
+    unloadable,
+    weights_files,
+)
 
 
 def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> Any:
@@ -29,12 +42,55 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
     Raises:
         ConfigError: if the source cannot be found, reached or read; it says what to do.
     """
-    location = _folder_or_hub_id(source)
+    at = find_source(source, revision)
+    if auto in (AutoConfig, AutoTokenizer):
+        config = _untyped_config(source, revision, options.get("subfolder", ""))
+        if config is not None and auto is AutoConfig:
+            return config
+        if config is not None:
+            options["config"] = config
+    return _from_pretrained(auto, source, at.location, revision=at.revision, **options)
+
+
+def _untyped_config(source: str, revision: str, subfolder: str) -> PreTrainedConfig | None:
+    """Return the settings of a source whose config.json does not name its type; None if it does.
+
+    BlueBERT and other checkpoints of 2019 have the settings of BERT's first release, which
+    transformers 5 refuses.
+    """
+    path = fetch_file(source, f"{subfolder}/{CONFIG}" if subfolder else CONFIG, revision)
     try:
-        return auto.from_pretrained(location, revision=revision, trust_remote_code=False, **options)
+        description = json.loads(path.read_text(encoding="utf-8")) if path else None
+    except (OSError, ValueError):
+        return None  # ``from_pretrained`` says what is wrong with it
+    if not isinstance(description, dict) or "model_type" in description:
+        return None
+    if not {"hidden_size", "num_attention_heads", "type_vocab_size"} <= description.keys():
+        return None
+    config: PreTrainedConfig = CONFIG_MAPPING[_guessed_type(description)].from_dict(description)
+    return config
+
+
+def _guessed_type(description: Mapping[str, Any]) -> str:
+    """Return the type of a model of BERT's family, by its class or else by its settings.
+
+    A wrong guess is refused when the weights are loaded: their names begin with the type.
+    """
+    for architecture in description.get("architectures") or []:
+        for model_type in ("bert", "roberta", "electra"):
+            if str(architecture).lower().startswith(model_type):
+                return model_type
+    if "embedding_size" in description:
+        return "electra"
+    return "roberta" if description["type_vocab_size"] == 1 else "bert"
+
+
+def _from_pretrained(auto: Any, source: str, location: str | Path, **options: Any) -> Any:
+    try:
+        return auto.from_pretrained(location, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error)
-    raise _unloadable(source, reason)
+    raise unloadable(source, reason)
 
 
 def load_weights(
@@ -42,17 +98,26 @@ def load_weights(
 ) -> tuple[PreTrainedModel, list[str]]:
     """Return a model in float32 with the weights of a source, and the names of missing weights.
 
-    Weights of the file that the model does not have, such as another task's head, are skipped
-    silently.
+    Pickled weights are converted first, see ``bin_checkpoint``. Weights of the file that the model
+    does not have, such as another task's head, are skipped silently.
 
     Raises:
         ConfigError: as ``load_pretrained``, or if a weight has another shape than config.json says.
     """
+    at = find_source(source, revision)
+    location: str | Path = at.location
+    if "config" not in options:
+        inside = {"subfolder": options.get("subfolder", "")}
+        options["config"] = load_pretrained(AutoConfig, source, revision, **inside)
+    options["revision"] = at.revision
+    if find_weights(source, revision).is_pickle:
+        location = converted_weights(source, revision)
+        options |= {"subfolder": "", "revision": "main"}
     with _without_load_report():
-        model, report = load_pretrained(
+        model, report = _from_pretrained(
             auto,
             source,
-            revision,
+            location,
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
@@ -61,7 +126,7 @@ def load_weights(
         )
     if mismatched := sorted(report["mismatched_keys"]):
         name, file_shape, config_shape = mismatched[0]
-        raise _unloadable(
+        raise unloadable(
             source,
             f"{name} has shape {tuple(file_shape)} in the file, and config.json wants "
             f"{tuple(config_shape)}",
@@ -89,110 +154,34 @@ def _without_load_report() -> Iterator[None]:
 
 
 def check_source(source: str, revision: str) -> None:
-    """Refuse a source that does not exist, before anything is loaded; query the hub only once.
+    """Refuse a source without weights that can be loaded, before anything is loaded.
+
+    Pickled weights are fetched and converted. Weights of a hub id as safetensors are only looked
+    for.
 
     Raises:
-        ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot
-            be reached.
+        ConfigError: if a folder or hub id lacks config.json or weights, its weights are damaged or
+            more than tensors, or the hub id is unknown or cannot be reached.
     """
     if source == SCRATCH:
         return
-    folder = Path(_folder_or_hub_id(source))
-    if folder.is_dir():
-        for pattern in ("config.json", "*.safetensors"):
-            # A sentence-transformers folder may have its transformer one level down.
-            if not [*folder.glob(pattern), *folder.glob(f"*/{pattern}")]:
-                raise _unloadable(source, f"there is no {pattern} in it")
-        return
-    names = ("config.json", "modules.json")
-    for name in names:
-        if isinstance(try_to_load_from_cache(source, name, revision=revision), str):
-            return
-    reason = f"the hub has no {names[0]} of it at revision {revision!r}"
+    found = find_weights(source, revision)
+    inside = f"{found.subfolder}/{CONFIG}" if found.subfolder else CONFIG
+    require_file(source, inside, revision)
+    if found.is_pickle:
+        converted_weights(source, revision)
+    elif find_source(source, revision).commit is None:
+        for name in weights_files(source, revision):
+            _check_header(source, require_file(source, name, revision))
+
+
+def _check_header(source: str, path: Path) -> None:
+    """Refuse a file of weights that is cut, or that Git LFS has left a pointer to."""
     try:
-        # Without a network, loading would retry for half a minute; this does not.
-        if any(file_exists(source, name, revision=revision) for name in names):
-            return
-    except Exception as error:  # of any library that the hub's client uses
-        reason = f"the hub could not be reached ({error})"
-    raise _unloadable(source, reason)
-
-
-def fetch_file(source: str, name: str, revision: str) -> Path | None:
-    """Return the local path of a file of a folder or a hub id; None if it has no such file.
-
-    Without a network, a file that is not cached counts as absent, with a warning.
-
-    Raises:
-        ConfigError: if the source cannot be found or reached.
-    """
-    location = _folder_or_hub_id(source)
-    absent_is_none = {
-        "_raise_exceptions_for_missing_entries": False,
-        "_raise_exceptions_for_connection_errors": False,
-    }
-    try:
-        path = cached_file(location, name, revision=revision, **absent_is_none)
-    except (OSError, ValueError) as error:
-        raise _unloadable(source, str(error)) from None
-    if path is not None:
-        return Path(path)
-    is_hub_id = not Path(location).is_dir()
-    if is_hub_id and try_to_load_from_cache(location, name, revision=revision) is None:
-        logger.warning(
-            "the hub cannot be reached to look for %s of %s; taken as absent", name, source
-        )
-    return None
-
-
-def require_file(source: str, name: str, revision: str) -> Path:
-    """Return the local path of a file of a folder or a hub id.
-
-    Raises:
-        ConfigError: if there is none, or the source cannot be found or reached; it says what to do.
-    """
-    path = fetch_file(source, name, revision)
-    if path is None:
-        raise _unloadable(source, f"there is no {name} in it")
-    return path
-
-
-def _folder_or_hub_id(source: str) -> str:
-    check_local(source, "encoder.source")
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return str(folder)
-    if source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
-        raise ConfigError(
-            f"encoder.source {source!r}: no such folder. Give an existing one, 'scratch' or a hub "
-            "id."
-        )
-    return source
-
-
-def _unloadable(source: str, reason: str) -> ConfigError:
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        advice = (
-            "The folder must be one that save_pretrained writes: config.json, model.safetensors "
-            "and the tokenizer."
-        )
-        if (folder / "pytorch_model.bin").exists():
-            advice = (
-                "Its weights are a pickle, which is not loaded; convert it once: python -m "
-                f"raybio.encoders.bin_checkpoint {source} OUTPUT_FOLDER"
-            )
-    else:
-        advice = (
-            "If it is meant to be a folder, there is none of that name here. If this machine has "
-            f"no network, fetch it elsewhere with `hf download {source} --local-dir FOLDER` and "
-            "set encoder.source=FOLDER, or copy a filled hub cache here and set HF_HUB_OFFLINE=1. "
-            "If it has pytorch_model.bin only, convert that folder with `python -m "
-            "raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
-        )
-    return ConfigError(
-        f"encoder.source {source!r} cannot be loaded: {' '.join(reason.split())[:300]}. {advice}"
-    )
+        with safe_open(path, framework="pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise unloadable(source, f"{path.name} is damaged ({error}); fetch it again") from None
 
 
 def check_complete(source: str, missing: list[str]) -> None:

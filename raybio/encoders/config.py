@@ -19,9 +19,9 @@ class TransformerConfig(BaseConfig):
         default=SCRATCH,
         min_length=1,
         description="'scratch' for random weights, a local folder written by save_pretrained or "
-        "sentence-transformers, or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT "
-        "or ESM) or sentence-transformers/all-MiniLM-L6-v2 (texts); only safetensors, no code "
-        "that comes along",
+        "sentence-transformers, or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT, "
+        "ESM, ESM C or T5) or sentence-transformers/all-MiniLM-L6-v2 (texts); pickled weights are "
+        "converted, and no code that comes along is run",
     )
     revision: str = Field(
         default="main", description="branch, tag or commit of a hub id; a commit pins the weights"

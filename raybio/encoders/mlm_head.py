@@ -1,4 +1,4 @@
-"""The head of masked language modeling that BERT and RoBERTa share.
+"""The head of masked language modeling that BERT, RoBERTa and ModernBERT share.
 
 Shape letters: K tokens, D width, V vocabulary.
 """
@@ -34,7 +34,21 @@ _ROBERTA = {
     "bias": "lm_head.bias",
 }
 
-_NAMES = {"bert": _BERT, "roberta": _ROBERTA, "xlm-roberta": _ROBERTA}
+_MODERNBERT = {
+    "dense.weight": "head.dense.weight",
+    "dense.bias": "head.dense.bias",
+    "norm.weight": "head.norm.weight",
+    "norm.bias": "head.norm.bias",
+    "bias": "decoder.bias",
+}
+"""As published, without the first two biases: they begin with 0."""
+
+_NAMES = {
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "modernbert": _MODERNBERT,
+}
 
 
 class MaskHead(nn.Module):
@@ -83,10 +97,10 @@ def build_mask_head(
             f"numbers and its states {width}, and a head of masked language modeling wants as "
             "many; take another model, such as BERT"
         )
+    config = model.config
+    eps = getattr(config, "layer_norm_eps", getattr(config, "norm_eps", 1e-12))
     with seeded_weights(seed):
-        head = MaskHead(
-            width, embedding.num_embeddings, eps=getattr(model.config, "layer_norm_eps", 1e-12)
-        )
+        head = MaskHead(width, embedding.num_embeddings, eps=eps)
     saved = weights()
     if saved is not None:
         head.load_checkpoint_weights({name: saved[name] for name in head.state_dict()})
@@ -110,7 +124,11 @@ def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
         model, missing = load_weights(AutoModelForMaskedLM, source, revision)
         if not set(missing) & set(names.values()):
             weights = model.state_dict()
-            return {own: weights[theirs].clone() for own, theirs in names.items()}
+            width = weights[names["norm.weight"]].shape[0]
+            return {
+                own: weights[theirs].clone() if theirs in weights else torch.zeros(width)
+                for own, theirs in names.items()
+            }
     logger.warning(
         "%s has no language-model head of a known kind; the head begins with random weights", source
     )

@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import fetch_file
 from raybio.encoders.config import Pooling
+from raybio.encoders.sources import fetch_file
 
 _POOLING_BY_FLAG = {
     "pooling_mode_cls_token": "cls",

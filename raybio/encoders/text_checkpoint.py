@@ -136,7 +136,7 @@ class TextCheckpoint:
         if config.is_encoder_decoder or not is_known or not has_text:
             raise ConfigError(
                 f"encoder.source {self.source!r} is of type {config.model_type}; want a text "
-                "encoder such as BERT, ELECTRA, RoBERTa, MPNet or DistilBERT"
+                "encoder such as BERT, ELECTRA, RoBERTa, ModernBERT, MPNet or DistilBERT"
             )
 
     def _cut(self, config: PreTrainedConfig, num_layers: int) -> None:

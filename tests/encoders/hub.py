@@ -9,6 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LATER_COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
+LATER = "later"
+"""A repository with a folder of this name has it as its ``main``, of ``LATER_COMMIT``."""
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -33,13 +36,15 @@ class _Hub(BaseHTTPRequestHandler):
             if "/api/" in self.path
             else _file(folder, rest)
         )
+        is_later = folder is not None and (folder / LATER).is_dir()
+        commit = LATER_COMMIT if is_later and COMMIT not in rest else COMMIT
         self.send_response(200 if body else 404)
         if body:
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", commit)
             self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
         else:
             self.send_header("X-Error-Code", "RepoNotFound" if folder is None else "EntryNotFound")
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", commit)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if with_body:
@@ -60,8 +65,9 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 def _file(folder: Path, rest: str) -> bytes:
-    for revision in ("main", COMMIT):
-        file = folder / rest.removeprefix(f"resolve/{revision}/")
+    later = folder / LATER if (folder / LATER).is_dir() else folder
+    for revision, place in (("main", later), (LATER_COMMIT, later), (COMMIT, folder)):
+        file = place / rest.removeprefix(f"resolve/{revision}/")
         if rest.startswith(f"resolve/{revision}/") and file.is_file():
             return file.read_bytes()
     return b""

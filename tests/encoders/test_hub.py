@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import EsmTokenizer
 
 from raybio.core.digest import weights_digest
@@ -13,7 +14,9 @@ from raybio.methods.relation_graphs.character_bert.model import save_character_b
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.vocabulary import ESM
-from tests.encoders.hub import COMMIT, serve_hub
+from tests.encoders.hub import COMMIT, LATER, LATER_COMMIT, serve_hub
+from tests.encoders.published import pickled_text
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.relation_graphs.character_bert.tiny_characters import tiny
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
@@ -25,6 +28,9 @@ from raybio.methods.relation_graphs.character_bert.checkpoint import is_characte
 from raybio.methods.relation_graphs.character_bert.model import build_character_bert
 from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.checkpoints import check_source
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.sources import find_source, pin_commit
+from raybio.encoders.text import build_text_encoder
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
 for order in sys.argv[1:]:
@@ -34,6 +40,14 @@ for order in sys.argv[1:]:
             checked = check_source(source, revision)
             weights = list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))
             print(checked, len(weights))
+            continue
+        if task == "pinned":
+            pin_commit(source, "main", revision)
+            revision = "main"
+        if task in ("text", "pinned"):
+            encoder = build_text_encoder(TextEncoderConfig(source=source, revision=revision), seed=1)
+            commit = find_source(source, revision).commit
+            print(commit, weights_digest(encoder.state_dict().items()))
             continue
         if task == "words":
             encoder = build_character_bert(source, seed=1, revision=revision)
@@ -57,8 +71,22 @@ def hub(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(ESM.id_by_token))
     EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     words = tiny()
+    pickled = folder.parent / "pickled"
+    pickled_text(pickled, "bert")
+    unsafe = folder.parent / "unsafe"
+    pickled_text(unsafe, "bert")
+    torch.save({"a": print}, unsafe / "pytorch_model.bin")
+    empty = folder.parent / "empty"
+    pickled_text(empty, "bert")
+    (empty / "pytorch_model.bin").unlink()
+    moved = Path(save_tiny(folder.parent / "moved"))
+    pickled_text(moved / LATER, "bert")
     repositories = {
         "tiny/esm": folder,
+        "tiny/pickled": pickled,
+        "tiny/moved": moved,
+        "tiny/unsafe": unsafe,
+        "tiny/empty": empty,
         "tiny/words": save_character_bert(words, folder.parent / "words"),
     }
     with serve_hub(repositories) as address:
@@ -68,6 +96,7 @@ def hub(tmp_path_factory):
 def run(orders: list[str], cache: Path, address: str | None) -> list[str]:
     own = {
         "HF_HOME": str(cache),
+        "RAYBIO_CACHE": str(cache / "raybio"),
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_OFFLINE": "0" if address else "1",
     }
@@ -97,13 +126,19 @@ def online(hub, cache):
         f"load@tiny/esm@{COMMIT}",
         "load@tiny/other@main",
         "words@tiny/words@main",
+        "check@tiny/pickled@main",
+        "text@tiny/pickled@main",
+        "text@tiny/moved@main",
+        f"pinned@tiny/moved@{COMMIT}",
+        "check@tiny/unsafe@main",
+        "check@tiny/empty@main",
     ]
     return run(tasks, cache, hub[0])
 
 
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
     _, digest, words_digest = hub
-    _, _, by_branch, by_commit, unknown, words = online
+    _, _, by_branch, by_commit, unknown, words, *_ = online
     assert by_branch == by_commit == f"esm {digest}"
     assert words == f"True {words_digest}"
     cached, not_cached, words = run(
@@ -130,3 +165,23 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
     for source, line in {"tiny/other": unknown, "tiny/esm": unreachable}.items():
         assert line.startswith(f"ConfigError: encoder.source '{source}' cannot be loaded: ")
         assert f"hf download {source} --local-dir FOLDER" in line
+
+
+def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(hub, cache, online):
+    checked, loaded, _, _, unsafe, empty = online[-6:]
+    assert checked.startswith("None ")
+    folders = {path.parent.relative_to(cache) for path in cache.rglob("raybio/**/*.safetensors")}
+    assert Path(f"raybio/weights-1/hub/tiny--pickled/{COMMIT}") in folders
+    assert loaded.startswith(f"{COMMIT} ")
+    (cached,) = run(["text@tiny/pickled@main"], cache, None)
+    assert cached == loaded
+    assert "more than tensors, and reading it would run code" in unsafe
+    assert "it has no weights: no model.safetensors and no pytorch_model.bin" in empty
+
+
+def test_a_pinned_commit_is_loaded_although_the_branch_has_moved(hub, cache, online):
+    later, pinned = online[-4:-2]
+    assert later.startswith(f"{LATER_COMMIT} ")
+    assert pinned.startswith(f"{COMMIT} ")
+    assert later.split()[1] != pinned.split()[1]
+    assert run([f"pinned@tiny/moved@{COMMIT}"], cache, None) == [pinned]

@@ -1,5 +1,6 @@
 """Sources of encoders: folders."""
 
+import json
 import logging
 
 import pytest
@@ -17,6 +18,8 @@ def test_a_folder_is_a_source_if_it_holds_a_configuration_and_safetensors(tmp_pa
     check_source("scratch", "main")
     check_source(save_tiny(tmp_path / "plain"), "main")
     save_tiny(tmp_path / "sentences" / "0_Transformer")
+    modules = [{"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (tmp_path / "sentences" / "modules.json").write_text(json.dumps(modules))
     check_source(str(tmp_path / "sentences"), "main")
     (tmp_path / "plain" / "config.json").unlink()
     with pytest.raises(
@@ -28,12 +31,18 @@ def test_a_folder_is_a_source_if_it_holds_a_configuration_and_safetensors(tmp_pa
         check_source("./nowhere", "main")
 
 
-def test_a_folder_with_only_a_pickle_is_refused_with_the_conversion_command(tmp_path):
+def test_a_folder_without_weights_or_with_damaged_ones_is_refused(tmp_path):
     source = save_tiny(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(
-        ConfigError, match=r"no \*\.safetensors in it.*raybio\.encoders\.bin_checkpoint"
-    ):
+    weights = tmp_path / "model.safetensors"
+    (tmp_path / "mask_head.safetensors").write_bytes(weights.read_bytes())  # no encoder
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged .* fetch it again"):
+        check_source(source, "main")
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged"):
+        check_source(source, "main")
+    weights.unlink()
+    with pytest.raises(ConfigError, match=r"no weights: no model\.safetensors and no pytorch_mod"):
         check_source(source, "main")
 
 

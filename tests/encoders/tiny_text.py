@@ -14,6 +14,8 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    ModernBertConfig,
+    ModernBertModel,
     MPNetConfig,
     MPNetModel,
     PreTrainedTokenizerFast,
@@ -35,7 +37,7 @@ SENTENCES = [
     "Cost of illness of RSV infection in a middle-income tropical country, " * 3,
 ]
 COUNT_BY_WORD = Counter(" ".join(SENTENCES).split())
-ARCHITECTURES = ("bert", "roberta", "mpnet", "electra", "distilbert")
+ARCHITECTURES = ("bert", "roberta", "mpnet", "electra", "distilbert", "modernbert")
 MAX_POSITIONS = 64
 _SIZES = {
     "hidden_size": 32,
@@ -65,6 +67,12 @@ def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: i
             return MPNetModel(MPNetConfig(**shifted, **common))
         if architecture == "electra":
             return ElectraModel(ElectraConfig(embedding_size=16, **_SIZES, **common))
+        if architecture == "modernbert":
+            # A layer of global attention and one of a window, shorter than the longest text.
+            windows = {"global_attn_every_n_layers": 2, "local_attention": 8}
+            special = dict.fromkeys(("bos", "eos", "cls", "sep"), pad_id)
+            special_ids = {f"{name}_token_id": token_id for name, token_id in special.items()}
+            return ModernBertModel(ModernBertConfig(**_SIZES, **common, **windows, **special_ids))
         sizes = {
             "dim": 32,
             "n_layers": 2,

@@ -112,6 +112,41 @@ class RunFolder:
             # ``open`` decides whether the folder is refused or replaced.
             return None
 
+    @property
+    def encoder(self) -> dict[str, str] | None:
+        """What ``run.json`` says of the encoder's weights; None before it is recorded."""
+        try:
+            return (self.read_identity() or {}).get("encoder")
+        except RecordFormatError:
+            raise
+        except RecordError:
+            # ``open`` decides whether the folder is refused or replaced.
+            return None
+
+    def record_encoder(self, record: dict[str, str] | None) -> None:
+        """Write into ``run.json`` which weights the encoder begins with; None: random ones.
+
+        The caller holds the driver's lock, or is the only one to write the folder.
+
+        Raises:
+            CheckpointError: if checkpoints stand on other weights.
+            ClusterError: if the folder cannot be written.
+        """
+        identity = self.read_identity() or {}
+        recorded = identity.get("encoder")
+        if record is None or record == recorded:
+            return
+        if recorded is not None and committed_in(self.checkpoints):
+            raise CheckpointError(
+                f"{self.identity}: the run began with other weights in encoder.source "
+                f"{record['source']!r}: {_version_of(recorded)} then, {_version_of(record)} now. "
+                "Restore them, or choose another --name"
+            )
+        try:
+            write_record(self.identity, "run", identity | {"encoder": record})
+        except OSError as error:
+            raise self._unwritable(error) from None
+
     def record_precision(self, name: str) -> None:
         """Write the run's precision into ``run.json``, once; the caller holds the driver's lock.
 
@@ -285,7 +320,8 @@ class RunFolder:
         try:
             mapping = config.to_mapping()
             known = {"config": mapping, "store": str(store), "key": self._key(old)}
-            kept = {"precision": old["precision"]} if old and "precision" in old else {}
+            names = ("precision", "encoder")
+            kept = {} if old is None else {name: old[name] for name in names if name in old}
             write_record(self.identity, "run", identity | known | kept)
             replace_text(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
         except OSError as error:
@@ -437,6 +473,12 @@ def model_folder(given: str, option: str) -> str:
             "end"
         )
     return str(export.absolute())
+
+
+def _version_of(encoder: dict[str, str]) -> str:
+    if "commit" in encoder:
+        return f"commit {encoder['commit']}"
+    return f"{encoder['weights']} of sha256 {encoder['sha256']}"
 
 
 def _open_lock(path: Path) -> IO[str]:

@@ -8,6 +8,7 @@ from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.run.checks import check_spec, input_lengths, record_cuts
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
@@ -51,12 +52,15 @@ class OpenRun:
         folder = spec.folder
         uri = tracking_uri(spec.tracking, spec.runs)
         spec = spec.in_steps()
+        pin_encoder(folder)
         digest = check_spec(spec)
         folder.make()
         held.enter_context(folder.lock("driver", timeout_seconds=5))
         free = changeable_settings(spec.config)
         is_old = folder.open(spec.method, spec.config, spec.store.absolute(), digest, free)
         finished = finished_result(folder, spec.config) if is_old else None
+        if finished is None:
+            folder.record_encoder(encoder_record(spec.config))
         config = spec.config.to_mapping()
         tracker = Tracker(folder, uri, spec.method, config, digest, spec.parent_run_id)
         return cls(spec, tracker, finished)

@@ -203,9 +203,11 @@ def _metrics_of_step(folder: RunFolder, step: int) -> dict[str, float]:
 def _model_card(
     folder: RunFolder, system: System, config: TrainingConfig, metrics: dict[str, float]
 ) -> dict[str, Any]:
+    encoder = folder.encoder
     return {
         "name": folder.name,
         "Data digest": system.data_digest,
+        **({} if encoder is None else {"Initial weights": dict(encoder)}),
         "Metrics": metrics,
         "Configuration": config.to_mapping(),
     }

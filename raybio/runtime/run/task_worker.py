@@ -8,6 +8,7 @@ import torch
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
+from raybio.runtime.run.encoder_source import pin_encoder
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
@@ -41,6 +42,7 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
         with warnings_to(folder.notices):
             if run.setup is not None:
                 run.setup(0, folder.path)
+            pin_encoder(folder)
             reports = train_single_process(
                 METHODS[run.method].build(run.config, run.store),
                 run.config,

@@ -15,6 +15,7 @@ from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
+from raybio.runtime.run.encoder_source import pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import warnings_to
@@ -66,6 +67,7 @@ def _train(spec: WorkerSpec, folder: RunFolder) -> None:
     config = spec.run.config
     checkpoints = checkpoints_of(folder, config)
     with _writer_log(spec, folder, collective, checkpoints) as log:
+        pin_encoder(folder)
         system = METHODS[spec.run.method].build(config, spec.run.store)
 
         def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:

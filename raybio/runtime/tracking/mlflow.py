@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,10 @@ def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, st
     return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
 
 
-def tags_of(method: str, data_digest: str) -> dict[str, str]:
-    """Return tags: the method, the store's digest, versions and raybio's commit.
+def tags_of(
+    method: str, data_digest: str, encoder: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return tags: the method, the store's digest, the encoder's weights, versions, our commit.
 
     They hold nothing of the environment.
     """
@@ -95,6 +98,8 @@ def tags_of(method: str, data_digest: str) -> dict[str, str]:
     for package in _VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             tags[f"version.{package}"] = metadata.version(package)
+    for name, value in (encoder or {}).items():
+        tags[f"encoder.{name}"] = value
     if commit := git_commit():
         tags["mlflow.source.git.commit"] = commit
     return tags

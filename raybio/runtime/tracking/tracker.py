@@ -329,7 +329,7 @@ class Tracker:
         return mlflow_run.find_runs(self._client, self.method, self.key)
 
     def _created(self) -> str:
-        tags = mlflow_run.tags_of(self.method, self.data_digest)
+        tags = mlflow_run.tags_of(self.method, self.data_digest, self.folder.encoder)
         parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
         if parent_run_id is not None:
             tags["mlflow.parentRunId"] = parent_run_id

@@ -39,6 +39,7 @@ from raybio.runtime.cluster.resources import Node, TrialResources, trial_resourc
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_lengths, report_cuts
 from raybio.runtime.run.driver import InterruptedRunError
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
@@ -108,6 +109,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
     method = METHODS[space.method]
     uri = tracking_uri(run.tracking, run.runs)
     store = open_store(run.store, method.store, verify=True)
+    pin_encoder(folder)
     planned(space, spec.check)
     lengths = method.input_lengths(run.config, store)
     check_lengths(lengths, run.explicit)
@@ -125,6 +127,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
                 # Before anything is recorded: a plan that has no room is no failed sweep.
                 _trial_resources(spec, [local_node()])
             folder.record_precision(_decided(spec, folder).name)
+            folder.record_encoder(encoder_record(run.config))
         spec = replace(spec, run=replace(run, precision=folder.precision))
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
         if not _is_complete(spec):

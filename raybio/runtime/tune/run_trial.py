@@ -19,6 +19,7 @@ from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioE
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
@@ -201,6 +202,10 @@ def _new_values(folder: RunFolder, spec: SweepSpec, trial: Trial) -> StepValues:
     config = spec.config(trial.settings)
     folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
+    # The commit of the sweep, unless the trial has begun with its own or has another source.
+    pin_encoder(spec.run.folder)
+    pin_encoder(folder)
+    folder.record_encoder(encoder_record(config))
     folder.stop.unlink(missing_ok=True)
     train = _trained_by_workers if spec.run.compute.num_workers > 1 else _trained_here
     for step, value in train(folder, spec, config):

@@ -271,7 +271,7 @@ def test_a_fresh_language_model_head_is_near_chance():
     assert abs(float(loss) - math.log(logits.shape[1])) < 1.5
 
 
-@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert"])
 def test_the_language_model_head_of_a_checkpoint_is_kept(tmp_path, architecture):
     source = save_with_head(tmp_path / "lm", architecture)
     given = config(source=source, max_length="auto")

@@ -266,3 +266,23 @@ def test_an_undefined_number_is_null_for_every_reader_of_json_and_nan_for_ours(
     found = nan_for_null(read["scores"])["test"]
     assert math.isnan(found["spearman"]["value"])
     assert found["mse"]["low"] == 0.4
+
+
+def test_other_weights_of_the_encoder_are_refused_once_there_is_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    assert folder.encoder is None
+    began = {"source": "enc", "revision": "main", "weights": "model.safetensors", "sha256": "a"}
+    folder.record_encoder(began)
+    now = began | {"sha256": "b"}
+    folder.record_encoder(now)  # nothing stands on the old ones
+    (folder.checkpoints / "step-00000001").mkdir(parents=True)
+    with pytest.raises(
+        CheckpointError, match=r"other weights in encoder\.source 'enc': .*sha256 b"
+    ):
+        folder.record_encoder(began)
+    open_folder(folder)
+    folder.record_encoder(None)  # random weights leave the record alone
+    assert folder.encoder == now

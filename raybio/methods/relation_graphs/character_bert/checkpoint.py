@@ -20,16 +20,21 @@ from transformers import BertConfig, BertModel
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
-from raybio.encoders.checkpoints import fetch_file, require_file
+from raybio.encoders.bin_checkpoint import converted_weights
 from raybio.encoders.config import SCRATCH
+from raybio.encoders.sources import (
+    CONFIG,
+    INDEX,
+    SAFETENSORS,
+    fetch_file,
+    find_source,
+    find_weights,
+    require_file,
+)
 from raybio.methods.relation_graphs.character_bert.characters import MAX_CHARACTERS, NUM_CHARACTERS
 from raybio.methods.relation_graphs.character_bert.cnn import CHARACTER_WIDTH, FILTERS, NUM_HIGHWAYS
 
 MODEL_TYPE = "character_bert"
-
-
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
 
 
 SIZES = (
@@ -93,11 +98,12 @@ _LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 def is_character_bert(source: str, revision: str = "main") -> bool:
     """Return whether a source is a CharacterBERT, by its configuration or the names of its weights.
 
-    A folder that cannot be loaded at all, such as one with pickled weights whose configuration says
-    nothing, is none.
+    Names are looked at where the weights are on this machine: in a folder, or pickled ones, which
+    are converted.
 
     Raises:
-        ConfigError: if it cannot be found or reached, or its configuration cannot be read.
+        ConfigError: if it cannot be found or reached, its configuration cannot be read, or it has
+            no weights that can be read.
     """
     path = None if source == SCRATCH else fetch_file(source, CONFIG, revision)
     if path is None:
@@ -106,14 +112,22 @@ def is_character_bert(source: str, revision: str = "main") -> bool:
     names = [description.get("model_type"), *(description.get("architectures") or [])]
     if any(str(name).lower().replace("_", "").startswith("characterbert") for name in names):
         return True
-    weights = Path(source).expanduser() / WEIGHTS
-    if not weights.is_file():
+    found = find_weights(source, revision)
+    is_local = found.is_pickle or find_source(source, revision).commit is None
+    if not is_local or found.name.endswith(INDEX):
         return False
     try:
-        with safe_open(weights, framework="pt") as file:
+        with safe_open(_weights_path(source, revision), framework="pt") as file:
             return any(prefix + _MARK in file.keys() for prefix in _PREFIXES)  # noqa: SIM118
     except SafetensorError:
         return False
+
+
+def _weights_path(source: str, revision: str) -> Path:
+    """Return the local file of a source's weights; pickled ones are converted."""
+    if find_weights(source, revision).is_pickle:
+        return converted_weights(source, revision) / SAFETENSORS
+    return require_file(source, SAFETENSORS, revision)
 
 
 def fresh_config(
@@ -168,15 +182,15 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
         num_layers: layers of the checkpoint.
 
     Raises:
-        ConfigError: if the weights are not there as safetensors, or some are missing, left over or
-            of another shape.
+        ConfigError: if there are no weights, they are more than tensors, or some are missing, left
+            over or of another shape.
     """
-    path = require_file(source, WEIGHTS, revision)
+    path = _weights_path(source, revision)
     try:
         tensors = _encoder_tensors(load_file(path))
     except SafetensorError as error:
         raise ConfigError(
-            f"encoder.source {source!r}: {WEIGHTS} is damaged ({error}). Fetch it again."
+            f"encoder.source {source!r}: {path.name} is damaged ({error}). Fetch it again."
         ) from None
     wanted = model.state_dict()
     cut = range(model.config.num_hidden_layers, num_layers)
@@ -216,7 +230,7 @@ def write_checkpoint(model: BertModel, config: BertConfig, directory: Path) -> P
         name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
     }
     with atomic_folder(directory) as folder:
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
         (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return directory
 

@@ -1,9 +1,8 @@
 """CharacterBERT: a BERT over whole words, embedded from characters (El Boukkouri et al., 2020).
 
 The authors publish ``general_character_bert`` and ``medical_character_bert``
-(helboukkouri/character-bert) as pickles; convert such a folder once with ``python -m
-raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER``. They are uncased: give them
-lower-cased words.
+(helboukkouri/character-bert) as pickles, which are converted when they are first read. They are
+uncased: give them lower-cased words.
 
 Shape letters: R sentences, L padded length, D width, V words that were read, C characters of a
 word, U different words of a batch.
@@ -147,7 +146,7 @@ def build_character_bert(
     """A CharacterBERT on the CPU in float32, in training mode.
 
     Args:
-        source: a folder with ``config.json`` and ``model.safetensors``, a hub id, or "scratch".
+        source: a folder with ``config.json`` and weights, a hub id, or "scratch".
         seed: of random weights; they depend on it alone, and torch's global generators are left as
             they were.
         revision: branch, tag or commit of a hub id; None: main.
@@ -161,8 +160,8 @@ def build_character_bert(
         filters: of the characters' convolutions, see ``CharacterCNN``.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, has its weights as a pickle, lacks
-            weights or has some too many, or sizes do not go together.
+        ConfigError: if the source cannot be found or reached, lacks weights or has some too many,
+            or sizes do not go together.
     """
     revision = revision or "main"
     if source == SCRATCH:

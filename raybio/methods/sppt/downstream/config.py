@@ -76,12 +76,12 @@ class TaskEncoderConfig(TransformerConfig):
         description="embedding of a sequence: state of the first token, or mean; auto: as the "
         "source states, else cls (the paper)",
     )
-    dropout: float = Field(
+    dropout: float | None = Field(
         0.1,
         ge=0,
         lt=1,
         description="dropout of states and attention; for texts also before the head, as in the "
-        "authors' code",
+        "authors' code; null: the checkpoint's own, and none before the head",
     )
     vocabulary_size: int = Field(
         30_522, ge=8, description="scratch only, texts: maximum size of the vocabulary"

@@ -90,7 +90,7 @@ def initial_task_model(config: Config, store: TaskStore) -> TaskModel:
         encoder = build_text_encoder(
             text_config(config), seed=seed, count_by_word=store.count_by_word
         )
-        dropout = config.encoder.dropout
+        dropout = config.encoder.dropout or 0.0
     else:
         encoder = build_protein_encoder(protein_config(config), seed=seed)
         _freeze_language_model_head(encoder)

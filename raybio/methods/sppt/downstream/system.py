@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from raybio.core.interfaces import System
-from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import (
@@ -24,7 +23,7 @@ from raybio.encoders.input_lengths import (
     text_lengths,
     with_equal_texts,
 )
-from raybio.encoders.text import TextEncoder, text_reader
+from raybio.encoders.text import TextEncoder, check_text_encoder, text_reader
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream.collate import TaskCollate
 from raybio.methods.sppt.downstream.config import TASKS, Config
@@ -40,8 +39,7 @@ from raybio.methods.sppt.downstream.encoder import (
 from raybio.methods.sppt.downstream.evaluate import TaskEvaluator
 from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.proteins.checkpoint import check_protein_source
-from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, check_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_equal_proteins
 from raybio.store.store import open_store
@@ -61,8 +59,10 @@ def check(config: Config, store: TaskStore) -> None:
         ConfigError: if the encoder's source is missing, encoder or head do not fit the task, or
             truncation makes most inputs equal.
     """
-    check_encoder = check_source if TASKS[store.task].on_texts else check_protein_source
-    check_encoder(config.encoder.source, config.encoder.revision)
+    if TASKS[store.task].on_texts:
+        check_text_encoder(text_config(config))
+    else:
+        check_protein_encoder(protein_config(config))
     head_kind(config, store)
     for lengths in input_lengths(config, store):
         check_rows_differ(lengths)

@@ -1,4 +1,8 @@
-"""Published protein encoders, from a folder or the hub: safetensors only, no remote code."""
+"""Published protein encoders, from a folder or the hub, without remote code.
+
+BERT (TAPE, ProtBert), ESM-1b, ESM-2 and ESM C are masked language models. Of a T5 (ProtT5, Ankh)
+the encoder is read: it has no head that predicts residues.
+"""
 
 import logging
 
@@ -8,15 +12,27 @@ from transformers import (
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
+    T5EncoderModel,
 )
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH
+from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
 from raybio.methods.sppt.proteins.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
+
+_HIDDEN_AND_ATTENTION = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
+DROPOUTS = {
+    "bert": _HIDDEN_AND_ATTENTION,
+    "esm": _HIDDEN_AND_ATTENTION,
+    "esmc": ("attention_dropout",),
+    "t5": ("dropout_rate",),
+}
+"""Type of a model -> the settings that ``encoder.dropout`` replaces."""
 
 
 def load_vocabulary(source: str, revision: str) -> Vocabulary:
@@ -26,7 +42,7 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
         ConfigError: if the source cannot be found or reached, or its tokenizer does not read single
             residues.
     """
-    tokenizer = load_pretrained(AutoTokenizer, source, revision)
+    tokenizer = load_pretrained(AutoTokenizer, *readable_source(source, revision))
     try:
         return vocabulary_of_tokenizer(tokenizer)
     except ValueError as error:
@@ -42,8 +58,9 @@ def check_protein_source(source: str, revision: str) -> None:
     Raises:
         ConfigError: the message names the source and what is wanted.
     """
-    check_source(source, revision)
+    check_source(*readable_source(source, revision))
     if source != SCRATCH:
+        load_config(source, revision)
         load_vocabulary(source, revision)
 
 
@@ -51,32 +68,44 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
     """Return the settings of a checkpoint's model; no weights are read.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+        ConfigError: if the source cannot be found or reached, or is of another architecture.
     """
-    model_config: PreTrainedConfig = load_pretrained(AutoConfig, source, revision)
-    if model_config.model_type not in ("bert", "esm") or getattr(
-        model_config, "is_folding_model", False
-    ):
+    location, at = readable_source(source, revision)
+    model_config: PreTrainedConfig = load_pretrained(AutoConfig, location, at)
+    if model_config.model_type not in DROPOUTS or getattr(model_config, "is_folding_model", False):
         raise ConfigError(
-            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM "
-            "(not ESMFold)"
+            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT, ESM (not "
+            "ESMFold), ESM C or T5"
         )
     return model_config
 
 
-def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
-    """Return a checkpoint's masked language model in float32, with ``dropout`` replacing its own.
+def load_model(source: str, revision: str, *, dropout: float | None) -> PreTrainedModel:
+    """Return a checkpoint's masked language model in float32; of a T5, its encoder.
 
     A checkpoint without a language-model head gets a random one from torch's generator, and the log
     warns.
 
+    Args:
+        source: a folder or hub id.
+        revision: of a hub id.
+        dropout: of states and attention; None: the checkpoint's own.
+
     Raises:
-        ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.
+        ConfigError: if the source cannot be found or reached, is of another architecture, or lacks
+            weights.
     """
     model_config = load_config(source, revision)
-    model_config.hidden_dropout_prob = model_config.attention_probs_dropout_prob = dropout
+    if dropout is not None:
+        for name in DROPOUTS[model_config.model_type]:
+            setattr(model_config, name, dropout)
+    location, at = readable_source(source, revision)
+    if model_config.model_type == "t5":
+        model, missing = load_weights(T5EncoderModel, location, at, config=model_config)
+        check_complete(source, missing)
+        return model
     model, missing = load_weights(
-        AutoModelForMaskedLM, source, revision, config=model_config, attn_implementation="sdpa"
+        AutoModelForMaskedLM, location, at, config=model_config, attn_implementation="sdpa"
     )
     missing = [name for name in missing if "contact_head" not in name]
     check_complete(

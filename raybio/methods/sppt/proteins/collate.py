@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from raybio.core.errors import ConfigError
 from raybio.methods.sppt.proteins.store import HasResidues
 from raybio.methods.sppt.proteins.vocabulary import Vocabulary
 from raybio.ops.segments import indptr_from_lengths
@@ -18,16 +19,16 @@ class TokenTable:
 
     Attributes:
         token_id_by_byte: token id of each letter's byte (256,).
-        cls_id: id before every sequence.
+        cls_id: id before every sequence, or None.
         eos_id: id after every sequence, or None.
-        mask_id: id of a masked residue.
+        mask_id: id of a masked residue, or None.
         residue_ids: ids of the standard amino acids.
     """
 
     token_id_by_byte: np.ndarray
-    cls_id: int
+    cls_id: int | None
     eos_id: int | None
-    mask_id: int
+    mask_id: int | None
     residue_ids: np.ndarray
 
     @classmethod
@@ -44,7 +45,7 @@ class TokenTable:
     @property
     def num_special(self) -> int:
         """Number of special tokens that are added to each sequence."""
-        return 1 if self.eos_id is None else 2
+        return sum(special is not None for special in (self.cls_id, self.eos_id))
 
 
 def tokens_of_rows(
@@ -81,8 +82,9 @@ def tokens_of_rows(
     indptr_R1 = indptr_from_lengths(kept_R + table.num_special)
     token_T = np.empty(indptr_R1[-1], dtype=np.uint8)
     is_special_T = np.zeros(indptr_R1[-1], dtype=bool)
-    is_special_T[indptr_R1[:-1]] = True
-    token_T[indptr_R1[:-1]] = table.cls_id
+    if table.cls_id is not None:
+        is_special_T[indptr_R1[:-1]] = True
+        token_T[indptr_R1[:-1]] = table.cls_id
     if table.eos_id is not None:
         is_special_T[indptr_R1[1:] - 1] = True
         token_T[indptr_R1[1:] - 1] = table.eos_id
@@ -112,7 +114,16 @@ class ProteinRows:
 
     @property
     def mask_id(self) -> int:
-        """Token id of a masked residue."""
+        """Token id of a masked residue.
+
+        Raises:
+            ConfigError: if the encoder has none.
+        """
+        if self.table.mask_id is None:
+            raise ConfigError(
+                "encoder.source: its tokenizer has no mask token, as that of a T5; residues cannot "
+                "be masked"
+            )
         return self.table.mask_id
 
     @property

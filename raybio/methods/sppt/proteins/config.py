@@ -41,22 +41,22 @@ class EncoderConfig(TransformerConfig):
         ge=8,
         le=1_048_576,
         description="most tokens of a sequence, special ones included (4104 = 4096 residues and "
-        "two special tokens, rounded up to 8); a checkpoint with a position table brings its own "
+        "two special tokens, rounded up to 8); a checkpoint with a position table has its own "
         "limit",
     )
-    dropout: float = Field(
-        default=0.0,
+    dropout: float | None = Field(
+        default=None,
         ge=0.0,
         lt=1.0,
-        description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, "
-        "because a run sees each of millions of sequences once or a few times and underfits "
-        "rather than overfits",
+        description="dropout of states and attention; null: the checkpoint's own, 0 for scratch as "
+        "in ESM-2, because a run sees each of millions of sequences once or a few times and "
+        "underfits rather than overfits",
     )
     pooling: Literal["auto", "cls", "mean"] = Field(
         default="auto",
         description="sequence embedding: the first token's last state, or the mean over "
         "residues; auto: what the folder of the source says, such as an export, else cls (as "
-        "published)",
+        "published), or mean for a T5, which has no first token",
     )
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from raybio.methods.sppt.proteins.encoder import (
 )
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
+from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
 from raybio.store.quarantine import Quarantine
 from raybio.training.embedding_model import EmbeddingModel, settled_pooling
@@ -109,7 +110,9 @@ def read_embedding_model(path: Path, pooling: Pooling | None) -> ProteinEmbeddin
 def _reads_residues(folder: Path) -> bool:
     head = read_sentence_folder(str(folder), "main", with_head=False)
     tokenizer = load_pretrained(
-        AutoTokenizer, str(folder), "main", subfolder=head.subfolder if head else ""
+        AutoTokenizer,
+        *readable_source(str(folder), "main"),
+        subfolder=head.subfolder if head else "",
     )
     try:
         vocabulary = vocabulary_of_tokenizer(tokenizer)
@@ -121,6 +124,7 @@ def _reads_residues(folder: Path) -> bool:
 
 def _tokenizer_limit(folder: Path) -> int | None:
     """Return the most tokens that the folder's tokenizer states; None if it states none."""
-    length = load_pretrained(AutoTokenizer, str(folder), "main").model_max_length
+    source, revision = readable_source(str(folder), "main")
+    length = load_pretrained(AutoTokenizer, source, revision).model_max_length
     # transformers has 1e30 where nothing is stated.
     return int(length) if length < 1e9 else None

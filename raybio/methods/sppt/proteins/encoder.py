@@ -1,4 +1,4 @@
-"""Protein encoders: a BERT or ESM transformer over residues.
+"""Protein encoders: a BERT, ESM, ESM C or T5 transformer over residues.
 
 Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
 """
@@ -11,6 +11,7 @@ from transformers import (
     EsmForMaskedLM,
     PreTrainedConfig,
     PreTrainedModel,
+    T5EncoderModel,
 )
 
 from raybio.core.batch import PaddedTokens
@@ -24,7 +25,12 @@ from raybio.encoders.transformer import (
     resolve_pooling,
     seeded_weights,
 )
-from raybio.methods.sppt.proteins.checkpoint import load_config, load_model, load_vocabulary
+from raybio.methods.sppt.proteins.checkpoint import (
+    check_protein_source,
+    load_config,
+    load_model,
+    load_vocabulary,
+)
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.saved_settings import read_protein_settings
 from raybio.methods.sppt.proteins.vocabulary import VOCABULARIES, Vocabulary
@@ -40,7 +46,7 @@ class ProteinEncoder(Encoder):
     setting; from scratch it is on, as in ESM-2.
 
     Attributes:
-        model: the ``transformers`` model with its language-model head.
+        model: the ``transformers`` model with its language-model head; the encoder alone of a T5.
         vocabulary: token ids of residues.
         width: size D of an embedding.
         pad_id: token id of padding.
@@ -56,7 +62,7 @@ class ProteinEncoder(Encoder):
         max_tokens: int,
         pooling: Pooling = "cls",
     ):
-        """Wrap a ``BertForMaskedLM`` or ``EsmForMaskedLM``."""
+        """Wrap a masked language model, or a ``T5EncoderModel``."""
         super().__init__()
         self.model = model
         self.vocabulary = vocabulary
@@ -83,7 +89,16 @@ class ProteinEncoder(Encoder):
         return Encoded(hidden_RLD, self._pool(hidden_RLD, token_RL, mask_RL))
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Return scores (K, V) of the vocabulary for K hidden states."""
+        """Return scores (K, V) of the vocabulary for K hidden states.
+
+        Raises:
+            NotImplementedError: if the encoder is a T5's, which has no language-model head.
+        """
+        if isinstance(self.model, T5EncoderModel):
+            raise NotImplementedError(
+                "the encoder of a T5 has no language-model head; want an objective whose "
+                "uses_rows is False"
+            )
         is_bert = self.model.config.model_type == "bert"
         return self.model.cls(hidden_KD) if is_bert else self.model.lm_head(hidden_KD)
 
@@ -104,9 +119,10 @@ class ProteinEncoder(Encoder):
     def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
         if self.pooling == "cls":
             return at_least_fp32(hidden_RLD[:, 0])
-        residue_RL = mask_RL & (token_RL != self.vocabulary.cls_id)
-        if self.vocabulary.eos_id is not None:
-            residue_RL = residue_RL & (token_RL != self.vocabulary.eos_id)
+        residue_RL = mask_RL
+        for special_id in (self.vocabulary.cls_id, self.vocabulary.eos_id):
+            if special_id is not None:
+                residue_RL = residue_RL & (token_RL != special_id)
         return mean_over(hidden_RLD, residue_RL)
 
 
@@ -126,11 +142,35 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
             model = load_model(config.source, config.revision, dropout=config.dropout)
     fit_model(model, config, vocabulary.size)
     stated = None if config.source == SCRATCH else _stated_pooling(config)
-    pooling = resolve_pooling(config.pooling, source=config.source, stated=stated, default="cls")
+    pooling = resolve_pooling(
+        config.pooling,
+        source=config.source,
+        stated=stated,
+        default="mean" if vocabulary.cls_id is None else "cls",
+    )
+    _check_pooling(config, vocabulary)
     encoder = ProteinEncoder(
         model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=pooling
     )
     return encoder.train()
+
+
+def check_protein_encoder(config: EncoderConfig) -> None:
+    """Refuse a source that does not exist, is no protein encoder, or cannot be pooled as set.
+
+    Raises:
+        ConfigError: the message names the source and what is wanted.
+    """
+    check_protein_source(config.source, config.revision)
+    _check_pooling(config, vocabulary_of(config))
+
+
+def _check_pooling(config: EncoderConfig, vocabulary: Vocabulary) -> None:
+    if config.pooling == "cls" and vocabulary.cls_id is None:
+        raise ConfigError(
+            f"encoder.pooling is cls, and encoder.source {config.source!r} puts no token before a "
+            "sequence, as all T5; want mean"
+        )
 
 
 def _stated_pooling(config: EncoderConfig) -> Pooling | None:
@@ -162,7 +202,7 @@ def max_tokens_of(config: EncoderConfig) -> int:
     """Return the most tokens that the encoder of ``config`` reads; no weights are loaded.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+        ConfigError: if the source cannot be found or reached, or is of another architecture.
     """
     if config.source == SCRATCH:
         return config.max_positions
@@ -171,7 +211,7 @@ def max_tokens_of(config: EncoderConfig) -> int:
 
 def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
     vocabulary = VOCABULARIES[config.vocabulary]
-    sizes = config.scratch_sizes(dropout=config.dropout) | {
+    sizes = config.scratch_sizes(dropout=config.dropout or 0.0) | {
         "vocab_size": vocabulary.size,
         "max_position_embeddings": config.max_positions,
         "pad_token_id": vocabulary.pad_id,
@@ -192,6 +232,8 @@ def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
 def _max_tokens(model_config: PreTrainedConfig, config: EncoderConfig) -> int:
     if model_config.model_type == "bert":
         return model_config.max_position_embeddings
+    if model_config.model_type in ("esmc", "t5"):  # rotary and relative positions
+        return config.max_positions
     if model_config.position_embedding_type == "rotary":
         return config.max_positions
     # ESM-1b counts positions from pad_id + 1, as fairseq does.

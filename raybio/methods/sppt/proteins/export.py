@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import T5EncoderModel
+
 from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
 from raybio.encoders.model_card import model_card
@@ -14,10 +16,10 @@ from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
 
 _USAGE = """```python
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import {model_class}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(".")
-model = AutoModelForMaskedLM.from_pretrained(".").base_model
+model = {model_class}.from_pretrained("."){part}
 {tokenize}
 with torch.no_grad():
     states = model(**batch).last_hidden_state
@@ -27,12 +29,12 @@ with torch.no_grad():
 _TOKENIZE = """sequences = ["MKTAYIAKQR", "MVLSPADK"]
 batch = tokenizer(sequences, padding=True, truncation=True, return_tensors="pt"{options})"""
 
-_USAGE_BY_POOLING = {
-    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
-    "mean": _USAGE.format(
-        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
+_TOKENIZE_AND_POOL = {
+    "cls": (_TOKENIZE.format(options=""), "embedding = states[:, 0]"),
+    "mean": (
+        _TOKENIZE.format(options=", return_special_tokens_mask=True")
         + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
-        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
+        "embedding = (states * residue).sum(1) / residue.sum(1)",
     ),
 }
 
@@ -47,7 +49,8 @@ def export_encoder(
     """Write weights (safetensors), configuration, tokenizer and model card.
 
     The folder appears whole or not at all, and replaces an older export. ``AutoModel``,
-    ``AutoModelForMaskedLM``, ``AutoTokenizer`` and ``encoder.source`` load it. With pooling "cls"
+    ``AutoModelForMaskedLM`` (``T5EncoderModel`` instead of both for a T5), ``AutoTokenizer`` and
+    ``encoder.source`` load it. With pooling "cls"
     ``SentenceTransformer`` loads it too. Its mean pooling would count special tokens, so an export
     with pooling "mean" has no such files. ``read_protein_settings`` reads pooling and length.
 
@@ -85,7 +88,18 @@ def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: in
         default_name="Protein encoder",
         tags=tags,
         facts=_facts(encoder, max_tokens),
-        usage=_USAGE_BY_POOLING[encoder.pooling],
+        usage=_usage(encoder),
+    )
+
+
+def _usage(encoder: ProteinEncoder) -> str:
+    tokenize, pool = _TOKENIZE_AND_POOL[encoder.pooling]
+    is_t5 = isinstance(encoder.model, T5EncoderModel)
+    return _USAGE.format(
+        model_class="T5EncoderModel" if is_t5 else "AutoModelForMaskedLM",
+        part="" if is_t5 else ".base_model",
+        tokenize=tokenize,
+        pool=pool,
     )
 
 

@@ -15,14 +15,15 @@ from raybio.core.interfaces import System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.sppt.leakage import link_classes
-from raybio.methods.sppt.proteins.checkpoint import check_protein_source
 from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
     build_protein_encoder,
+    check_protein_encoder,
     max_tokens_of,
+    vocabulary_of,
 )
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths
@@ -42,10 +43,11 @@ def check(config: Config, store: ProteinStore) -> None:
     """Refuse settings that cannot be trained, before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source does not exist, is no protein encoder, or reads fewer
-            tokens than ``input.max_length``.
+        ConfigError: if the encoder's source does not exist, is no protein encoder, cannot mask
+            residues that are to be masked, or reads fewer tokens than ``input.max_length``.
     """
-    check_protein_source(config.encoder.source, config.encoder.revision)
+    check_protein_encoder(config.encoder)
+    _check_masks(config)
     _check_length(config, max_tokens_of(config.encoder))
 
 
@@ -59,6 +61,21 @@ def input_lengths(config: Config, store: ProteinStore) -> list[InputLengths]:
         crop=config.input.crop,
     )
     return [lengths]
+
+
+def _check_masks(config: Config) -> None:
+    """Refuse to mask residues for an encoder that has no mask token and predicts none."""
+    objective = config.objective
+    if objective.lambda_spml == 1 and not objective.masked_anchors:
+        return
+    if vocabulary_of(config.encoder).mask_id is None:
+        raise ConfigError(
+            f"objective.lambda_spml is {objective.lambda_spml:g} and objective.masked_anchors "
+            f"{str(objective.masked_anchors).lower()}, but encoder.source "
+            f"{config.encoder.source!r} has no mask token and no language-model head (T5 was "
+            "trained by span corruption, which is not implemented). Train it by the graph loss "
+            "alone: --set objective.lambda_spml=1 --set objective.masked_anchors=false"
+        )
 
 
 def _check_length(config: Config, max_tokens: int) -> None:

@@ -1,10 +1,8 @@
-"""Conversion of TAPE's published checkpoint to a folder for ``encoder.source``.
+"""TAPE's published checkpoint as one of ``transformers``, made when it is first read.
 
-TAPE (songlab-cal/tape, ``bert-base``) publishes ``config.json`` and a pickled ``pytorch_model.bin``
-with parameter names of its own. This is the only place that reads a pickle, with
-``weights_only=True``, which refuses everything but tensors.
-
-    python -m raybio.methods.sppt.proteins.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
+TAPE (songlab-cal/tape, ``bert-base``) publishes a configuration and pickled weights with parameter
+names of its own, and no tokenizer. ``encoder.source`` takes a folder or a hub id that has them as
+``config.json`` and ``pytorch_model.bin``. The conversion lies in the cache (``raybio.core.cache``).
 
 TAPE's pooler is dropped: SPPT embeds a sequence by the raw [CLS] state. A language-model head is
 kept if there is one. The published file is said to have none (songlab-cal/tape#139); then training
@@ -12,7 +10,6 @@ starts a head from random weights.
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +18,12 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
+from raybio.core.cache import cached_folder
 from raybio.core.errors import DataError
 from raybio.core.files import atomic_folder
-from raybio.encoders.bin_checkpoint import convert_command, read_tensors
+from raybio.encoders.bin_checkpoint import cache_key, read_tensors
+from raybio.encoders.config import SCRATCH
+from raybio.encoders.sources import CONFIG, PICKLE, fetch_file, require_file, unloadable
 from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
 from raybio.methods.sppt.proteins.vocabulary import TAPE
 
@@ -37,7 +37,13 @@ SIZES = (
     "type_vocab_size",
 )
 
-OPTIONS = ("hidden_act", "layer_norm_eps", "initializer_range")
+OPTIONS = (
+    "hidden_act",
+    "layer_norm_eps",
+    "initializer_range",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)
 
 # tape/models/modeling_utils.py, MLMHead -> transformers, BertLMPredictionHead.
 HEAD_NAMES = {
@@ -52,6 +58,42 @@ TIED_HEAD = "mlm.decoder.weight"
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 
 
+def readable_source(source: str, revision: str) -> tuple[str, str]:
+    """Return (source, revision) to read; TAPE's own layout is replaced by its conversion.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is TAPE's and cannot be converted.
+    """
+    if source == SCRATCH:
+        return source, revision
+    path = fetch_file(source, CONFIG, revision)
+    if path is None or not _is_tape(path):
+        return source, revision
+
+    def convert(folder: Path) -> None:
+        weights = require_file(source, PICKLE, revision)
+        try:
+            convert_tape_checkpoint(weights.parent, folder)
+        except DataError as error:
+            raise unloadable(source, str(error)) from None
+
+    return str(cached_folder(f"{cache_key(source, revision)}-tape", convert)), "main"
+
+
+def _is_tape(path: Path) -> bool:
+    """Return whether a configuration is TAPE's: BERT's sizes, and a type that is not BERT's."""
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (
+        isinstance(description, dict)
+        and description.get("model_type") in (None, "transformer")
+        and description.get("vocab_size") == TAPE.size
+        and all(name in description for name in SIZES)
+    )
+
+
 def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
     """Write a TAPE checkpoint as safetensors, with configuration and tokenizer.
 
@@ -63,8 +105,8 @@ def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path
             wrong shape.
     """
     source = Path(source_dir)
-    description = _read_description(source / "config.json")
-    tape_tensors = read_tensors(source / "pytorch_model.bin")
+    description = _read_description(source / CONFIG)
+    tape_tensors = read_tensors(source / PICKLE)
     has_head = any(name.startswith("mlm.") for name in tape_tensors)
     tensors = rename_tape_tensors(tape_tensors)
     config = BertConfig(**description, pad_token_id=TAPE.pad_id, attn_implementation="sdpa")
@@ -158,11 +200,3 @@ def _read_description(path: Path) -> dict[str, Any]:
             "letters. Its other vocabularies are not supported."
         )
     return {name: description[name] for name in (*SIZES, *OPTIONS) if name in description}
-
-
-if __name__ == "__main__":
-    sys.exit(
-        convert_command(
-            "raybio.methods.sppt.proteins.tape_checkpoint", convert_tape_checkpoint, sys.argv[1:]
-        )
-    )

@@ -14,6 +14,9 @@ import numpy as np
 
 STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 
+PROTTRANS_SUBSTITUTES = dict.fromkeys("UZOB", "X")
+"""Rare residues, which ProtBert and ProtT5 were trained to read as X (Elnaggar et al., 2021)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
@@ -25,8 +28,8 @@ class Vocabulary:
         token_id_by_byte: token id of each residue letter's byte, int32 (256,); all other bytes give
             ``unk_id``.
         pad_id: id of padding.
-        mask_id: id that replaces a masked residue.
-        cls_id: id before every sequence.
+        mask_id: id that replaces a masked residue, or None.
+        cls_id: id before every sequence, or None.
         eos_id: id after every sequence, or None.
         unk_id: id of unknown letters.
         residue_ids: ids of the 20 standard amino acids, from which random replacement may draw,
@@ -38,8 +41,8 @@ class Vocabulary:
     id_by_token: Mapping[str, int]
     token_id_by_byte: np.ndarray
     pad_id: int
-    mask_id: int
-    cls_id: int
+    mask_id: int | None
+    cls_id: int | None
     eos_id: int | None
     unk_id: int
     residue_ids: np.ndarray
@@ -53,7 +56,7 @@ class Vocabulary:
     @property
     def num_special_per_sequence(self) -> int:
         """Number of tokens that ``encode`` adds to the residues of a sequence."""
-        return 1 if self.eos_id is None else 2
+        return sum(special is not None for special in (self.cls_id, self.eos_id))
 
     @property
     def fingerprint(self) -> str:
@@ -71,10 +74,9 @@ class Vocabulary:
         if isinstance(residues, str):
             residues = residues.encode("ascii", errors="replace")
         letters = np.frombuffer(residues, np.uint8) if isinstance(residues, bytes) else residues
+        first = [] if self.cls_id is None else [self.cls_id]
         last = [] if self.eos_id is None else [self.eos_id]
-        return np.concatenate([[self.cls_id], self.token_id_by_byte[letters], last]).astype(
-            np.int32
-        )
+        return np.concatenate([first, self.token_id_by_byte[letters], last]).astype(np.int32)
 
 
 def make_vocabulary(
@@ -82,8 +84,8 @@ def make_vocabulary(
     id_by_token: Mapping[str, int],
     *,
     pad: str,
-    mask: str,
-    cls: str,
+    mask: str | None,
+    cls: str | None,
     eos: str | None,
     unk: str,
     substitutes: Mapping[str, str] | None = None,
@@ -116,8 +118,8 @@ def make_vocabulary(
         id_by_token=MappingProxyType(dict(sorted(id_by_token.items(), key=lambda item: item[1]))),
         token_id_by_byte=token_id_by_byte,
         pad_id=id_by_token[pad],
-        mask_id=id_by_token[mask],
-        cls_id=id_by_token[cls],
+        mask_id=None if mask is None else id_by_token[mask],
+        cls_id=None if cls is None else id_by_token[cls],
         eos_id=None if eos is None else id_by_token[eos],
         unk_id=id_by_token[unk],
         residue_ids=residue_ids,

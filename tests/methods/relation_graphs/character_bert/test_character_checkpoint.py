@@ -6,9 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.bin_checkpoint import convert_bin_checkpoint
-from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.text import build_text_encoder
+from raybio.encoders.bin_checkpoint import convert_weights
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
     build_character_bert,
@@ -28,7 +26,6 @@ from tests.methods.relation_graphs.character_bert.tiny_characters import (
     write_published,
 )
 from tests.paths import SHARED_DATA
-from tests.script_process import run_script
 
 PUBLISHED = SHARED_DATA
 
@@ -36,7 +33,8 @@ PUBLISHED = SHARED_DATA
 @pytest.fixture
 def converted(tmp_path) -> Path:
     write_published(tmp_path / "published", published_tensors())
-    return convert_bin_checkpoint(tmp_path / "published", tmp_path / "converted")
+    convert_weights(str(tmp_path / "published"), "main", tmp_path / "converted")
+    return tmp_path / "converted"
 
 
 def rewrite(folder: Path, *, config: dict | None = None, tensors: dict | None = None) -> str:
@@ -55,25 +53,13 @@ def rewrite(folder: Path, *, config: dict | None = None, tensors: dict | None = 
     return str(folder)
 
 
-def test_the_authors_folder_is_refused_with_the_command_that_converts_it_and_then_loads(tmp_path):
+def test_the_authors_folder_is_known_by_the_names_of_its_weights_and_loads(tmp_path):
     published = published_tensors()
-    folder = write_published(tmp_path / "published", published)
+    folder = str(write_published(tmp_path / "published", published))
     # Its settings are BERT's, so that it may be taken for one.
-    assert not is_character_bert(str(write_published(tmp_path / "silent", published, CONFIG)))
-    for refused in (
-        lambda: build_character_bert(str(folder), seed=0),
-        lambda: build_text_encoder(TextEncoderConfig(source=str(tmp_path / "silent")), seed=0),
-    ):
-        with pytest.raises(
-            ConfigError, match=r"pickle.*python -m raybio\.encoders\.bin_checkpoint"
-        ):
-            refused()
-    done = run_script(
-        "raybio.encoders.bin_checkpoint", tmp_path, str(folder), str(tmp_path / "out")
-    )
-    assert done.returncode == 0, done.stderr
-    assert is_character_bert(str(tmp_path / "out"))
-    loaded = build_character_bert(str(tmp_path / "out"), seed=0)
+    assert is_character_bert(str(write_published(tmp_path / "silent", published, CONFIG)))
+    assert is_character_bert(folder)
+    loaded = build_character_bert(folder, seed=0)
     assert loaded.training
     wanted = {name: tensor for name, tensor in published.items() if not name.startswith("pooler")}
     assert loaded.model.state_dict().keys() == wanted.keys()
@@ -89,9 +75,9 @@ def test_the_encoder_is_found_among_heads(converted, tmp_path, prefix):
         f"{prefix}embeddings.position_ids": torch.arange(POSITIONS)[None],
     }
     write_published(tmp_path / "heads", published_tensors(prefix) | heads)
-    with_heads = convert_bin_checkpoint(tmp_path / "heads", tmp_path / "with heads")
     one, other = (
-        build_character_bert(str(folder), seed=0).state_dict() for folder in (with_heads, converted)
+        build_character_bert(str(folder), seed=0).state_dict()
+        for folder in (tmp_path / "heads", converted)
     )
     assert all(torch.equal(one[name], other[name]) for name in other)
 
@@ -245,11 +231,10 @@ def test_a_character_bert_is_reported_by_its_settings_or_the_names_of_its_weight
         ("medical_character_bert", [-0.263793, 0.168549, -0.124364, -0.129445, 0.003586]),
     ],
 )
-def test_the_published_weights_give_the_numbers_that_their_authors_test(name, first, tmp_path):
+def test_the_published_weights_give_the_numbers_that_their_authors_test(name, first):
     if not (PUBLISHED / name / "pytorch_model.bin").is_file():
         pytest.skip(f"../shared/data/{name} is not there")
-    folder = convert_bin_checkpoint(PUBLISHED / name, tmp_path / name)
-    encoder = build_character_bert(str(folder), seed=0).eval()
+    encoder = build_character_bert(str(PUBLISHED / name), seed=0).eval()
     encoder.read_words(["hello", "world", "!"])
     with torch.no_grad():
         found = encoder(*sentences([0, 1, 2], length=5))[0, 0, :5]

@@ -2,17 +2,15 @@ import json
 import math
 import os
 import pickle
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
-from raybio.core.errors import DataError
-from raybio.encoders.bin_checkpoint import convert_command
+from raybio.core.errors import ConfigError, DataError
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder, check_protein_encoder
 from raybio.methods.sppt.proteins.tape_checkpoint import (
     convert_tape_checkpoint,
     rename_tape_tensors,
@@ -140,7 +138,7 @@ def encode(encoder, ids: list[int]):
 def test_the_converted_encoder_computes_what_tape_computes(tmp_path, head):
     tensors = tape_tensors(head=head)
     folder = convert_tape_checkpoint(write_tape(tmp_path / "tape", tensors), tmp_path / "out")
-    encoder = build_protein_encoder(EncoderConfig(source=str(folder)), seed=0)
+    encoder = build_protein_encoder(EncoderConfig(source=str(folder), dropout=0.0), seed=0)
     assert encoder.vocabulary is TAPE
     assert encoder.max_tokens == POSITIONS
     ids = TAPE.encode("MKTAYIAKQRXBZUO").tolist()
@@ -273,25 +271,30 @@ def test_a_pickle_that_runs_code_is_refused_and_its_code_not_run(tmp_path):
     torch.save(
         {"bert.x": Evil(str(canary))}, tmp_path / "tape" / "pytorch_model.bin", pickle_module=pickle
     )
-    with pytest.raises(DataError, match="cannot be read as a file of tensors"):
+    with pytest.raises(DataError, match="more than tensors"):
         convert_tape_checkpoint(source, tmp_path / "out")
     assert not canary.exists()
 
 
-MODULE = "raybio.methods.sppt.proteins.tape_checkpoint"
+def test_tapes_own_folder_is_a_source_and_keeps_its_dropout(tmp_path):
+    tensors = tape_tensors()
+    source = write_tape(tmp_path / "tape", tensors)
+    check_protein_encoder(EncoderConfig(source=source))
+    encoder = build_protein_encoder(EncoderConfig(source=source), seed=0)
+    assert encoder.vocabulary is TAPE
+    assert encoder.model.config.hidden_dropout_prob == 0.1
+    ids = TAPE.encode("MKTAYIAKQRXBZUO").tolist()
+    states, _ = oracle(tensors, ids)
+    found = encode(encoder.eval(), ids).hidden_RLD[0]
+    torch.testing.assert_close(found, states, rtol=1e-5, atol=1e-5)
+    still = build_protein_encoder(EncoderConfig(source=source, dropout=0.0), seed=0)
+    assert encode(still, ids).hidden_RLD.equal(encode(still, ids).hidden_RLD)
 
 
-def test_the_module_is_a_command(tmp_path, capsys):
-    source, output = write_tape(tmp_path / "tape", tape_tensors()), tmp_path / "out"
-    command = partial(convert_command, MODULE, convert_tape_checkpoint)
-    assert command([source, str(output)]) is None
-    assert capsys.readouterr().out == f"{output}\n"
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {
-        path.name for path in output.iterdir()
-    }
-    assert command([str(tmp_path), "x"]).startswith("error: ")
-    (tmp_path / "file").touch()
-    assert command([source, str(tmp_path / "file")]).startswith("error: ")
-    assert command([source]).startswith(
-        "usage: python -m raybio.methods.sppt.proteins.tape_checkpoint "
-    )
+def test_a_tape_checkpoint_that_cannot_be_converted_is_refused_when_it_is_checked(tmp_path):
+    source = write_tape(tmp_path / "tape", tape_tensors() | {"mlm.bias": torch.zeros(31)})
+    with pytest.raises(ConfigError, match=r"has shape \(31,\); config.json wants \(30,\)"):
+        check_protein_encoder(EncoderConfig(source=source))
+    (tmp_path / "tape" / "pytorch_model.bin").unlink()
+    with pytest.raises(ConfigError, match=r"no model\.safetensors and no pytorch_model\.bin"):
+        check_protein_encoder(EncoderConfig(source=source))

@@ -1,0 +1,109 @@
+"""Published encoders from a hub on the loopback, by the commands of docs/encoders.md."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from tests.encoders.hub import COMMIT, LATER, LATER_COMMIT, serve_hub
+from tests.methods.published_encoders import PUBLISHED, TRAINING
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.nightly
+
+ID_BY_LAYOUT = {
+    "esm2": "facebook/esm2_t12_35M_UR50D",
+    "prott5": "Rostlab/prot_t5_xl_uniref50",
+    "bert": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
+    "character_bert": "helboukkouri/character-bert-medical",
+    "tape": "./tape",
+}
+
+
+def documented(hub_id: str) -> list[str]:
+    """Return the command that docs/encoders.md has for an encoder."""
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    for command in re.findall(r"`(\S+\.py [^`]*)`", page):
+        if hub_id in command:
+            return shlex.split(command)
+    raise AssertionError(f"docs/encoders.md has no command with {hub_id}")
+
+
+def train(folder: Path, store: Path, layout: str, address: str, **settings: object):
+    """Run the documented command with the settings that make it small."""
+    job, *arguments = documented(ID_BY_LAYOUT[layout])
+    given = TRAINING | PUBLISHED[layout].settings | {"schedule.max_steps": 2} | settings
+    words = [str(store) if word == "STORE" else word for word in arguments]
+    for path, value in given.items():
+        words += ["--set", f"{path}={value}"]
+    words += ["--name", "first", "--workers", "1", "--no-baseline"]
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
+    }
+    own = {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
+    own |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, str(ROOT / "jobs" / job), *words],
+        cwd=folder,
+        env=inherited | own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def recorded_encoder(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "runs/first/run.json").read_text())["encoder"]
+
+
+@pytest.mark.parametrize("layout", sorted(ID_BY_LAYOUT.keys() - {"esm2"}))
+def test_the_documented_command_trains_it(layout, request, tmp_path):
+    store = request.getfixturevalue(PUBLISHED[layout].store)
+    repository = tmp_path / "tape" if layout == "tape" else tmp_path / "repository"
+    PUBLISHED[layout].write(repository)
+    with serve_hub({ID_BY_LAYOUT[layout]: repository}) as address:
+        done = train(tmp_path, store.path, layout, address)
+    assert done.returncode == 0, done.stderr
+    record = recorded_encoder(tmp_path)
+    assert record["weights"] == "pytorch_model.bin"
+    assert record.get("commit", COMMIT) == COMMIT
+    assert (tmp_path / "runs/first/export/model.safetensors").is_file()
+
+
+def test_a_run_keeps_its_commit_when_the_branch_moves(tiny_store, tmp_path):
+    repository = tmp_path / "repository"
+    PUBLISHED["esm2"].write(repository)
+    with serve_hub({ID_BY_LAYOUT["esm2"]: repository}) as address:
+        done = train(tmp_path, tiny_store.path, "esm2", address)
+        assert done.returncode == 0, done.stderr
+        PUBLISHED["esm2"].write(repository / LATER)
+        again = train(tmp_path, tiny_store.path, "esm2", address, **{"schedule.max_steps": 4})
+    assert again.returncode == 0, again.stderr
+    record = recorded_encoder(tmp_path)
+    assert record["commit"] == COMMIT != LATER_COMMIT
+    card = (tmp_path / "runs/first/export/README.md").read_text()
+    assert COMMIT in card
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("sppt_protein")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.tags["encoder.commit"] == COMMIT
+
+
+def test_an_unsafe_checkpoint_is_refused_before_ray_starts(tiny_articles, tmp_path):
+    repository = tmp_path / "repository"
+    PUBLISHED["bert"].write(repository)
+    torch.save({"a": print}, repository / "pytorch_model.bin")
+    with serve_hub({ID_BY_LAYOUT["bert"]: repository}) as address:
+        done = train(tmp_path, tiny_articles.path, "bert", address)
+    assert done.returncode != 0
+    assert "more than tensors, and reading it would run code (print)" in " ".join(
+        done.stderr.split()
+    )
+    assert not (tmp_path / "runs/first").exists()
