@@ -237,7 +237,8 @@ def _references(path: Path, num_W: np.ndarray) -> Iterator[tuple[np.ndarray, np.
     end_W = np.cumsum(num_W)
     with path.open("rb") as file:
         start = 0
-        while len(cited := np.fromfile(file, dtype=np.int64, count=REFERENCES_PER_BLOCK)):
+        while block := file.read(8 * REFERENCES_PER_BLOCK):
+            cited = np.frombuffer(block, dtype=np.int64)
             position = np.arange(start, start + len(cited))
             yield np.searchsorted(end_W, position, side="right"), cited
             start += len(cited)
