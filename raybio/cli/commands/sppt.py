@@ -47,8 +47,7 @@ def link_samples(
 ) -> None:
     """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7.
 
-    For stores of articles only. A run of sppt_protein scores the links of its store in its own
-    final table.
+    For stores of articles only: a run of sppt_protein scores links in its own final table.
     """
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
