@@ -66,6 +66,7 @@ FORMATS = {
     "embedding part": Format(1, _ANY),
     "vector index": Format(1, _ANY),
     "export settings": Format(1, "Export the run again: give its own command."),
+    "verified store": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
 }
 """Kind of record -> its format."""

@@ -1,8 +1,8 @@
 """The store of a prepared corpus: a folder of memory-mapped Arrow IPC files and a manifest.
 
 ``manifest.json`` names every file with its size and sha256 and is written last; a folder without it
-is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads everything. The methods
-declare what the files hold (``columns.py``).
+is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads what this machine has
+not verified yet (``verification.py``). The methods declare what the files hold (``columns.py``).
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local
+from raybio.store.verification import Verification, file_state
 
 SCHEMA_VERSION = 2
 
@@ -56,20 +57,31 @@ class Store:
         """The number of rows, N."""
         return int(self.manifest["counts"]["rows"])
 
-    def verify(self) -> None:
+    def verify(self, *, again: bool = True) -> None:
         """Read every file and compare its sha256 with the manifest's.
+
+        Args:
+            again: also read files that this machine has verified and that have not changed since.
 
         Raises:
             StoreError: naming the first file that differs.
         """
+        verification = Verification(self.path, self.digest)
         for name, facts in self.manifest["files"].items():
+            state = file_state(self.path / name)
+            if not again and verification.covers(name, state):
+                continue
             found = sha256_of(self.path / name)
             if found != facts["sha256"]:
+                verification.remove(name)
                 raise StoreError(
                     f"{self.path / name}: sha256 is {found[:16]}…, the manifest says "
                     f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
                     f"{PREPARE_AGAIN}"
                 )
+            # What is written while it is read has no state that the sha256 belongs to.
+            if file_state(self.path / name) == state:
+                verification.add(name, state)
 
     def _batch(self, name: str) -> pa.RecordBatch:
         """Return a file's content, which stays mapped from the first call on."""
@@ -103,8 +115,8 @@ def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False)
     Args:
         path: its folder.
         kind: class of the store; ``Store`` opens any.
-        verify: also read every file and check its sha256, in seconds; training does so before it
-            starts.
+        verify: also check the sha256 of every file that this machine has not verified in its
+            present state; training does so before it starts.
 
     Raises:
         ConfigError: if the path is a URI.
@@ -133,7 +145,7 @@ def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False)
             )
     store = cast(S, _OPENED.setdefault((kind, str(folder), digest), kind(folder, manifest, digest)))
     if verify:
-        store.verify()
+        store.verify(again=False)
     return store
 
 

@@ -27,6 +27,8 @@ BENCHMARKS = ROOT / "benchmarks"
         ("p25_word_pair_neighbors", ["P25", "P25"]),
         ("p26_marker_attention", ["P26"]),
         ("p20_medline", ["P20", "P20", "P20"]),
+        ("p42_store_verification", ["P42"]),
+        ("p43_prefetch", ["P43"]),
     ],
 )
 def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.store.columns import ArrowColumn, NumberColumn, column_tables
+from raybio.store.prefetch import take_rows
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
@@ -73,8 +74,8 @@ class ArticleStore(Store):
 
     def texts(self, field: str, row_R: np.ndarray) -> list[str]:
         """Return the ``field`` of these articles."""
-        column = self.column(ROWS, field).take(pa.array(row_R))
-        return [text.decode() for text in column.to_pylist()]
+        rows = take_rows(self.column(ROWS, field), row_R)
+        return [text.decode() for text in rows.to_pylist()]
 
 
 def commit_articles(

@@ -21,6 +21,7 @@ from raybio.store.columns import (
     column_tables,
     compact_int,
 )
+from raybio.store.prefetch import take_rows
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
@@ -57,7 +58,7 @@ class ClozeStore(Store):
 
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Return sentences, words separated by single spaces."""
-        return [str(text) for text in self.text.take(pa.array(row_M)).to_pylist()]
+        return [str(text) for text in take_rows(self.text, row_M).to_pylist()]
 
     def equals(self, row_M: np.ndarray, other_K: np.ndarray) -> np.ndarray:
         """Return whether the text of each row (M,) equals that of some row of ``other_K``."""

@@ -179,7 +179,8 @@ def _trial_configs(run: RunSpec, space: SearchSpace) -> tuple[TrainingConfig, ..
 def _look_at_store(plan: _Plan) -> Iterator[Finding]:
     if plan.store is None:
         return
-    store = open_store(plan.store, verify=True)
+    store = open_store(plan.store)
+    store.verify()
     yield Finding(
         "store", OK, f"{plan.store}: {store.num_rows:,} rows, and every file is as it was written"
     )

@@ -21,7 +21,8 @@ from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarde
 from raybio.runtime.preflight.preflight import Intent, preflight
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
-from raybio.store.store import Store
+from raybio.store.store import Store, open_store
+from raybio.store.verification import Verification, file_state
 from tests.cli.test_refusals import damaged_store, request_one
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
@@ -309,6 +310,9 @@ def test_a_run_that_could_start_has_no_errors(
 def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one: object) -> None:
     write_token(home, 0o644)
     store, name = damaged_store(request_one, tmp_path)  # type: ignore[arg-type]
+    # A start would not read a file that counts as verified; preflight does.
+    verification = Verification(store.resolve(), open_store(store).digest)
+    verification.add(name, file_state(store / name))
     (tmp_path / "empty").mkdir()
     wrong = intent(
         tmp_path,

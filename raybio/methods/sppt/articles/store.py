@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
 from raybio.store.columns import ArrowColumn, column_tables
+from raybio.store.prefetch import take_rows
 from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
@@ -38,7 +39,7 @@ class LinkedTextStore(GraphStore):
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts of these rows."""
-        return [text.decode() for text in self.text.take(pa.array(row_R)).to_pylist()]
+        return [text.decode() for text in take_rows(self.text, row_R).to_pylist()]
 
 
 def commit_linked_texts(

@@ -1,0 +1,81 @@
+"""Scattered rows of a mapped file that is larger than memory: their pages are requested together.
+
+Where the page of a row is not in memory, the process waits for the disk, one row after another, and
+the kernel reads up to megabytes around each row. Pages that are requested beforehand are read in
+parallel, and nothing around them. A file that fits into memory is read sooner as the kernel does
+it, and then stays there.
+
+Shape letters: R rows.
+"""
+
+import ctypes
+import functools
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+SHARE_OF_MEMORY = 0.25
+"""Of a file that is larger, some pages are expected to be missing: others need memory, too."""
+
+_MEMORY_LIMITS = (
+    "/sys/fs/cgroup/memory.max",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)
+
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def take_rows(column: pa.Array, row_R: np.ndarray) -> pa.Array:
+    """Return rows of a mapped column of texts or bytes, in the order of ``row_R``."""
+    _, offsets, content = column.buffers()
+    if content is not None and is_large(content.size):
+        has_long_offsets = pa.types.is_large_binary(column.type) or pa.types.is_large_string(
+            column.type
+        )
+        offset_N = np.frombuffer(offsets, dtype=np.int64 if has_long_offsets else np.int32)
+        stored_R = np.asarray(row_R) + column.offset
+        _request(content.address, offset_N[stored_R], offset_N[stored_R + 1])
+    return column.take(pa.array(row_R))
+
+
+def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) -> None:
+    """Let the disk read slices of a mapped array that is about to be read; return at once.
+
+    Args:
+        array_T: bytes.
+        first_R: first position of each slice.
+        end_R: position behind each slice.
+    """
+    if is_large(array_T.nbytes):
+        _request(array_T.ctypes.data, first_R, end_R)
+
+
+def is_large(num_bytes: int) -> bool:
+    """Return whether a file of this size is larger than what memory keeps of it."""
+    return num_bytes > SHARE_OF_MEMORY * memory_bytes()
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return the memory of this machine, or that of its container if there is a limit."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        try:
+            limits.append(int(Path(path).read_text()))
+        except (OSError, ValueError):
+            # There is no such file, or it says "max".
+            continue
+    return min(limits)
+
+
+def _request(address: int, first_R: np.ndarray, end_R: np.ndarray) -> None:
+    start_R = address + first_R.astype(np.int64)
+    page_R = start_R - start_R % mmap.PAGESIZE
+    length_R = address + end_R.astype(np.int64) - page_R
+    for page, length in zip(page_R.tolist(), length_R.tolist(), strict=True):
+        # A refused request changes nothing but the time that the read takes.
+        _madvise(page, length, mmap.MADV_WILLNEED)
