@@ -24,7 +24,7 @@ def _bytes_so_far() -> int:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="rb", dir=".") as folder:
+    with tempfile.TemporaryDirectory(prefix="rb") as folder:
         os.environ["RAYBIO_CACHE"] = f"{folder}/cache"
         store = large_store(folder)
         num_bytes = sum(facts["bytes"] for facts in store.manifest["files"].values())

@@ -61,8 +61,7 @@ def measure(store: TextStore, first_step: int, *, is_requested: bool) -> tuple[f
 
 
 def main() -> None:
-    # Not in /tmp, which may be memory.
-    with tempfile.TemporaryDirectory(prefix="rb", dir=".") as folder:
+    with tempfile.TemporaryDirectory(prefix="rb") as folder:
         store = large_store(folder)
         os.sync()
         drop_texts(store)
@@ -79,7 +78,7 @@ def main() -> None:
         without = np.array([of_round[place] for of_round in rounds for place in (1, 2)])
         if without[:, 0].sum() == 0:
             not_here(
-                "this file system keeps the pages of files in memory, as tmpfs does; run it on a disk"
+                "this file system keeps the pages of files in memory, as tmpfs does; name a disk with TMPDIR"
             )
         # A step without any fault counts as one of a tenth.
         ratio = without[:, 0] / np.maximum(ours[:, 0], 0.1)

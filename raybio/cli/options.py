@@ -102,6 +102,12 @@ Seeds = Annotated[
 NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="train only this run")]
 
 
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="print the runs and the time that they take, and train none"),
+]
+
+
 Yes = Annotated[bool, typer.Option("--yes", help="accept a run of more than a day on CPUs")]
 
 

@@ -79,6 +79,7 @@ def training_job(
         last_training: Annotated[
             bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
         ] = False,
+        dry_run: options.DryRun = False,
         yes: options.Yes = False,
         verbose: options.Verbose = False,
         help_: Annotated[
@@ -120,6 +121,8 @@ def training_job(
             verbose=verbose,
             yes=yes,
         )
+        if all_folds and dry_run:
+            raise ConfigError("--dry-run and --all-folds: got both, want one of them")
         if all_folds and has_folds:
             from raybio.experiments.cross_validation import cross_validate
 
@@ -135,7 +138,7 @@ def training_job(
         }
         from raybio.cli.train_and_compare import train_and_compare
 
-        train_and_compare(specs, compared, seeds)
+        train_and_compare(specs, compared, seeds, is_dry_run=dry_run)
 
     run_app(app)
 

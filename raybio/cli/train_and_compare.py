@@ -5,13 +5,17 @@ from collections.abc import Mapping, Sequence
 from raybio.cli.console import stdout_console
 from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
-from raybio.runtime.compare.variations import Variation, compare_all
+from raybio.runtime.compare.variations import Variation, compare_all, plan_of
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 
 
 def train_and_compare(
-    spec_by_part: Mapping[str, RunSpec], compared: Sequence[str], seeds: int
+    spec_by_part: Mapping[str, RunSpec],
+    compared: Sequence[str],
+    seeds: int,
+    *,
+    is_dry_run: bool = False,
 ) -> None:
     """Train the runs of all parts of a job, and print the table of each part.
 
@@ -21,12 +25,16 @@ def train_and_compare(
         spec_by_part: run of each part of the job, by the part's name.
         compared: other values of settings, as ``--compare`` takes them.
         seeds: number of seeds that each run is trained with.
+        is_dry_run: print the runs and their time, and train none.
 
     Raises:
         RaybioError: as ``compare_all``.
     """
     specs = spec_by_part.values()
     comparisons = [(spec, _variations(spec, compared, seeds)) for spec in specs]
+    if is_dry_run:
+        print("\n".join(plan_of(comparisons)))
+        return
     compared_parts = {}
     for name, (result, table) in zip(spec_by_part, compare_all(comparisons), strict=True):
         if len(spec_by_part) > 1:

@@ -8,16 +8,17 @@ and deviation.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 from raybio.core.config import override, override_all, parse_yaml, value_at
 from raybio.core.errors import ConfigError
-from raybio.core.final_report import SplitScores
+from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.search_space import quoted
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
+from raybio.runtime.compare.cost import cost_in_words, cost_of, describe_plan
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.labels import REPETITIONS, label_of, leaf, named, shown
@@ -162,11 +163,7 @@ def compare_all(
             trained.
     """
     groups = [variants_of(spec, variations) for spec, variations in comparisons]
-    specs = [variant.spec for variants in groups for variant in variants]
-    for spec in specs:
-        # Before Ray starts, so that no run is refused when others have been trained.
-        check_spec(spec)
-    specs = with_precision(specs)
+    specs = with_precision(_checked_specs(groups))
     if len(specs) > 2:
         print(f"{len(specs)} runs: {', '.join(each.name for each in specs)}")
     decided = iter(specs)
@@ -177,10 +174,31 @@ def compare_all(
     return compared
 
 
+def plan_of(comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]]) -> list[str]:
+    """Return lines about the runs that ``compare_all`` would train, and about their time.
+
+    Raises:
+        RaybioError: as ``compare_all`` before it trains.
+    """
+    groups = [variants_of(spec, variations) for spec, variations in comparisons]
+    return describe_plan(_checked_specs(groups))
+
+
+def _checked_specs(groups: Sequence[Sequence[Variant]]) -> list[RunSpec]:
+    """Return all runs, checked before Ray starts: none is refused when others have been trained."""
+    specs = [variant.spec for variants in groups for variant in variants]
+    for spec in specs:
+        check_spec(spec)
+    return specs
+
+
 def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> ResultTable:
     """Write table, curves and plots of a comparison, and return the table."""
     result = results[0]
     table = result_table(variants, results)
+    if len(results) > 1:
+        cost = cost_in_words(cost_of(each.folder) for each in results)
+        table = replace(table, remarks=[*table.remarks, *([f"cost: {cost}"] if cost else [])])
     paths = write_table(table, result.folder)
     if variants[0].value_by_path:
         paths += over_steps(variants, results)
@@ -273,8 +291,9 @@ def precisions_of_auto(variants: Sequence[Variant], results: Sequence[Result]) -
 def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[str, SplitScores]:
     """Return the rows of the table by label; empty if a run has no final evaluation.
 
-    First come the rows without training, then the other runs, this run, and the means of
-    repetitions.
+    First come the rows without training: those of this run, and those of other settings where the
+    settings change them, such as another encoder or share of labels. Then come the other runs, this
+    run, and the means of repetitions.
     """
     reports = [result.final for result in results if result.final is not None]
     if len(reports) < len(results):
@@ -299,6 +318,15 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
                 continue
             units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
             rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs, units, measures)
+    for stage in untrained:
+        for label, numbers in _other_untrained(variants, reports, stage).items():
+            of_runs = [reports[number].scores[stage] for number in numbers]
+            units = [units_by_stage[number].get(stage, {}) for number in numbers]
+            if len(numbers) == 1:
+                rows[label] = of_runs[0]
+            else:
+                label = f"{label}, {len(numbers)} runs"
+                rows[label] = over_repetitions(of_runs, units, measures)
     # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
         rows[_row_of_means([variants[number] for number in numbers])] = over_repetitions(
@@ -306,6 +334,40 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
             [units_by_stage[number].get(TRAINED, {}) for number in numbers],
             measures,
         )
+    return rows
+
+
+def _other_untrained(
+    variants: Sequence[Variant], reports: Sequence[FinalReport], stage: str
+) -> dict[str, list[int]]:
+    """Return the runs whose scores without training differ from those of this run's settings.
+
+    Args:
+        variants: the compared runs.
+        reports: their final evaluations.
+        stage: a row without training.
+
+    Returns:
+        Label, with the settings that the row depends on -> indices of the repetitions with these
+        settings; one index if all repetitions have the same scores.
+    """
+    groups = _repetitions(variants)
+    # Compared as text, since NaN is not equal to itself.
+    texts = [[repr(reports[number].scores.get(stage)) for number in group] for group in groups]
+    chosen = [variants[group[0]].chosen for group in groups]
+    relevant = set()
+    for one, two in combinations(range(len(groups)), 2):
+        differing = [path for path in chosen[one] if chosen[one][path] != chosen[two].get(path)]
+        if len(differing) == 1 and texts[one] != texts[two]:
+            relevant.add(differing[0])
+    shown = {tuple(texts[0])}
+    rows = {}
+    for group, of_group, settings in zip(groups, texts, chosen, strict=True):
+        is_new = tuple(of_group) not in shown
+        if is_new and all(stage in reports[number].scores for number in group):
+            shown.add(tuple(of_group))
+            label = label_of({path: settings[path] for path in settings if path in relevant})
+            rows[f"{stage}, {label}"] = group[:1] if len(set(of_group)) == 1 else group
     return rows
 
 

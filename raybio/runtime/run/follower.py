@@ -52,6 +52,11 @@ class Follower:
             view.update(reports)
             self._follow_length(view, reports)
 
+    def close(self) -> None:
+        """Close the run's log."""
+        if self._reports is not None:
+            self._reports.close()
+
     def _start(self, view: ProgressView, first_step: int, steps_per_epoch: float) -> None:
         self._duration.restart(first_step)
         is_restart = self._reports is not None

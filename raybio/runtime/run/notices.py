@@ -55,9 +55,26 @@ def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def report_start(path: Path, first_step: int, steps_per_epoch: float) -> None:
-    """Append the step that the run starts from (0, or its checkpoint's) and its steps per epoch."""
-    _append(path, {"first_step": first_step, "steps_per_epoch": steps_per_epoch})
+def report_start(path: Path, first_step: int, steps_per_epoch: float, device: str = "cpu") -> None:
+    """Append a start.
+
+    Args:
+        path: the notices of rank 0.
+        first_step: step that the run starts from: 0, or its checkpoint's.
+        steps_per_epoch: steps of an epoch.
+        device: ``cuda`` or ``cpu``.
+    """
+    notice = {"first_step": first_step, "steps_per_epoch": steps_per_epoch, "device": device}
+    _append(path, notice)
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
+    """Return the starts of a run: ``time_ms``, ``first_step``, ``steps_per_epoch``, ``device``."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [notice for notice in _parsed(text) if "first_step" in notice]
 
 
 class _NoticeHandler(logging.Handler):

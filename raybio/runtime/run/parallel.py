@@ -8,7 +8,8 @@ Train, one after the other.
 import contextlib
 import signal
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun
@@ -64,6 +66,26 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         of_group += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
         results.append(of_group)
     return results
+
+
+def concurrency(specs: Sequence[RunSpec], num_runs: int) -> tuple[int, str]:
+    """Return how many of the runs are trained at a time, and why, as ``train_runs`` does it.
+
+    Args:
+        specs: unfinished runs.
+        num_runs: number of all runs of the command.
+
+    Raises:
+        ClusterError: if a run does not fit.
+    """
+    if num_runs == 1 or any(spec.compute.num_workers > 1 for spec in specs):
+        return 1, "1 run at a time"
+    nodes = [local_node()]
+    if cluster_to_join():
+        with started(threads=None, verbose=specs[0].verbose):
+            nodes = cluster_nodes()
+    shares = [_share(spec.compute, nodes, num_runs) for spec in specs]
+    return min(share.num_trials for share in shares), shares[0].arithmetic
 
 
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
@@ -125,8 +147,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
                 signals.is_starting = False
                 nodes = cluster_nodes()
                 if not signals.caught:
-                    _begin(tasks, runs, nodes, num_runs)
-                    _follow(tasks, signals)
+                    _work_off(_Queue(runs, nodes, num_runs), tasks, signals)
         except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
             # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
             if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
@@ -176,6 +197,7 @@ class _RunTask:
         self.status: str | None = None
         self.error: RaybioError | None = None
         self._follower = Follower(run.spec, resources)
+        self._is_tracked = False
 
     def submit(self) -> Any:
         """Give the task to Ray, which starts it when there is room; return its reference."""
@@ -201,9 +223,10 @@ class _RunTask:
         return self._follower.has_started
 
     def follow(self) -> None:
-        """Print what is new."""
-        if self.status is None:
-            self._follower.update(self.view)
+        """Print what is new, and track the run from its first step on."""
+        self._follower.update(self.view)
+        if self.has_started_training:
+            self._track()
 
     def end(self, caught: list[int], error: BaseException | None) -> None:
         """Conclude the run, unless it is concluded already.
@@ -215,6 +238,8 @@ class _RunTask:
         if self.status is not None:
             return
         self.follow()
+        self._track()
+        self._follower.close()
         self.status = status_of_run(self.run.folder, caught, error)
         if self.status == "failed" and self._follower.refusal is not None:
             self.status = "stopped"
@@ -226,34 +251,68 @@ class _RunTask:
             self.view.note(f"failed: {self.error}")
         self.run.conclude(self.status)
 
+    def _track(self) -> None:
+        if not self._is_tracked:
+            self._is_tracked = True
+            self.run.tracker.start()
 
-def _begin(
-    tasks: list[_RunTask], runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int
-) -> None:
-    """Record the start of all runs, with the threads that each computes with.
 
-    Args:
-        tasks: gets the task of each run once it is begun, so that the caller can end it if a later
-            one fails to begin.
-        runs: the runs.
-        nodes: nodes of the cluster.
-        num_runs: number of all runs of the command.
+class _Queue:
+    """The runs of a command, which are begun in their order while others train.
+
+    A run is begun when fewer wait for CPUs than the cluster trains at a time. So a command of
+    hundreds of runs has as many open files and threads as one of a few, and a cluster that grows
+    sees that more is to come.
+
+    Attributes:
+        num_left: number of runs that are not begun.
     """
-    console = Console(stderr=True, force_terminal=False)
-    warned: set[str] = set()
-    shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
-    print(shares[0].arithmetic, flush=True)
-    all_remarks = []
-    for run, share in zip(runs, shares, strict=True):
+
+    def __init__(self, runs: Sequence[OpenRun], nodes: Sequence[Node], num_runs: int) -> None:
+        """Divide the cluster.
+
+        Args:
+            runs: unfinished runs.
+            nodes: nodes of the cluster.
+            num_runs: number of all runs of the command.
+
+        Raises:
+            ClusterError: if a run fits no node.
+        """
+        shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
+        print(shares[0].arithmetic, flush=True)
+        self._waiting = deque(zip(runs, shares, strict=True))
+        self._most_waiting = max(share.num_trials for share in shares) + 1
+        self._console = Console(stderr=True, force_terminal=False)
+        self._warned: set[str] = set()
+        self._said: set[str] = set()
+
+    @property
+    def num_left(self) -> int:
+        """The number of runs that are not begun."""
+        return len(self._waiting)
+
+    def is_due(self, tasks: Iterable["_RunTask"]) -> bool:
+        """Return whether a run is left and may be begun.
+
+        Args:
+            tasks: runs that are begun and have not ended.
+        """
+        num_waiting = sum(not task.has_started_training for task in tasks)
+        return bool(self._waiting) and num_waiting < self._most_waiting
+
+    def begin(self) -> "_RunTask":
+        """Record the start of the next run, with the threads that it computes with."""
+        run, share = self._waiting.popleft()
         compute = run.spec.compute
         threads = _threads(compute, share)
         start, remarks = run.begin(replace(compute, threads_per_worker=threads))
-        all_remarks += remarks
+        for remark in remarks:
+            if remark not in self._said:
+                self._said.add(remark)
+                print(remark, flush=True)
         resources = Resources(1, share.cpus_per_worker, share.gpus_per_worker, threads)
-        tasks.append(_RunTask(run, resources, start, console, warned))
-        run.tracker.start()
-    for remark in dict.fromkeys(all_remarks):
-        print(remark, flush=True)
+        return _RunTask(run, resources, start, self._console, self._warned)
 
 
 def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
@@ -284,21 +343,40 @@ def _threads(compute: Compute, share: TrialResources) -> int:
     return compute.threads_per_worker or max(1, int(share.cpus_per_worker))
 
 
-def _follow(tasks: Sequence[_RunTask], signals: StopSignals) -> None:
-    """Run the tasks, and conclude each when it has ended; a signal stops all of them."""
+def _work_off(queue: _Queue, tasks: list[_RunTask], signals: StopSignals) -> None:
+    """Begin the runs, and conclude each when it has ended; a signal stops all of them.
+
+    Args:
+        queue: the runs.
+        tasks: gets the task of each run once it is begun, so that the caller can end it if a later
+            one fails to begin.
+        signals: those that end the runs.
+    """
     import ray
 
-    pending = {task.submit(): task for task in tasks}
+    pending: dict[Any, _RunTask] = {}
+    num_runs = queue.num_left
+    num_ended = 0
+    began = time.monotonic()
     is_stopping = False
     try:
-        while pending:
+        while pending or (queue.num_left and not signals.caught):
+            while not signals.caught and queue.is_due(pending.values()):
+                task = queue.begin()
+                tasks.append(task)
+                pending[task.submit()] = task
             ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
-            for task in tasks:
+            for task in pending.values():
                 task.follow()
             for reference in ended:
                 task = pending.pop(reference)
                 task.end(signals.caught, _error_of(reference))
-                task.view.note(f"{task.status}; {len(tasks) - len(pending)} of {len(tasks)} runs")
+                num_ended += 1
+                left = ""
+                if num_ended < num_runs and not signals.caught:
+                    seconds = (time.monotonic() - began) / num_ended * (num_runs - num_ended)
+                    left = f", about {in_words(seconds)} left"
+                task.view.note(f"{task.status}; {num_ended} of {num_runs} runs{left}")
             if not signals.caught:
                 continue
             if not is_stopping:

@@ -61,7 +61,8 @@ def run_loop(
     def on_start(first_step: int) -> None:
         if log is not None:
             log.rewind(first_step)
-            report_start(folder.notices, first_step, system.steps_per_epoch)
+            kind = torch.device(device).type
+            report_start(folder.notices, first_step, system.steps_per_epoch, kind)
 
     metrics: dict[str, float] = {}
     reports = fit(
@@ -181,6 +182,7 @@ def _finish(
             write_unit_scores(folder.unit_scores, stored_unit_scores(report.unit_scores, layout))
     outcome = {
         "status": last.reason,
+        "time_ms": int(time.time() * 1000),
         "precision": last.precision,
         "step": last.step,
         "best_step": last.best_step,

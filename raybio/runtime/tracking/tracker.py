@@ -270,6 +270,9 @@ class Tracker:
                 self.folder.path,
                 error,
             )
+        finally:
+            # A command of hundreds of runs has a tracker for each.
+            self._tail.close()
 
     def _has_parent(self) -> bool:
         """Wait silently until the parent's run exists: its own tracker reports what is wrong."""

@@ -200,6 +200,7 @@ def test_repetitions_are_shown_one_by_one_and_as_mean_and_deviation(tmp_path: Pa
         "initial": "5.00 [4.00, 6.00]",
         # 0.05, 0.1, 0.15: scores without training differ by seed too.
         "initial, 3 runs": "10.00 ± 5.00",
+        "initial, lambda_spml = 0, 3 runs": "25.00 ± 5.00",
         "lambda_spml = 0.5, seed = 1": "20.00 [19.00, 21.00]",
         "lambda_spml = 0.5, seed = 2": "30.00 [29.00, 31.00]",
         "lambda_spml = 0, seed = 0": "40.00 [39.00, 41.00]",
@@ -212,6 +213,52 @@ def test_repetitions_are_shown_one_by_one_and_as_mean_and_deviation(tmp_path: Pa
     assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
     spread = "± standard deviation over runs"
     assert table.legend == f"95 % bootstrap intervals over units; {spread}; LRAP, nDCG, AP in %"
+
+
+def test_rows_without_training_of_other_settings_are_shown_with_the_settings_that_change_them(
+    tmp_path: Path,
+) -> None:
+    """The encoder before training depends on its size and the seed, and not on the loss."""
+    layers = METHODS["sppt_protein"].demo.encoder.num_layers
+    variants = variants_of(
+        request(tmp_path),
+        [
+            Variation("encoder.num_layers", (layers + 1,)),
+            Variation("objective.lambda_spml", (0,)),
+            Variation("seed", (1,)),
+        ],
+    )
+    results = []
+    for variant in variants:
+        value = 0.2 * variant.spec.config.encoder.num_layers + 0.02 * variant.spec.config.seed
+        trained = 1 - variant.spec.config.objective.lambda_spml
+        result = result_of(tmp_path, variant, value)
+        result.final.scores["trained"] = result_of(tmp_path, variant, trained).final.scores[
+            "trained"
+        ]
+        results.append(result)
+    body = {
+        cells[0]: cells[1]
+        for cells in ResultTable(score_rows(variants, results), LAYOUT).cells("train")[1]
+        if cells[0].startswith("initial")
+    }
+    own = 10 * layers
+    assert body == {
+        "initial": f"{own:.2f} [{own - 1:.2f}, {own + 1:.2f}]",
+        "initial, 2 runs": f"{own + 0.5:.2f} ± 0.71",
+        f"initial, num_layers = {layers + 1}, 2 runs": f"{own + 10.5:.2f} ± 0.71",
+    }
+    # Without repetitions the row is that of one run.
+    pairs = [
+        (variant, result)
+        for variant, result in zip(variants, results, strict=True)
+        if variant.spec.config.seed == 0
+    ]
+    rows = score_rows(*zip(*pairs, strict=True))
+    assert [label for label in rows if label.startswith("initial")] == [
+        "initial",
+        f"initial, num_layers = {layers + 1}",
+    ]
 
 
 def joint_table(

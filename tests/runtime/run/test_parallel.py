@@ -25,8 +25,16 @@ from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.open_run import OpenRun
-from raybio.runtime.run.parallel import _interrupted, _RunTask, _share, _threads, train_runs
+from raybio.runtime.run.parallel import (
+    _interrupted,
+    _Queue,
+    _RunTask,
+    _share,
+    _threads,
+    train_runs,
+)
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
 from raybio.runtime.tracking.tracker import Tracker
@@ -130,6 +138,30 @@ def test_after_a_signal_the_unfinished_runs_are_counted_and_named(
     error = _interrupted(tasks, runs, num_runs, signal.SIGINT)
     assert str(error).startswith(f"SIGINT: {message}")
     assert error.exit_code == 130
+
+
+def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> None:
+    with contextlib.ExitStack() as held:
+        runs = [OpenRun.open(with_seed(request_one, seed), held) for seed in range(12)]
+        queue = _Queue(runs, [Node(2)], len(runs))
+        tasks: list[_RunTask] = []
+
+        def begin() -> list[bool]:
+            while queue.is_due(tasks):
+                tasks.append(queue.begin())
+            return [run.folder.start.exists() for run in runs]
+
+        # Two are trained at a time, and one waits.
+        assert begin() == [True] * 3 + [False] * 9
+        report_start(runs[1].folder.notices, 0, 5.0)
+        tasks[1].follow()
+        assert begin() == [True] * 4 + [False] * 8
+        assert queue.num_left == 8
+        tracked = [bool(run.tracker._thread) for run in runs]
+        assert tracked == [False, True] + [False] * 10
+        tasks[1].end([], None)
+        assert tasks[1].status == "failed"
+        assert tasks[1].run.settle("failed", 60)
 
 
 @pytest.mark.slow
