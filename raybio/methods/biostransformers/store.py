@@ -22,7 +22,6 @@ from raybio.methods.biostransformers.column_file import (
 )
 from raybio.methods.biostransformers.config import FIELDS
 from raybio.store.columns import ArrowColumn, NumberColumn
-from raybio.store.ragged import Ragged
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
@@ -32,6 +31,8 @@ TERMS = "terms.arrow"
 INDPTR = "indptr.arrow"
 ENTRIES = "entries.arrow"
 WORDS = "words.arrow"
+
+ARTICLES_PER_BLOCK = 1 << 16
 
 
 class ArticleStore(Store):
@@ -77,12 +78,29 @@ class ArticleStore(Store):
 
     def has_text_N(self, field: str) -> np.ndarray:
         """Return whether each article has a non-empty ``field`` (one of ``FIELDS``), bool (N,)."""
-        return np.diff(Ragged.of(self.column(ROWS, field)).indptr_N1) > 0
+        pointer_N1 = text_pointers(self.column(ROWS, field))
+        return pointer_N1[1:] > pointer_N1[:-1]
+
+    def num_training_articles_T(self) -> np.ndarray:
+        """Return the number of training articles of each term, int64 (T,)."""
+        num_articles_T = np.zeros(len(self.term_names), np.int64)
+        for first in range(0, self.num_rows, ARTICLES_PER_BLOCK):
+            indptr = self.term_indptr_N1[first : first + ARTICLES_PER_BLOCK + 1]
+            is_training = ~self.is_validation_N[first : first + ARTICLES_PER_BLOCK]
+            term_E = self.term_E[indptr[0] : indptr[-1]][np.repeat(is_training, np.diff(indptr))]
+            num_articles_T += np.bincount(term_E, minlength=len(num_articles_T))
+        return num_articles_T
 
     def texts(self, field: str, row_R: np.ndarray) -> list[str]:
         """Return the ``field`` of these articles."""
         column = self.column(ROWS, field).take(pa.array(row_R))
         return [text.decode() for text in column.to_pylist()]
+
+
+def text_pointers(text: pa.Array) -> np.ndarray:
+    """Return the pointers (N + 1,) to the bytes of a large_binary array, without a copy."""
+    pointers = np.frombuffer(text.buffers()[1], np.int64)
+    return pointers[text.offset : text.offset + len(text) + 1]
 
 
 class StoreSize(NamedTuple):
@@ -159,7 +177,7 @@ class ArticleWriter:
         """Append the ``field`` of articles, large_binary."""
         self._rows.append(field, text)
         if field == "abstract":
-            num_with_abstract = int((np.diff(Ragged.of(text).indptr_N1) > 0).sum())
+            num_with_abstract = int((np.diff(text_pointers(text)) > 0).sum())
             self.counts["articles_with_abstract"] += num_with_abstract
 
     def add_entries(
