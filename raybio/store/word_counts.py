@@ -33,10 +33,26 @@ class WordCounts(Column[dict[str, int]]):
         }
 
 
+class WordCounter:
+    """Counts lower-case words of texts that come one after the other."""
+
+    def __init__(self) -> None:
+        """Start without words."""
+        self._count_by_word: Counter[str] = Counter()
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Count the words of more texts."""
+        for text in texts:
+            self._count_by_word.update(re.findall(r"[^\W_]+", text.lower()))
+
+    def most_frequent(self) -> dict[str, int]:
+        """Return the ``MAX_WORDS`` most frequent words, ties alphabetically."""
+        ordered = sorted(self._count_by_word.items(), key=lambda item: (-item[1], item[0]))
+        return dict(ordered[:MAX_WORDS])
+
+
 def count_words(texts: Iterable[str]) -> dict[str, int]:
     """Count lower-case words; return the ``MAX_WORDS`` most frequent, ties alphabetically."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(re.findall(r"[^\W_]+", text.lower()))
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ordered[:MAX_WORDS])
+    counter = WordCounter()
+    counter.add(texts)
+    return counter.most_frequent()

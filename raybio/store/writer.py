@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -100,6 +100,7 @@ class Draft:
         tables: Mapping[str, Mapping[str, pa.Array]],
         counts: Mapping[str, int],
         provenance: Mapping[str, Any],
+        written: Sequence[str] = (),
     ) -> S:
         """Write all files, then the manifest, then rename the folder; return the open store.
 
@@ -110,17 +111,19 @@ class Draft:
             counts: counts for the manifest; ``rows`` is one of them.
             provenance: the manifest's record of the input: ``sources``, ``parameters``,
                 ``quarantine``.
+            written: names of more files of the store, which lie in the draft's folder already.
 
         Raises:
             StoreError: if the store cannot be written.
         """
         for name, columns in tables.items():
             self._write(name, columns)
+        names = [*tables, *written]
         for leftover in self.folder.iterdir():
-            if leftover.name not in (LOCK, *tables):
+            if leftover.name not in (LOCK, *names):
                 leftover.unlink()
         files = {}
-        for name in tables:
+        for name in names:
             file = self.folder / name
             files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
         manifest = {

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from raybio.cli.commands.biostransformers import parse_by_ray_data
 from raybio.cli.prepare import app
+from raybio.core.errors import ClusterError
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.prepare import prepare_medline
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -46,6 +47,23 @@ def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: 
         parse_all = partial(parse_by_ray_data, workers)
         there = prepare_medline(tmp_path / f"there{workers}", files, config, parse_all=parse_all)
         assert there.digest == here.digest
+
+
+@pytest.mark.parametrize("missing", ["file", "folder"])
+def test_what_only_the_driver_sees_is_an_error_and_no_broken_file(
+    tmp_path: Path, missing: str
+) -> None:
+    """A few broken files are skipped, but not those that a node does not see."""
+    path = write_medline(tmp_path / "a.xml", citation(1, mesh=RATS))
+    parts = tmp_path / "parts"
+    if missing == "folder":
+        expected = parts
+    else:
+        parts.mkdir()
+        path.unlink()
+        expected = path
+    with pytest.raises(ClusterError, match=f"{expected}: is not the same on node .* and here"):
+        parse_by_ray_data(1, [path], parts)
 
 
 def test_pairs_counted_by_ray_data_are_those_counted_here_and_training_takes_them(

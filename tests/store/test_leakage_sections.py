@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybio.methods.biostransformers.collector import ArticleCollector, is_validation
+from raybio.methods.biostransformers.article_sort import is_validation
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents

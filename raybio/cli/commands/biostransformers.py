@@ -1,6 +1,8 @@
 """Commands of BioSTransformers: stores of articles, and zero-shot retrieval."""
 
 import json
+import os
+import platform
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +14,7 @@ import typer
 from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import fraction
 from raybio.cli.stores import Force, Out, matching, show_store
+from raybio.core.errors import ClusterError
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
@@ -139,7 +142,11 @@ def pairs(
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":
-    """Parse files of MEDLINE by Ray Data, and return a report of each in the given order."""
+    """Parse files of MEDLINE by Ray Data, and return a report of each in the given order.
+
+    Raises:
+        ClusterError: if a node does not see a file or the folder of the parts, or sees another one.
+    """
     from raybio.methods.biostransformers.formats.medline_parts import FileReport
     from raybio.runtime.map_rows import map_rows
 
@@ -147,12 +154,35 @@ def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list
     report_by_path = {}
     for row in map_rows(workers, rows, partial(_parse_row, str(parts.absolute()))):
         report = FileReport(**json.loads(row["report"]))
+        missing = row["missing"]
+        if report.part and not Path(report.part).is_file():
+            # The node has a folder of that name to itself.
+            missing = report.part
+        if missing:
+            raise ClusterError(
+                f"{missing}: is not the same on node {row['node']} and here. With --workers, all "
+                "nodes must see the files and --parts (by default next to --out) under the same "
+                "paths: put them on a shared file system"
+            )
         report_by_path[report.path] = report
     return [report_by_path[row["path"]] for row in rows]
 
 
 def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
-    from raybio.methods.biostransformers.formats.medline_parts import parse_file
+    from raybio.methods.biostransformers.formats.medline_parts import FileReport, parse_file
 
+    missing = ""
+    for path in (row["path"], parts):
+        if not os.path.exists(path):
+            missing = path
+    if missing:
+        # A file that only this node lacks must not count as a broken one, which is skipped.
+        report = FileReport(row["path"], "", 0, 0, 0, {}, False, "")
+    else:
+        report = parse_file(row["path"], parts)
     # As text: reports differ in what they hold, and Arrow wants one type for all.
-    return {"report": json.dumps(parse_file(row["path"], parts)._asdict())}
+    return {
+        "report": json.dumps(report._asdict()),
+        "missing": missing,
+        "node": platform.node(),
+    }

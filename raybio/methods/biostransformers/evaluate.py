@@ -84,7 +84,7 @@ class TermRetrievalEvaluator(Evaluator):
             queries,
             self._texts(queries.row_Q),
             self._terms(np.arange(queries.num_terms)),
-            self._num_articles_C,
+            self.store.num_training_articles_T(),
             self.config.evaluation.block_rows,
             collective,
         )
@@ -155,14 +155,6 @@ class TermRetrievalEvaluator(Evaluator):
 
     def _terms(self, term_M: np.ndarray) -> list[str]:
         return [self.store.term_names[term].as_py() for term in term_M.tolist()]
-
-    @property
-    def _num_articles_C(self) -> np.ndarray:
-        """Number of training articles of each term (C,)."""
-        store = self.store
-        num_terms_N = np.diff(store.term_indptr_N1)
-        is_trained_E = np.repeat(~np.asarray(store.is_validation_N), num_terms_N)
-        return np.bincount(store.term_E[is_trained_E], minlength=len(store.term_names))
 
 
 def _scores_of(retrievals: Mapping[str, Retrieval], queries: TermQueries, seed: int) -> ModelScores:

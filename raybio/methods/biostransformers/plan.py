@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.core.randomness import derive_seed, hash_uniform, shuffled_epochs
+from raybio.core.randomness import derive_seed, shuffled_epochs
 from raybio.methods.biostransformers.config import PairPlanConfig
+from raybio.methods.biostransformers.pair_index import PairIndex
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.ops.segments import indptr_from_lengths
 
@@ -200,49 +201,34 @@ class PairPlan:
     def _look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return article, field and term of each pair number."""
         field_B = np.searchsorted(self._bounds, pair_B, side="right") - 1
+        article_B = np.empty(len(pair_B), dtype=np.int64)
         entry_B = np.empty(len(pair_B), dtype=np.int64)
-        for number, entries in enumerate(self._entries_by_field):
+        for number, index in enumerate(self._indices):
             is_field_B = field_B == number
-            entry_B[is_field_B] = entries[pair_B[is_field_B] - self._bounds[number]]
-        article_B = np.searchsorted(self.store.term_indptr_N1, entry_B, side="right") - 1
+            found = index.look_up(pair_B[is_field_B] - self._bounds[number])
+            article_B[is_field_B], entry_B[is_field_B] = found
         return article_B, field_B, self.store.term_E[entry_B].astype(np.int64)
 
     @cached_property
     def _bounds(self) -> np.ndarray:
         """Pairs of field f have the numbers ``bounds[f]`` to ``bounds[f + 1] - 1``."""
-        sizes = [len(entries) for entries in self._entries_by_field]
-        return indptr_from_lengths(sizes)
+        return indptr_from_lengths([len(index) for index in self._indices])
 
     @cached_property
-    def _entries_by_field(self) -> list[np.ndarray]:
-        """Entries that are training pairs, for each field; int32 if they fit."""
-        store = self.store
-        num_terms_N = np.diff(store.term_indptr_N1)
-        is_allowed_E = np.repeat(~store.is_validation_N, num_terms_N)
+    def _indices(self) -> list[PairIndex]:
+        """The training pairs of each field."""
+        is_stop_T = None
         if self.config.stop_terms == "check_tags":
-            names = store.term_names.to_numpy(zero_copy_only=False)
-            is_stop_term = np.isin(names, list(CHECK_TAGS))
-            is_allowed_E &= ~is_stop_term[store.term_E]
-        dtype = np.int32 if len(is_allowed_E) < 2**31 else np.int64
-        entries_by_field = []
+            names = self.store.term_names.to_pylist()
+            is_stop_T = np.array([name in CHECK_TAGS for name in names])
+        indices = []
         for number, name in enumerate(self.config.fields):
-            has_text_E = np.repeat(store.has_text_N(name), num_terms_N)
-            entries = np.flatnonzero(is_allowed_E & has_text_E).astype(dtype)
-            entries_by_field.append(self._capped(entries, number))
-        return entries_by_field
-
-    def _capped(self, entries: np.ndarray, field_number: int) -> np.ndarray:
-        """Return at most ``max_pairs_per_term`` random entries of each term, ascending."""
-        cap = self.config.max_pairs_per_term
-        if cap is None:
-            return entries
-        priority = hash_uniform(derive_seed(self.seed, "cap", field_number), entries)
-        term = self.store.term_E[entries]
-        order = np.lexsort([priority, term])
-        first = np.flatnonzero(np.diff(term[order], prepend=-1))
-        group_sizes = np.diff(np.append(first, len(order)))
-        rank_in_term = np.arange(len(order)) - np.repeat(first, group_sizes)
-        return np.sort(entries[order[rank_in_term < cap]])
+            index = PairIndex(self.store, name, is_stop_T)
+            if self.config.max_pairs_per_term is not None:
+                key = derive_seed(self.seed, "cap", number)
+                index = index.capped(self.config.max_pairs_per_term, key)
+            indices.append(index)
+        return indices
 
 
 @lru_cache(maxsize=2)

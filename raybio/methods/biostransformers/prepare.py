@@ -1,30 +1,35 @@
-"""Preparation of articles: MEDLINE files or tables -> quarantine -> newest revisions -> store."""
+"""Preparation of articles: MEDLINE files or tables -> quarantine -> newest revisions -> store.
+
+Memory does not grow with the corpus, but for a byte a citation: parts are sorted on disk
+(``merge.py``, ``article_sort.py``). ``disk.py`` computes the disk that this takes.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError, StoreError
-from raybio.methods.biostransformers.collector import ARTICLE_COLUMNS, ArticleCollector
+from raybio.methods.biostransformers.article_sort import bucket_size, write_articles
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.disk import (
+    check_disk_of_files,
+    check_disk_of_parts,
+    check_disk_of_tables,
+)
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
-    Merged,
     add_to_quarantine,
-    merge_parts,
     parse_file,
-    read_part,
 )
 from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
+from raybio.methods.biostransformers.merge import merge_parts
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-
-ARTICLES_PER_BLOCK = 10_000
 
 BROKEN_FILE = "broken file (skipped as a whole)"
 
@@ -63,9 +68,13 @@ def prepare_medline(
     Raises:
         DataError: if a file is missing, all are broken, too many records are bad, or there is
             nothing to pair.
-        StoreError: if the store or the parts cannot be written.
+        StoreError: if the store or the parts cannot be written, or there is too little disk for
+            them.
     """
     config = config or ArticleConfig()
+    store_path = Path(out).resolve()
+    folder = parts or store_path.parent / f".{store_path.name}.parts"
+    check_disk_of_files(files, parts=folder, out=store_path.parent)
     prepared = preparing(
         out,
         {"medline": files},
@@ -73,8 +82,7 @@ def prepare_medline(
         max_bad_share=config.max_bad_share,
         force=force,
     )
-    with prepared as new, ArticleCollector(new.draft.folder) as collector:
-        folder = parts or new.draft.path.with_name(f".{new.draft.path.name}.parts")
+    with prepared as new:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -85,15 +93,15 @@ def prepare_medline(
         sound, broken = _without_broken(reports, new.quarantine)
         add_to_quarantine(sound, new.quarantine)
         new.quarantine.check("citation")
-        merged = merge_parts(sound)
-        for batch in _remaining_articles(sound, merged):
-            collector.add(batch)
+        check_disk_of_parts(sound, out=store_path.parent)
+        merged = merge_parts(sound, new.draft.folder, articles_per_bucket=bucket_size(sound))
         provenance = new.provenance(
             revised_citations=merged.num_revised,
             deleted_citations=merged.num_deleted,
             broken_files=broken,
+            replaced_records=0,
         )
-        store = collector.commit(new.draft, config, provenance)
+        store = write_articles(new.draft, sound, merged, config, provenance)
     if parts is None:
         shutil.rmtree(folder, ignore_errors=True)
     return store
@@ -114,9 +122,10 @@ def prepare_pairs(
     Raises:
         DataError: if a file is missing, damaged or of another layout, too many lines are bad, or
             there is nothing to pair.
-        StoreError: if the store cannot be written.
+        StoreError: if the store cannot be written, or there is too little disk for it.
     """
     config = config or ArticleConfig()
+    check_disk_of_tables(files, out=Path(out).resolve().parent)
     prepared = preparing(
         out,
         {"tables": files},
@@ -130,18 +139,6 @@ def prepare_pairs(
                 collector.add(batch)
         new.quarantine.check("article")
         return collector.commit(new.draft, config, new.provenance())
-
-
-def _remaining_articles(reports: Sequence[FileReport], merged: Merged) -> Iterator[pa.RecordBatch]:
-    """Yield the newest revisions from the parts, in the order of files and rows."""
-    order = np.lexsort([merged.row_A, merged.file_A])
-    bounds = np.searchsorted(merged.file_A[order], np.arange(len(reports) + 1))
-    for number, report in enumerate(reports):
-        table = read_part(report.part).select(list(ARTICLE_COLUMNS))
-        rows = merged.row_A[order[bounds[number] : bounds[number + 1]]]
-        for start in range(0, len(rows), ARTICLES_PER_BLOCK):
-            block = table.take(pa.array(rows[start : start + ARTICLES_PER_BLOCK]))
-            yield from block.combine_chunks().to_batches()
 
 
 def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:

@@ -7,15 +7,22 @@ Shape letters: N articles ascending by PMID, T distinct terms ascending by name,
 entries ordered by article, R some articles.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
-from raybio.store.columns import ArrowColumn, NumberColumn, column_tables
+from raybio.methods.biostransformers.column_file import (
+    Binary,
+    ColumnFile,
+    ColumnType,
+    Dictionary,
+    Numbers,
+)
+from raybio.methods.biostransformers.config import FIELDS
+from raybio.store.columns import ArrowColumn, NumberColumn
 from raybio.store.prefetch import take_rows
-from raybio.store.ragged import Ragged
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
@@ -25,6 +32,8 @@ TERMS = "terms.arrow"
 INDPTR = "indptr.arrow"
 ENTRIES = "entries.arrow"
 WORDS = "words.arrow"
+
+ARTICLES_PER_BLOCK = 1 << 16
 
 
 class ArticleStore(Store):
@@ -70,7 +79,18 @@ class ArticleStore(Store):
 
     def has_text_N(self, field: str) -> np.ndarray:
         """Return whether each article has a non-empty ``field`` (one of ``FIELDS``), bool (N,)."""
-        return np.diff(Ragged.of(self.column(ROWS, field)).indptr_N1) > 0
+        pointer_N1 = text_pointers(self.column(ROWS, field))
+        return pointer_N1[1:] > pointer_N1[:-1]
+
+    def num_training_articles_T(self) -> np.ndarray:
+        """Return the number of training articles of each term, int64 (T,)."""
+        num_articles_T = np.zeros(len(self.term_names), np.int64)
+        for first in range(0, self.num_rows, ARTICLES_PER_BLOCK):
+            indptr = self.term_indptr_N1[first : first + ARTICLES_PER_BLOCK + 1]
+            is_training = ~self.is_validation_N[first : first + ARTICLES_PER_BLOCK]
+            term_E = self.term_E[indptr[0] : indptr[-1]][np.repeat(is_training, np.diff(indptr))]
+            num_articles_T += np.bincount(term_E, minlength=len(num_articles_T))
+        return num_articles_T
 
     def texts(self, field: str, row_R: np.ndarray) -> list[str]:
         """Return the ``field`` of these articles."""
@@ -78,51 +98,131 @@ class ArticleStore(Store):
         return [text.decode() for text in rows.to_pylist()]
 
 
-def commit_articles(
-    draft: Draft,
-    *,
-    pmid_N: np.ndarray,
-    year_N: np.ndarray,
-    is_validation_N: np.ndarray,
-    title: Ragged,
-    abstract: Ragged,
-    vernacular_title: Ragged,
-    term_names: list[str],
-    term_indptr_N1: np.ndarray,
-    term_E: np.ndarray,
-    is_major_E: np.ndarray,
-    qualifiers_E: pa.DictionaryArray,
-    count_by_word: Mapping[str, int],
-    provenance: dict[str, Any],
-) -> ArticleStore:
-    """Write and commit a store of articles; arguments as the attributes of ``ArticleStore``.
+def text_pointers(text: pa.Array) -> np.ndarray:
+    """Return the pointers (N + 1,) to the bytes of a large_binary array, without a copy."""
+    pointers = np.frombuffer(text.buffers()[1], np.int64)
+    return pointers[text.offset : text.offset + len(text) + 1]
+
+
+class StoreSize(NamedTuple):
+    """Size of a store before it is written.
+
+    Attributes:
+        num_articles: N.
+        num_entries: E.
+        num_bytes_by_field: bytes of all texts of each of ``FIELDS``, as UTF-8.
+    """
+
+    num_articles: int
+    num_entries: int
+    num_bytes_by_field: Mapping[str, int]
+
+
+class ArticleWriter:
+    """Writes a store of articles block by block, ascending by PMID; a context manager.
+
+    Args:
+        draft: takes the files.
+        size: size of the whole store.
+        qualifier_sets: distinct qualifiers of entries, ascending.
 
     Raises:
-        StoreError: if the store cannot be written.
+        ValueError: when the context is left, if the blocks do not add up to ``size``.
     """
-    tables = column_tables(
-        ArticleStore,
-        {
-            "pmid_N": pmid_N,
-            "year_N": year_N,
-            "is_validation_N": is_validation_N,
-            "title": title.to_arrow(),
-            "abstract": abstract.to_arrow(),
-            "vernacular_title": vernacular_title.to_arrow(),
-            "term_names": term_names,
-            "term_indptr_N1": term_indptr_N1,
-            "term_E": term_E,
-            "is_major_E": is_major_E,
-            "qualifiers_E": qualifiers_E,
-            "count_by_word": count_by_word,
-        },
-    )
-    counts = {
-        "rows": len(pmid_N),
-        "validation_articles": int(is_validation_N.sum()),
-        "articles_with_abstract": int((np.diff(abstract.indptr_N1) > 0).sum()),
-        "articles_with_terms": int((np.diff(term_indptr_N1) > 0).sum()),
-        "terms": len(term_names),
-        "article_terms": len(term_E),
-    }
-    return draft.commit(ArticleStore, tables, counts, provenance)
+
+    def __init__(self, draft: Draft, size: StoreSize, qualifier_sets: Sequence[str]) -> None:
+        """Create the files."""
+        self.counts = dict.fromkeys(
+            ("validation_articles", "articles_with_abstract", "articles_with_terms"), 0
+        )
+        self._draft = draft
+        self._size = size
+        self._num_entries = 0
+        rows: dict[str, ColumnType] = {
+            "pmid": Numbers(np.dtype(np.int64)),
+            "year": Numbers(np.dtype(np.int16)),
+            "is_validation": Numbers(np.dtype(np.uint8)),
+        }
+        for field in FIELDS:
+            rows[field] = Binary(size.num_bytes_by_field[field])
+        entries: dict[str, ColumnType] = {
+            "term": Numbers(np.dtype(np.int32)),
+            "is_major": Numbers(np.dtype(np.uint8)),
+            "qualifiers": Dictionary(pa.array(qualifier_sets, pa.string())),
+        }
+        # As compact_int chooses it.
+        pointer = np.dtype(np.int32 if size.num_entries < 2**31 else np.int64)
+        folder = draft.folder
+        self._rows = ColumnFile(folder / ROWS, size.num_articles, rows)
+        self._entries = ColumnFile(folder / ENTRIES, size.num_entries, entries)
+        self._indptr = ColumnFile(
+            folder / INDPTR, size.num_articles + 1, {"indptr": Numbers(pointer)}
+        )
+        self._indptr.append("indptr", np.zeros(1, np.int64))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for file in (self._rows, self._entries, self._indptr):
+            file.__exit__(*error)
+
+    def add_rows(self, pmid_R: np.ndarray, year_R: np.ndarray, is_validation_R: np.ndarray) -> None:
+        """Append articles; their texts and terms come by the other methods."""
+        self._rows.append("pmid", pmid_R)
+        self._rows.append("year", year_R)
+        self._rows.append("is_validation", is_validation_R)
+        self.counts["validation_articles"] += int(is_validation_R.sum())
+
+    def add_texts(self, field: str, text: pa.Array) -> None:
+        """Append the ``field`` of articles, large_binary."""
+        self._rows.append(field, text)
+        if field == "abstract":
+            num_with_abstract = int((np.diff(text_pointers(text)) > 0).sum())
+            self.counts["articles_with_abstract"] += num_with_abstract
+
+    def add_entries(
+        self,
+        num_terms_R: np.ndarray,
+        term_E: np.ndarray,
+        is_major_E: np.ndarray,
+        qualifiers_E: np.ndarray,
+    ) -> None:
+        """Append the terms of articles.
+
+        Args:
+            num_terms_R: number of terms of each article.
+            term_E: term numbers, ascending within an article.
+            is_major_E: whether the term is a major topic.
+            qualifiers_E: index of the entry's qualifiers among ``qualifier_sets``.
+        """
+        self._indptr.append("indptr", self._num_entries + np.cumsum(num_terms_R))
+        self._entries.append("term", term_E)
+        self._entries.append("is_major", is_major_E)
+        self._entries.append("qualifiers", qualifiers_E)
+        self._num_entries += len(term_E)
+        self.counts["articles_with_terms"] += int((num_terms_R > 0).sum())
+
+    def commit(
+        self,
+        term_names: Sequence[str],
+        count_by_word: Mapping[str, int],
+        provenance: Mapping[str, Any],
+    ) -> ArticleStore:
+        """Commit the draft, after the context was left; return the open store.
+
+        Raises:
+            StoreError: if the store cannot be written.
+        """
+        tables = {
+            TERMS: ArticleStore.term_names.arrays(term_names),
+            WORDS: ArticleStore.count_by_word.arrays(count_by_word),
+        }
+        counts = {
+            "rows": self._size.num_articles,
+            **self.counts,
+            "terms": len(term_names),
+            "article_terms": self._size.num_entries,
+        }
+        written = (ROWS, INDPTR, ENTRIES)
+        return self._draft.commit(ArticleStore, tables, counts, provenance, written)

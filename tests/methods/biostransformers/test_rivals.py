@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from raybio.core.interfaces import Collective
+from raybio.methods.biostransformers import store as article_store
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator
@@ -115,7 +116,10 @@ def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
     assert dict(nothing.rivals("cpu", SingleProcess())) == {}
 
 
-def test_terms_are_counted_in_training_articles_alone(tmp_path: Path) -> None:
+def test_terms_are_counted_in_training_articles_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(article_store, "ARTICLES_PER_BLOCK", 10)
     articles = [Article(n, f"title {n}", "", ["A"] if n % 3 else ["B"]) for n in range(1, 200)]
     with Draft(tmp_path / "store") as draft:
         collector = ArticleCollector(draft.folder)
@@ -126,7 +130,7 @@ def test_terms_are_counted_in_training_articles_alone(tmp_path: Path) -> None:
         for term in store.term_E[store.term_indptr_N1[row] : store.term_indptr_N1[row + 1]]:
             expected[term] += 1
     assert 0 < sum(expected) < 199
-    assert evaluator_of(store)._num_articles_C.tolist() == expected
+    assert store.num_training_articles_T().tolist() == expected
 
 
 def test_every_worker_computes_the_scores_of_one(

@@ -15,12 +15,14 @@ import yaml
 
 from raybio.core.config import override_all
 from raybio.core.records import read_record
+from raybio.methods.biostransformers.prepare import prepare_medline
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result
-from raybio.store.store import Store
+from raybio.store.store import Store, open_store
 from raybio.training.checkpoint import list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
+from tests.methods.biostransformers.formats.medline_files import citation, write_medline
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import Nodes
 from tests.runtime.tune.test_sweep import LAMBDA, METRIC
@@ -236,3 +238,45 @@ def test_the_nodes_that_can_run_workers_are_requested_the_precision_and_not_the_
     # Ray may say before it that it has noticed the loss.
     assert requests.stdout.splitlines()[-1] == f"['the CPU of {address}']"
     nodes.kill(worker)
+
+
+PARSE = """
+import sys, time
+import ray
+from raybio.cli.prepare import app
+from raybio.runtime.map_rows import map_rows
+
+def node_of(row):
+    time.sleep(1)
+    return {"node": ray.get_runtime_context().get_node_id()}
+
+print(len({row["node"] for row in map_rows(2, [{"row": n} for n in range(8)], node_of)}))
+app(sys.argv[1:])
+"""
+
+
+@pytest.mark.nightly
+def test_files_are_parsed_by_several_nodes_into_the_store_of_one_process(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    heading = "<MeshHeading><DescriptorName>Rats</DescriptorName></MeshHeading>"
+    files = [
+        write_medline(
+            tmp_path / f"{number}.xml", *(citation(number + n, mesh=heading) for n in range(9))
+        )
+        for number in range(6)
+    ]
+    expected = prepare_medline(tmp_path / "expected", files)
+    workers = [nodes.add(cpus=1), nodes.add(cpus=1)]
+    command = ["medline", "--input", str(tmp_path / "*.xml"), "--out", str(tmp_path / "store")]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PARSE, *command, "--workers", "2"],
+        capture_output=True,
+        text=True,
+        env=nodes.environment | {"RAY_ADDRESS": nodes.address},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "2" in done.stdout.splitlines()
+    assert open_store(tmp_path / "store").digest == expected.digest
+    for worker in workers:
+        nodes.kill(worker)

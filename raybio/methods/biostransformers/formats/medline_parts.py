@@ -1,10 +1,10 @@
-"""MEDLINE files parsed into parts, in any process and order; newest revision of each article.
+"""MEDLINE files parsed into parts, in any process and order.
 
 A part is an Arrow IPC stream of ``ARTICLE_SCHEMA``. Its schema's metadata identifies the source
 file. Its last batch is empty and holds the account (deletions, quarantine), so a part without it
 is incomplete.
 
-Shape letters: A remaining articles, C citations of a file or of all files, D deletions.
+Shape letters: C citations of a file, D deletions.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -57,24 +57,6 @@ class FileReport(NamedTuple):
     quarantine: dict[str, Any]
     is_reused: bool
     problem: str
-
-
-class Merged(NamedTuple):
-    """File and row of the newest revision of each article, ascending by PMID, without deletions.
-
-    Attributes:
-        file_A: index of the report, int32.
-        row_A: row of its part, int32.
-        pmid_A: PMID, int64.
-        num_revised: citations replaced by a newer one of the same PMID.
-        num_deleted: PMIDs whose newest citation was deleted.
-    """
-
-    file_A: np.ndarray
-    row_A: np.ndarray
-    pmid_A: np.ndarray
-    num_revised: int
-    num_deleted: int
 
 
 def parse_file(path: str | Path, part_folder: str | Path) -> FileReport:
@@ -135,6 +117,49 @@ def read_part(part: str | Path) -> pa.Table:
     return _open_part(Path(part))[0]
 
 
+def read_keys(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return PMID and version (C,) of the articles of a part, and the PMIDs (D,) it deletes.
+
+    Raises:
+        StoreError: if the part is missing or incomplete, or is not the report's.
+    """
+    table, account = _open_part(Path(report.part))
+    if table.num_rows != report.num_articles:
+        raise StoreError(
+            f"{report.part}: {table.num_rows:,} rows, want the {report.num_articles:,} of its "
+            "report"
+        )
+    deleted_D = np.asarray(account["deleted"], np.int64)
+    return table["pmid"].to_numpy(), table["version"].to_numpy(), deleted_D
+
+
+def read_blocks(
+    part: str | Path, columns: Sequence[str], rows_per_block: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield some columns of a part in blocks of about ``rows_per_block`` rows.
+
+    It reads the file instead of mapping it, so that no more than a block is in memory.
+
+    Raises:
+        StoreError: if the part cannot be read.
+    """
+    waiting: list[pa.RecordBatch] = []
+    num_waiting = 0
+    try:
+        with pa.OSFile(str(part)) as file, pa.ipc.open_stream(file) as reader:
+            for batch in reader:
+                waiting.append(batch.select(list(columns)))
+                num_waiting += batch.num_rows
+                if num_waiting >= rows_per_block:
+                    yield pa.concat_batches(waiting)
+                    waiting = []
+                    num_waiting = 0
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(part, error) from None
+    if num_waiting:
+        yield pa.concat_batches(waiting)
+
+
 def add_to_quarantine(reports: Iterable[FileReport], quarantine: Quarantine) -> None:
     """Add the quarantines of all files to ``quarantine``."""
     for report in reports:
@@ -146,115 +171,53 @@ def add_to_quarantine(reports: Iterable[FileReport], quarantine: Quarantine) -> 
             quarantine.add_many(kind, reason, name, records["count"], examples, is_bad=is_bad)
 
 
-def merge_parts(reports: Sequence[FileReport]) -> Merged:
-    """Return the remaining citation of each PMID.
+class PartWriter:
+    """Writes a part to ``path``, which must not exist; a context manager that closes the file."""
 
-    A later file takes precedence over an earlier one. Within a file the higher version takes
-    precedence, then the later position. A deletion removes a PMID of its own and earlier files; a
-    later file may add it again. Memory: about 50 bytes a citation, 1.8 GB for 35 million.
+    def __init__(self, path: Path, source: Mapping[str, Any]) -> None:
+        """Start a part of the described source file."""
+        self.num_articles = 0
+        self._deleted: list[int] = []
+        self._schema = ARTICLE_SCHEMA.with_metadata({SOURCE_KEY: json.dumps(source)})
+        self._file = path.open("xb")
+        self._writer = pa.ipc.new_stream(self._file, self._schema)
 
-    Args:
-        reports: reports of all files, oldest first. For PubMed: in order of name, the baseline
-            before the updates.
+    def __enter__(self) -> Self:
+        return self
 
-    Raises:
-        DataError: if one of the files is broken.
-        StoreError: if a part is missing or damaged.
-    """
-    broken = [report.problem for report in reports if report.problem]
-    if broken:
-        raise DataError(
-            f"{len(broken):,} of {len(reports):,} files are broken; the first: "
-            f"{'; '.join(broken[:3])}"
-        )
-    newest = [_newest_within(report) for report in reports]
-    num_citations = sum(report.num_articles for report in reports)
-    files = np.arange(len(newest), dtype=np.int32)
-    pmid_C = _concatenate([pmid for pmid, _, _ in newest], np.int64)
-    row_C = _concatenate([row for _, row, _ in newest], np.int32)
-    file_C = np.repeat(files, [len(pmid) for pmid, _, _ in newest])
-    deleted = [np.unique(pmid) for _, _, pmid in newest]
-    deleted_pmid_D = _concatenate(deleted, np.int64)
-    deleting_file_D = np.repeat(files, [len(pmid) for pmid in deleted])
-    del newest, deleted  # arrays of all citations: free them early
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
-    last = _last_occurrences(pmid_C)
-    pmid_A = pmid_C[last]
-    file_A = file_C[last]
-    row_A = row_C[last]
-    del pmid_C, file_C, row_C, last
-    num_revised = num_citations - len(pmid_A)
-    last = _last_occurrences(deleted_pmid_D)
-    remains_A = ~_is_deleted(pmid_A, file_A, deleted_pmid_D[last], deleting_file_D[last])
-    num_deleted = int(len(remains_A) - remains_A.sum())
-    return Merged(file_A[remains_A], row_A[remains_A], pmid_A[remains_A], num_revised, num_deleted)
+    def add(self, articles: pa.RecordBatch, deleted: Iterable[int] = ()) -> None:
+        """Append articles in ``ARTICLE_SCHEMA``, and PMIDs that the source deletes."""
+        self._writer.write_batch(articles.replace_schema_metadata(self._schema.metadata))
+        self.num_articles += articles.num_rows
+        self._deleted += deleted
 
-
-def _newest_within(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return PMID and row of the newest revision of each PMID in a part, and the deletions."""
-    table, account = _open_part(Path(report.part))
-    if table.num_rows != report.num_articles:
-        raise StoreError(
-            f"{report.part}: {table.num_rows:,} rows, want the {report.num_articles:,} of its "
-            "report"
-        )
-    pmid_C = table["pmid"].to_numpy()
-    # A stable sort, so that among equal versions the later row comes last.
-    by_version = np.argsort(table["version"].to_numpy(), kind="stable")
-    row_C = by_version[_last_occurrences(pmid_C[by_version])]
-    return pmid_C[row_C], row_C.astype(np.int32), np.asarray(account["deleted"], np.int64)
-
-
-def _last_occurrences(value_C: np.ndarray) -> np.ndarray:
-    """Return the index of each value's last occurrence, ascending by value."""
-    order = np.argsort(value_C, kind="stable")
-    ordered = value_C[order]
-    is_last = np.ones(len(ordered), bool)
-    is_last[:-1] = ordered[1:] != ordered[:-1]
-    return order[is_last]
-
-
-def _is_deleted(
-    pmid_A: np.ndarray, file_A: np.ndarray, pmid_D: np.ndarray, file_D: np.ndarray
-) -> np.ndarray:
-    """Return whether the same or a later file deletes each PMID; ``pmid_D`` ascends."""
-    is_deleted_A = np.zeros(len(pmid_A), bool)
-    position_D = np.searchsorted(pmid_A, pmid_D)
-    is_match_D = position_D < len(pmid_A)
-    is_match_D[is_match_D] = pmid_A[position_D[is_match_D]] == pmid_D[is_match_D]
-    matches = position_D[is_match_D]
-    is_deleted_A[matches] = file_A[matches] <= file_D[is_match_D]
-    return is_deleted_A
-
-
-def _concatenate(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype), *arrays])
+    def finish(self, quarantine: Quarantine) -> dict[str, Any]:
+        """Append the account, flush to disk, and return the account."""
+        account = {
+            "num_articles": self.num_articles,
+            "num_citations": quarantine.num_seen(CITATION),
+            "deleted": self._deleted,
+            "quarantine": quarantine.summary(),
+        }
+        empty = pa.RecordBatch.from_pylist([], schema=self._schema)
+        self._writer.write_batch(empty, custom_metadata={ACCOUNT_KEY: json.dumps(account)})
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return account
 
 
 def _write(
     draft: Path, path: Path, source: dict[str, Any], quarantine: Quarantine
 ) -> dict[str, Any]:
     """Write the draft of a part and return its account."""
-    schema = ARTICLE_SCHEMA.with_metadata({SOURCE_KEY: json.dumps(source)})
-    deleted: list[int] = []
-    num_articles = 0
-    with draft.open("xb") as file:
-        with pa.ipc.new_stream(file, schema) as writer:
-            for batch in read_medline(path, quarantine):
-                writer.write_batch(batch.articles.replace_schema_metadata(schema.metadata))
-                num_articles += batch.articles.num_rows
-                deleted += batch.deleted.tolist()
-            account = {
-                "num_articles": num_articles,
-                "num_citations": quarantine.num_seen(CITATION),
-                "deleted": deleted,
-                "quarantine": quarantine.summary(),
-            }
-            empty = pa.RecordBatch.from_pylist([], schema=schema)
-            writer.write_batch(empty, custom_metadata={ACCOUNT_KEY: json.dumps(account)})
-        file.flush()
-        os.fsync(file.fileno())
-    return account
+    with PartWriter(draft, source) as writer:
+        for batch in read_medline(path, quarantine):
+            writer.add(batch.articles, batch.deleted.tolist())
+        return writer.finish(quarantine)
 
 
 def _finished(path: Path, part: Path, source: dict[str, Any]) -> FileReport | None:
@@ -280,9 +243,11 @@ def _open_part(part: Path) -> tuple[pa.Table, dict[str, Any]]:
             raise StoreError(f"{part}: is not whole. Remove it and parse its file again.")
         return pa.Table.from_batches(batches, schema), json.loads(account)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise StoreError(
-            f"{part}: cannot be read ({error}). Remove it and parse its file again."
-        ) from None
+        raise _unreadable(part, error) from None
+
+
+def _unreadable(part: str | Path, error: Exception) -> StoreError:
+    return StoreError(f"{part}: cannot be read ({error}). Remove it and parse its file again.")
 
 
 def _report(path: Path, part: Path, account: dict[str, Any], *, is_reused: bool) -> FileReport:

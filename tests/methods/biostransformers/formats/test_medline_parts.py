@@ -2,16 +2,16 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.biostransformers.formats.medline_parts import (
     add_to_quarantine,
-    merge_parts,
     parse_file,
     part_path,
+    read_blocks,
+    read_keys,
     read_part,
 )
 from raybio.store.quarantine import Quarantine
@@ -22,40 +22,6 @@ from tests.methods.biostransformers.formats.medline_files import citation, delet
 def parts(tmp_path):
     (tmp_path / "parts").mkdir()
     return tmp_path / "parts"
-
-
-def merged(folder, parts, files):
-    """Return (file, row, PMID) of remaining articles; a file is ((PMID, version), deletions)."""
-    reports = []
-    for number, (citations, deletions) in enumerate(files):
-        texts = [citation(pmid, version=version) for pmid, version in citations]
-        path = write_medline(folder / f"n{number:04d}.xml", *texts, others=deletion(*deletions))
-        reports.append(parse_file(path, parts))
-    found = merge_parts(reports)
-    assert (found.file_A.dtype, found.row_A.dtype, found.pmid_A.dtype) == (
-        np.int32,
-        np.int32,
-        np.int64,
-    )
-    num_citations = sum(len(citations) for citations, _ in files)
-    assert num_citations == len(found.pmid_A) + found.num_revised + found.num_deleted
-    return list(
-        zip(found.file_A.tolist(), found.row_A.tolist(), found.pmid_A.tolist(), strict=True)
-    ), found
-
-
-def merged_slowly(files):
-    """The same by a loop over all files in their order."""
-    place_by_pmid = {}
-    for number, (citations, deletions) in enumerate(files):
-        version_by_pmid = {}
-        for row, (pmid, version) in enumerate(citations):
-            if version >= version_by_pmid.get(pmid, version):
-                version_by_pmid[pmid] = version
-                place_by_pmid[pmid] = (number, row, pmid)
-        for pmid in deletions:
-            place_by_pmid.pop(pmid, None)
-    return [place_by_pmid[pmid] for pmid in sorted(place_by_pmid)]
 
 
 def test_a_part_holds_the_articles_of_its_file_and_the_report_states_the_rest(tmp_path, parts):
@@ -129,7 +95,7 @@ def test_a_torn_part_is_made_anew_and_never_read(tmp_path, parts, keep):
     with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
         read_part(part)
     with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
-        merge_parts([report])
+        read_keys(report)
     assert not parse_file(path, parts).is_reused
     assert part.read_bytes() == content
 
@@ -153,9 +119,6 @@ def test_a_broken_file_gives_a_report_that_says_where_and_leaves_no_part(tmp_pat
     assert report.part == ""
     assert f"x.xml, line {line}: is not well-formed XML" in report.problem
     assert os.listdir(parts) == []
-    sound = parse_file(write_medline(tmp_path / "y.xml", citation(1)), parts)
-    with pytest.raises(DataError, match=r"1 of 2 files are broken; the first: .*x\.xml, line"):
-        merge_parts([sound, report])
     for place in [tmp_path / "none.xml", tmp_path]:
         assert str(place) in parse_file(place, parts).problem
 
@@ -191,55 +154,21 @@ def test_two_processes_give_the_parts_of_one(tmp_path, parts):
     assert sorted(os.listdir(parts)) == sorted(os.listdir(tmp_path / "alone"))
     for one, other in zip(alone, together, strict=True):
         assert read_part(one.part).equals(read_part(other.part), check_metadata=True)
-    for one, other in zip(merge_parts(alone), merge_parts(together), strict=True):
-        assert np.array_equal(one, other)
 
 
-def test_a_later_file_revises_whatever_its_version(tmp_path, parts):
-    found, counts = merged(tmp_path, parts, [([(1, 3), (2, 1)], []), ([(1, 1)], [])])
-    assert found == [(1, 0, 1), (0, 1, 2)]
-    assert (counts.num_revised, counts.num_deleted) == (1, 0)
+def test_blocks_of_a_part_are_its_rows_in_order(tmp_path, parts):
+    path = write_medline(tmp_path / "x.xml", *(citation(pmid) for pmid in range(1, 2500)))
+    part = parse_file(path, parts).part
+    blocks = list(read_blocks(part, ["pmid", "title"], 1500))
+    # A block is a whole number of record batches, which have 1,000 rows each.
+    assert [block.num_rows for block in blocks] == [2000, 499]
+    table = pa.Table.from_batches(blocks)
+    assert table.equals(read_part(part).select(["pmid", "title"]).replace_schema_metadata())
 
 
-def test_within_a_file_the_higher_version_wins_then_the_later_place(tmp_path, parts):
-    found, _ = merged(tmp_path, parts, [([(1, 2), (1, 3), (1, 1), (2, 1), (2, 1)], [])])
-    assert found == [(0, 1, 1), (0, 4, 2)]
-
-
-def test_a_deletion_takes_its_own_and_earlier_files_articles_and_later_files_bring_them_again(
-    tmp_path, parts
-):
-    files = [([(1, 1), (2, 1), (3, 1)], []), ([(1, 2), (4, 1)], [1, 2, 4, 99]), ([(2, 1)], [])]
-    found, counts = merged(tmp_path, parts, files)
-    assert found == [(2, 0, 2), (0, 2, 3)]
-    assert (counts.num_revised, counts.num_deleted) == (2, 2)
-
-
-def test_the_order_of_the_reports_is_the_order_of_the_files(tmp_path, parts):
-    reports = [
-        parse_file(write_medline(tmp_path / f"{n}.xml", citation(1), others=deletion(*gone)), parts)
-        for n, gone in enumerate([[], [1]])
-    ]
-    assert len(merge_parts(reports).pmid_A) == 0
-    assert merge_parts(reports[::-1]).file_A.tolist() == [1]
-
-
-@pytest.mark.parametrize("files", [[], [([], [])], [([], [5])], [([(1, 1)], [1]), ([], [])]])
-def test_nothing_may_remain(tmp_path, parts, files):
-    assert merged(tmp_path, parts, files)[0] == []
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_merging_equals_a_loop_over_all_files(tmp_path, parts, seed):
-    rng = np.random.default_rng(seed)
-    files = [
-        (
-            [
-                (int(pmid), int(rng.integers(1, 4)))
-                for pmid in rng.integers(1, 12, int(rng.integers(0, 15)))
-            ],
-            rng.integers(1, 14, int(rng.integers(0, 4))).tolist(),
-        )
-        for _ in range(int(rng.integers(1, 7)))
-    ]
-    assert merged(tmp_path, parts, files)[0] == merged_slowly(files)
+def test_a_part_that_is_not_the_reports_is_refused(tmp_path, parts):
+    report = parse_file(write_medline(tmp_path / "x.xml", citation(1)), parts)
+    with pytest.raises(StoreError, match=r"x\.xml.*: 1 rows, want the 7 of its report"):
+        read_keys(report._replace(num_articles=7))
+    with pytest.raises(StoreError, match=r"none: cannot be read"):
+        list(read_blocks(tmp_path / "none", ["pmid"], 10))

@@ -1,0 +1,140 @@
+"""Disk that a preparation of articles takes, computed and checked before it starts.
+
+Parsed files (parts) stay until the store is committed. Next to the store lie at most as many bytes
+as the parts have, and a tenth: first the articles in buckets, of which each one is removed when it
+is appended to the store.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.core.errors import StoreError
+from raybio.methods.biostransformers.formats.medline_parts import FileReport, part_path
+from raybio.store.sources import GZIP_MAGIC
+
+PART_OF_GZIP = 1.5
+"""Bytes of a part for each byte of its MEDLINE file in gzip; 1.1 to 1.7 in five real files."""
+
+PART_OF_XML = 0.25
+"""The same of a file that is not compressed; 0.12 to 0.24."""
+
+PART_OF_TABLE = 1.2
+"""The same of a table: texts as they are, and some bytes for each article and term."""
+
+TABLE_OF_GZIP = 4
+"""Bytes of a table for each byte in gzip."""
+
+STORE_OF_PARTS = 1.1
+"""Bytes that a store of articles takes while it is written, for each byte of the parts."""
+
+
+class Need(NamedTuple):
+    """Bytes that will be written into a folder, and what they are."""
+
+    folder: Path
+    num_bytes: float
+    what: str
+
+
+def check_disk_of_files(files: Sequence[Path], *, parts: Path, out: Path) -> None:
+    """Check the disk for parsing and storing MEDLINE files. Parts that exist are not made again.
+
+    Raises:
+        StoreError: if there is too little.
+    """
+    new_bytes = 0.0
+    total_bytes = 0.0
+    for file in files:
+        part = part_path(file, parts)
+        if part.is_file():
+            total_bytes += part.stat().st_size
+            continue
+        plain_bytes, gzip_bytes = _plain_and_gzip_bytes(file)
+        part_bytes = PART_OF_XML * plain_bytes + PART_OF_GZIP * gzip_bytes
+        new_bytes += part_bytes
+        total_bytes += part_bytes
+    needs = [
+        Need(parts, new_bytes, "parsed files"),
+        Need(out, STORE_OF_PARTS * total_bytes, "the store and its sorting"),
+    ]
+    check_free_space(needs, "--out or --parts")
+
+
+def check_disk_of_parts(reports: Sequence[FileReport], *, out: Path) -> None:
+    """Check the disk for sorting parts into a store, when their true size is known.
+
+    Raises:
+        StoreError: if there is too little.
+    """
+    num_bytes = sum(Path(report.part).stat().st_size for report in reports)
+    need = Need(out, STORE_OF_PARTS * num_bytes, "the store and its sorting")
+    check_free_space([need], "--out")
+
+
+def check_disk_of_tables(files: Sequence[Path], *, out: Path) -> None:
+    """Check the disk for storing tables of articles.
+
+    Raises:
+        StoreError: if there is too little.
+    """
+    part_bytes = 0.0
+    for file in files:
+        plain_bytes, gzip_bytes = _plain_and_gzip_bytes(file)
+        part_bytes += PART_OF_TABLE * (plain_bytes + TABLE_OF_GZIP * gzip_bytes)
+    needs = [
+        Need(out, part_bytes, "articles"),
+        Need(out, STORE_OF_PARTS * part_bytes, "the store and its sorting"),
+    ]
+    check_free_space(needs, "--out")
+
+
+def check_free_space(needs: Sequence[Need], options: str) -> None:
+    """Check that each file system has room for all that will be written on it.
+
+    Args:
+        needs: what is written, and into which folders; they need not exist yet.
+        options: options that choose the folders, for the error.
+
+    Raises:
+        StoreError: naming the folder, its free space and what it has to hold.
+    """
+    needs_by_device: dict[int, list[Need]] = {}
+    for need in needs:
+        needs_by_device.setdefault(_existing(need.folder).stat().st_dev, []).append(need)
+    for on_device in needs_by_device.values():
+        folder = _existing(on_device[-1].folder)
+        num_bytes = sum(need.num_bytes for need in on_device)
+        free_bytes = shutil.disk_usage(folder).free
+        if num_bytes > free_bytes:
+            parts = ", ".join(f"{_gigabytes(need.num_bytes)} of {need.what}" for need in on_device)
+            raise StoreError(
+                f"{folder}: its disk has {_gigabytes(free_bytes)} free, want about "
+                f"{_gigabytes(num_bytes)} ({parts}). Free some space, or choose another {options}."
+            )
+
+
+def _gigabytes(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB"
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder or its nearest parent that exists."""
+    folder = folder.absolute()
+    return next(parent for parent in (folder, *folder.parents) if os.path.isdir(parent))
+
+
+def _plain_and_gzip_bytes(file: Path) -> tuple[int, int]:
+    """Return the bytes of a file, as plain or as gzip; nothing of what is no file."""
+    # Whoever reads it refuses it. Opening a pipe would block.
+    if not os.path.isfile(file):
+        return 0, 0
+    num_bytes = file.stat().st_size
+    try:
+        with file.open("rb") as opened:
+            is_gzip = opened.read(2) == GZIP_MAGIC
+    except OSError:
+        return 0, 0
+    return (0, num_bytes) if is_gzip else (num_bytes, 0)
