@@ -8,6 +8,7 @@ the format, and these files are recorded again. ``test_golden_records.py`` check
 """
 
 import gzip
+import math
 import re
 import shutil
 import sys
@@ -35,12 +36,14 @@ from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import finished_result, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import TrainingConfig
+from tests.arithmetic import arithmetic_digest
 from tests.conftest import write_tables
 from tests.methods.conformance_cases import CASES
 from tests.paths import ROOT
@@ -227,7 +230,7 @@ def record() -> None:
                 if kind == "half":
                     shutil.copytree(folder.checkpoints, target / "checkpoints")
             print(f"{method}: recorded", flush=True)
-    (GOLDEN / "cpu.txt").write_text(torch.backends.cpu.get_cpu_capability() + "\n")
+    (GOLDEN / "arithmetic.txt").write_text(arithmetic_digest() + "\n")
     sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
     print(f"{len(sizes)} files, {sum(sizes):,} bytes")
 
@@ -248,22 +251,32 @@ def check_finished(method: str) -> None:
 def check_half(method: str, runs: Path) -> None:
     """Continue the recorded half-trained run of a method to its end, in a copy inside ``runs``.
 
-    On a CPU of the same kind it ends with the weights of the run that was never stopped.
+    It has the losses of the run that was never stopped, to 5 %, and on a machine with the same
+    arithmetic that run's weights.
     """
     shutil.copytree(GOLDEN / "half" / method, runs / method)
     folder = train_here(method, runs, method)
     outcome = read_record(folder.outcome, "outcome") or {}
     finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
     assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
-    log = [line for line in folder.metrics.read_text().splitlines() if line]
-    assert len(log) > HALF + 1
-    if torch.backends.cpu.get_cpu_capability() == cpu_of_record():
+    loss_by_step = losses_of(folder)
+    expected_by_step = losses_of(RunFolder(GOLDEN / "finished", method))
+    assert max(loss_by_step) > HALF and loss_by_step.keys() == expected_by_step.keys()
+    for step, loss in loss_by_step.items():
+        assert math.isclose(loss, expected_by_step[step], rel_tol=0.05), f"{method}: step {step}"
+    if arithmetic_digest() == arithmetic_of_record():
         assert outcome["weights_sha256"] == finished["weights_sha256"], method
 
 
-def cpu_of_record() -> str:
-    """Return the instructions of the CPU on which the files were recorded."""
-    return (GOLDEN / "cpu.txt").read_text().strip()
+def losses_of(folder: RunFolder) -> dict[int, float]:
+    """Return step -> training loss."""
+    metrics_by_step = {report["step"]: report["metrics"] for report in read_reports(folder.metrics)}
+    return {step: metrics["loss"] for step, metrics in metrics_by_step.items() if "loss" in metrics}
+
+
+def arithmetic_of_record() -> str:
+    """Return the arithmetic of the machine on which the files were recorded."""
+    return (GOLDEN / "arithmetic.txt").read_text().strip()
 
 
 def check() -> None:

@@ -383,11 +383,14 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
 @pytest.mark.parametrize("method", SHIPPED)
 def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
     record = json.loads(golden.DEMOS.read_text())
-    if record["build"] != golden.build_of_torch():
-        pytest.skip(f"recorded with {record['build']}, this is {golden.build_of_torch()}")
-    assert (
-        list(golden.differences(record["demos"][method], golden.train_demo(method, tmp_path))) == []
-    )
+    expected = record["demos"][method]
+    got = golden.train_demo(method, tmp_path)
+    if record["build"] == golden.build_of_torch():
+        assert list(golden.differences(expected, got)) == []
+    else:
+        # Another kind of CPU has other last digits.
+        assert got["losses"] == pytest.approx(expected["losses"], rel=0.05)
+        assert got["scores"].keys() == expected["scores"].keys()
 
 
 def test_a_golden_record_notices_a_changed_number_and_a_missing_score() -> None:
