@@ -37,6 +37,7 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: 
         "--name",
         "--runs",
         "--tracking-uri",
+        "--dry-run",
         "--verbose",
     ):
         assert option in shown.stdout
@@ -63,6 +64,26 @@ def test_a_request_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> N
     refused = run_job(tmp_path, "--compare", "seed=1", "--no-baseline")
     assert refused.returncode == 2
     assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr
+
+
+def test_a_dry_run_lists_the_runs_of_a_comparison_and_writes_nothing(
+    tmp_path: Path, tiny_store: Store
+) -> None:
+    arguments = ["--store", str(tiny_store.path), "--name", "table", "--seeds", "2", "--dry-run"]
+    planned = run_job(tmp_path, *arguments, "--compare", "objective.lambda_spml=0,0.5")
+    assert planned.returncode == 0, planned.stderr
+    lines = planned.stdout.splitlines()
+    assert "6 runs, 6 of them not finished" in lines
+    listed = [line.split()[1] for line in lines if line.endswith(" steps")]
+    names = ["table", "table.lambda_spml-0", "table.lambda_spml-0.5"]
+    assert listed == [f"{name}{seed}:" for name in names for seed in ("", ".seed-1")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
+
+
+def test_a_dry_run_of_all_folds_is_refused(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--dry-run", "--all-folds", job="relation_graphs.py")
+    assert refused.returncode == 2
+    assert "--dry-run and --all-folds: got both" in refused.stderr
 
 
 def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) -> None:
