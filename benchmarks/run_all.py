@@ -80,6 +80,14 @@ WHAT = {
     ),
     "P42": ("start on a store that was verified before", "0 bytes of the store read"),
     "P43": ("major faults a step, store larger than memory", "≤ 1/20 (ratio ≥ 20)"),
+    "P35": (
+        "evaluation's rank block beside an fp32 matrix product of its shape",
+        "≤ 3× (ratio ≥ 0.33), memory ≤ 2× the embeddings (ratio ≥ 0.5)",
+    ),
+    "P36": (
+        "intervals of all measures at 1.45 M anchors",
+        "≤ 1 s of processor time; within 2 % of the width of 20,000 resamples",
+    ),
 }
 
 Result = dict[str, Any]

@@ -54,16 +54,16 @@ class LabeledMap:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinalReport:
-    """The final evaluation of a run, equal on every worker.
+    """The final evaluation of a run, equal on every worker but for the map.
 
     Attributes:
         scores: stage -> split -> measure -> score; tables show the stages in this order.
         spread: spread of the embeddings by stage, see ``ops.spread``.
         unit_scores: stage -> split -> scores of its units; of the stages that have them. A file of
             their own stores them, not the JSON.
-        embedding_map: of the trained model, where the method draws one.
+        embedding_map: of the trained model, where the method draws one; on the first worker only.
         sizes: split -> what its scores are means over, such as ``14 links of 25 nodes``.
-        details: what one method adds; plain JSON.
+        details: what one method adds; plain JSON. ``remarks`` are lines below its tables.
     """
 
     scores: Mapping[Stage, SplitScores]
@@ -72,6 +72,11 @@ class FinalReport:
     embedding_map: LabeledMap | None = None
     sizes: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the evaluation left out, without a full stop; shown below its tables."""
+        return list(self.details.get("remarks", []))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON without the unit scores; details stand next to scores and spread."""

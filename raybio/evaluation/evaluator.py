@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -109,6 +109,13 @@ class Evaluator(ABC):
         """Return what the method reports of the evaluation as a whole; plain JSON."""
         return {}
 
+    def remarks(self) -> Sequence[str]:
+        """Return what the evaluation leaves out, such as rows that are not sampled.
+
+        Tables show each below, with a full stop.
+        """
+        return ()
+
     def untrained(
         self, model: Encoder, collective: Collective
     ) -> Iterator[tuple[Stage, ModelScores]]:
@@ -165,8 +172,12 @@ class Evaluator(ABC):
             spread=spread,
             unit_scores=unit_scores,
             embedding_map=trained.embedding_map,
-            details={**details_by_name, **self.details()},
+            details={**details_by_name, **self.details(), **self._remarks()},
         )
+
+    def _remarks(self) -> dict[str, Any]:
+        remarks = list(self.remarks())
+        return {"remarks": remarks} if remarks else {}
 
     def _shared_scores(
         self, model: Encoder, collective: Collective, shared: SharedScores

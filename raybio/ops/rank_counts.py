@@ -51,7 +51,7 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
     has_few_U = num_U <= _max_compared(score_BN)
     # Each anchor takes the cheaper algorithm, so that few anchors with many links do not slow down
     # all others.
-    for count, is_chosen_U in ((_count_by_comparing, has_few_U), (_count_by_sorting, ~has_few_U)):
+    for count, is_chosen_U in ((_count_by_comparing, has_few_U), (_count_by_searching, ~has_few_U)):
         link_K = torch.nonzero(is_chosen_U[owner_P])[:, 0]
         if not len(link_K):
             continue
@@ -106,20 +106,40 @@ def count_at_least_by_row(sorted_BN: Tensor, threshold_K: Tensor) -> Tensor:
     return sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
 
 
+def _sorts_scores(score: Tensor) -> bool:
+    """Return whether to sort scores: it is fast on a CPU, and takes much memory on a GPU."""
+    return score.device.type == "cpu"
+
+
 def _max_compared(score_BN: Tensor) -> int:
     """Return up to how many links of an anchor comparing is faster than sorting its row."""
     return 32 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
 
 
-def _count_by_sorting(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
-    if score_UN.device.type == "cpu":
-        ordered_UN = torch.from_numpy(np.sort(score_UN.numpy(), axis=1))
-    else:
-        ordered_UN = score_UN.sort(1).values
+def _count_by_searching(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
+    if not _sorts_scores(score_UN):
+        return _count_by_row_buckets(score_UN, value_UW)
+    ordered_UN = torch.from_numpy(np.sort(score_UN.numpy(), axis=1))
     num = score_UN.shape[1]
     above_UW = num - torch.searchsorted(ordered_UN, value_UW, right=True)
     at_least_UW = num - torch.searchsorted(ordered_UN, value_UW)
     return above_UW, at_least_UW
+
+
+def _count_by_row_buckets(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
+    """Count as ``_count_by_searching``, by sorting the few values instead of the scores."""
+    ordered_UW, slot_UW = value_UW.sort(1)
+    counts = []
+    for side in ("left", "right"):
+        # The number of values that a score is above ("left") or at least as high as ("right").
+        passed_UN = torch.searchsorted(ordered_UW, score_UN, side=side)
+        count_UW1 = torch.zeros(
+            len(value_UW), value_UW.shape[1] + 1, dtype=torch.int64, device=value_UW.device
+        )
+        count_UW1.scatter_add_(1, passed_UN, torch.ones_like(passed_UN))
+        at_slot_UW = count_UW1.flip(1).cumsum(1).flip(1)[:, 1:]
+        counts.append(torch.empty_like(at_slot_UW).scatter_(1, slot_UW, at_slot_UW))
+    return counts[0], counts[1]
 
 
 def _count_by_comparing(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from scipy.stats import t as student_t
 
+from raybio.ops.closed_form_bootstrap import ratio_quantiles
+
 _ENTRIES_AT_ONCE = 1 << 22
 """Entries of the arrays of resamples."""
+
+MAX_RESAMPLED_UNITS = 10_000
+"""With more units, intervals are computed in closed form, which takes milliseconds instead of
+minutes and differs from 20,000 resamples by less than 2 % of the width; 1,000 resamples differ by
+as much from each other."""
 
 Numbers = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
@@ -83,6 +90,8 @@ def ratio_interval(
     The interval reflects the choice of queries only: candidates and the scores of each query are
     fixed. With very few queries it is too narrow, and with a single one unknown: NaN. Resamples
     whose denominators are all 0 are skipped.
+    With more than ``MAX_RESAMPLED_UNITS`` queries the quantiles are those of infinitely
+    many resamples by ``ops.closed_form_bootstrap``, unless few queries dominate the sums.
 
     Args:
         numerator_Q: achieved score of each query.
@@ -97,6 +106,10 @@ def ratio_interval(
     num_queries = len(numerator)
     if num_queries == 1:
         return Interval(float(numerator[0] / denominator[0]), math.nan, math.nan)
+    if num_queries > MAX_RESAMPLED_UNITS:
+        interval = closed_form_interval(numerator, denominator, np.zeros(1, np.int64))
+        if interval is not None:
+            return interval
     ratios = np.full(num_resamples, np.nan)
     rows = max(1, _ENTRIES_AT_ONCE // num_queries)
     for start in range(0, num_resamples, rows):
@@ -106,6 +119,28 @@ def ratio_interval(
         np.divide(numerator[drawn_RQ].sum(axis=1), total_R, out=block, where=total_R > 0)
     low, high = np.nanpercentile(ratios, [2.5, 97.5])
     return Interval(float(numerator.sum() / denominator.sum()), float(low), float(high))
+
+
+def closed_form_interval(
+    numerator_Q: Numbers, denominator_Q: Numbers, start_G: NDArray[np.integer[Any]]
+) -> Interval | None:
+    """Return the ratio of sums with its 95 % percentile interval, without resamples.
+
+    Args:
+        numerator_Q: achieved score of each query, in order of stratum. Queries are drawn within
+            their stratum.
+        denominator_Q: achievable score of each query, whose sum is above 0; ones for a mean.
+        start_G: first query of each stratum, ascending from 0.
+
+    Returns:
+        None if few queries dominate the sums: such an interval needs resamples.
+    """
+    numerator = np.asarray(numerator_Q, np.float64)
+    denominator = np.asarray(denominator_Q, np.float64)
+    quantiles = ratio_quantiles(numerator, denominator, start_G, float(normal.ppf(0.975)))
+    if quantiles is None:
+        return None
+    return Interval(float(numerator.sum() / denominator.sum()), *quantiles)
 
 
 def mean_interval(

@@ -219,8 +219,8 @@ class _NamedFailure:
         if isinstance(error, RuntimeError):
             raise ClusterError(
                 f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r} "
-                f"failed: {error}. Another worker stopped or is slower than the group's timeout; "
-                "its own log has the cause."
+                f"failed: {error}. Another worker stopped, and its own log has the cause, or "
+                "it is slower than RAYBIO_COLLECTIVE_TIMEOUT_SECONDS allows."
             ) from error
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from raybio.core.batch import TokenBatch
 from raybio.core.interfaces import Collective, Encoder
 from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
-from raybio.training.precision import Precision
+from raybio.training.precision import Precision, current_embedding_precision
 
 ROWS_AT_ONCE = 4096
 
@@ -37,9 +37,10 @@ def embed_rows(
         row_N: rows to embed, in the order of the result.
         collective: the other workers.
         max_tokens: padded tokens that are encoded at once.
-        precision: the arithmetic; default float32.
+        precision: the arithmetic; default: that of ``embedding_precision``, in an evaluation the
+            run's, and float32 elsewhere.
     """
-    precision = precision or Precision("fp32", "cpu")
+    precision = precision or current_embedding_precision()
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()

@@ -18,7 +18,12 @@ from raybio.core.interfaces import Collective, System
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
 from raybio.training.collective import SingleProcess
-from raybio.training.precision import Precision, check_precision, resolve_precision
+from raybio.training.precision import (
+    Precision,
+    check_precision,
+    embedding_precision,
+    resolve_precision,
+)
 from raybio.training.settings import TrainingConfig
 from raybio.training.snapshot import TrainingState
 from raybio.training.step import TrainStep
@@ -290,7 +295,8 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None
         self.system.model.eval()
-        with torch.no_grad():
+        precision = Precision(self.precision, self.device.type)
+        with torch.no_grad(), embedding_precision(precision):
             metrics = dict(self.system.evaluate(self.system.model, self.collective))
         self.system.model.train()
         self.progress.evaluated_step = self.progress.step

@@ -1,8 +1,9 @@
 """The precision of matrix products: decided by the kind of machine, never by a measurement."""
 
 import contextlib
+import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,30 @@ class Precision:
         if self.name == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=torch.bfloat16)
+
+
+_of_embeddings: contextvars.ContextVar[Precision | None] = contextvars.ContextVar(
+    "precision of embeddings", default=None
+)
+
+
+@contextlib.contextmanager
+def embedding_precision(precision: Precision) -> Iterator[None]:
+    """Within this block, ``embed_rows`` encodes in a precision: that of the run in evaluations.
+
+    It concerns encoders only. Scores, probes and ranks compute as they do elsewhere, unlike in a
+    block of ``torch.autocast``.
+    """
+    token = _of_embeddings.set(precision)
+    try:
+        yield
+    finally:
+        _of_embeddings.reset(token)
+
+
+def current_embedding_precision() -> Precision:
+    """Return the precision of the surrounding ``embedding_precision``; float32 outside of any."""
+    return _of_embeddings.get() or Precision("fp32", "cpu")
 
 
 @dataclass(frozen=True)

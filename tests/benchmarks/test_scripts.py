@@ -27,6 +27,8 @@ BENCHMARKS = ROOT / "benchmarks"
         ("p25_word_pair_neighbors", ["P25", "P25"]),
         ("p26_marker_attention", ["P26"]),
         pytest.param("p37_pubmed", ["P37", "P37"], marks=pytest.mark.nightly),
+        ("p35_evaluation", ["P35", "P35", "P35"]),
+        ("p36_intervals", ["P36"]),
         ("p20_medline", ["P20", "P20", "P20"]),
         ("p42_store_verification", ["P42"]),
         ("p43_prefetch", ["P43"]),

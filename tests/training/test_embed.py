@@ -1,5 +1,6 @@
 """Embedding rows on several workers loses none, repeats none, and gives what one process gives."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from raybio.store.store import Store
 from raybio.training import embed as encode
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.loop import fit
+from raybio.training.precision import Precision, embedding_precision
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
@@ -63,6 +66,31 @@ def test_the_order_of_rows_is_kept_with_any_token_budget(
     torch.testing.assert_close(
         embed(tiny_store.path, shuffled, SingleProcess()), whole[shuffled], rtol=1e-5, atol=1e-5
     )
+
+
+def test_evaluations_embed_in_the_precision_of_the_run(tiny_store: Store) -> None:
+    """During training by ``fit``; a block of the same kind surrounds the final evaluation."""
+    rows = np.arange(64)
+    whole = embed(tiny_store.path, rows, SingleProcess())
+    for name in ("fp32", "bf16"):
+        config = tiny_config(NAME, **{"schedule.max_steps": 1, "schedule.evaluate_every_steps": 1})
+        system = METHODS[NAME].build(config, tiny_store.path)
+        seen = []
+
+        def evaluate(model, collective, seen=seen):
+            # The training state differs from the initial one: only the precision counts here.
+            seen.append(embed(tiny_store.path, rows, collective))
+            return {}
+
+        list(fit(replace(system, evaluate=evaluate), config, precision=name))
+        for found in seen:
+            assert found.dtype == torch.float32
+            assert torch.equal(found, whole) == (name == "fp32")
+            torch.testing.assert_close(found, whole, rtol=0.1, atol=0.1)
+        assert len(seen) == 2
+    with embedding_precision(Precision("bf16", "cpu")):
+        assert torch.equal(embed(tiny_store.path, rows, SingleProcess()), seen[0])
+    assert torch.equal(embed(tiny_store.path, rows, SingleProcess()), whole)
 
 
 def test_the_encoder_keeps_its_mode(tiny_store: Store) -> None:

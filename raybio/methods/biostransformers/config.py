@@ -45,10 +45,13 @@ class RankingConfig(BaseConfig):
 
 
 class TermEvaluationConfig(BaseConfig):
-    """Settings of term retrieval. The final evaluation takes all validation articles."""
+    """Settings of term retrieval."""
 
     num_articles: int = Field(
         500, ge=0, description="validation articles used during training; 0: all of them"
+    )
+    num_articles_at_the_end: int = Field(
+        0, ge=0, description="the same for the final table; 0: all of them"
     )
     field: Literal["auto", "title", "abstract"] = Field(
         "auto",

@@ -1,6 +1,6 @@
 """Evaluation of a run: term retrieval over the store's validation articles."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -79,7 +79,7 @@ class TermRetrievalEvaluator(Evaluator):
         """Score the rankings that need no encoder, unless the settings leave them out."""
         if not self.config.evaluation.rivals:
             return
-        queries = self._all_queries
+        queries = self._final_queries
         rivals = retrieve_by_rivals(
             queries,
             self._texts(queries.row_Q),
@@ -93,8 +93,8 @@ class TermRetrievalEvaluator(Evaluator):
             yield name, _scores_of(retrievals, queries, bootstrap_seed(0))
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
-        """Score the terms of all validation articles."""
-        queries = self._all_queries
+        """Score the terms of the validation articles of the final evaluation."""
+        queries = self._final_queries
         embeddings = self._embed(model, collective, queries)
         retrievals = retrieve_terms(
             queries, *embeddings, self.config.evaluation.block_rows, collective
@@ -107,9 +107,17 @@ class TermRetrievalEvaluator(Evaluator):
     def details(self) -> Mapping[str, Any]:
         """Return the number of articles, and the field whose texts are the queries."""
         return {
-            "articles_asked": len(self._all_queries.row_Q),
+            "articles_asked": len(self._final_queries.row_Q),
             "asked": {"field": self.config.query_field},
         }
+
+    def remarks(self) -> Sequence[str]:
+        """Return how many articles were evaluated, if not all."""
+        num_articles = len(self._validation_rows)
+        num_evaluated = len(self._final_queries.row_Q)
+        if not 0 < self.config.evaluation.num_articles_at_the_end < num_articles:
+            return ()
+        return [f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated"]
 
     @property
     def has_queries(self) -> bool:
@@ -117,8 +125,8 @@ class TermRetrievalEvaluator(Evaluator):
         return len(self._draw_queries(1).row_Q) > 0
 
     @cached_property
-    def _all_queries(self) -> TermQueries:
-        return self._draw_queries(0)
+    def _final_queries(self) -> TermQueries:
+        return self._draw_queries(self.config.evaluation.num_articles_at_the_end)
 
     @cached_property
     def _sampled_queries(self) -> TermQueries:
@@ -127,10 +135,20 @@ class TermRetrievalEvaluator(Evaluator):
 
     def _draw_queries(self, num_articles: int) -> TermQueries:
         store = self.store
-        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self.config.query_field))
         return draw_term_queries(
-            row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0
+            self._validation_rows,
+            store.term_indptr_N1,
+            store.term_E,
+            len(store.term_names),
+            num_articles,
+            seed=0,
         )
+
+    @property
+    def _validation_rows(self) -> np.ndarray:
+        """Rows (A,) of validation articles with the text that is the query."""
+        has_text_N = self.store.has_text_N(self.config.query_field)
+        return np.flatnonzero(self.store.is_validation_N & has_text_N)
 
     def _embed(
         self, model: Encoder, collective: Collective, queries: TermQueries

@@ -84,6 +84,15 @@ class LinkEvaluationConfig(BaseConfig):
         description="the same for the final table; 0: whole groups, at a cost that grows with the "
         "square of their sizes",
     )
+    num_groups: int = Field(
+        100,
+        ge=0,
+        description="groups drawn for evaluations during training, from which nodes are drawn; "
+        "0: all groups",
+    )
+    num_groups_at_the_end: int = Field(
+        0, ge=0, description="the same for the final table; 0: all groups"
+    )
     metric: Literal["euclidean", "cosine"] = Field(
         "euclidean", description="distance by which candidates are ranked"
     )

@@ -91,6 +91,7 @@ def draw_link_queries(
     num_nodes_per_group: int,
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
+    num_groups: int = 0,
 ) -> LinkQueries:
     """Choose the nodes of an evaluation.
 
@@ -102,13 +103,15 @@ def draw_link_queries(
             queried. 0: every node.
         seed: seed of the draw.
         parts: held-out links that are also scored by themselves, by name.
+        num_groups: groups drawn, the nodes of all others are left out; 0: all groups.
     """
     of_part = {
         name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
         for name, link_E2 in (parts or {}).items()
     }
     heldout = Graph.from_edges(np.asarray(heldout_E2), graph.num_nodes, graph.group_N)
-    if num_nodes_per_group == 0:
+    is_drawn_N = _drawn_groups(graph, num_groups, seed)
+    if num_nodes_per_group == 0 and is_drawn_N.all():
         node_N = np.arange(graph.num_nodes)
         return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, of_part)
     random_N = np.random.default_rng(seed).random(graph.num_nodes)
@@ -116,7 +119,8 @@ def draw_link_queries(
     group_sizes = np.bincount(graph.group_N)
     group_starts = np.cumsum(group_sizes) - group_sizes
     rank_in_group = np.arange(graph.num_nodes) - np.repeat(group_starts, group_sizes)
-    drawn = node_by_group[rank_in_group < num_nodes_per_group]
+    num_drawn = num_nodes_per_group or graph.num_nodes
+    drawn = node_by_group[(rank_in_group < num_drawn) & is_drawn_N[node_by_group]]
     node_S = np.unique(
         np.concatenate([drawn, neighbors_of(graph, drawn), neighbors_of(heldout, drawn)])
     )
@@ -126,6 +130,16 @@ def draw_link_queries(
     return LinkQueries(
         node_S, group_S, training, induced_subgraph(heldout, node_S, group_S), inside
     )
+
+
+def _drawn_groups(graph: Graph, num_groups: int, seed: int) -> np.ndarray:
+    """Return whether each node (N,) is of a drawn group."""
+    group_N = np.asarray(graph.group_N)
+    groups = np.unique(group_N)
+    if num_groups == 0 or num_groups >= len(groups):
+        return np.ones(graph.num_nodes, bool)
+    drawn = np.random.default_rng([seed, 1]).choice(groups, num_groups, replace=False)
+    return np.isin(group_N, drawn)
 
 
 def rank_splits(

@@ -14,10 +14,15 @@ of these:
 - ``composition``, where contents are residues: candidates that have training links with the anchor
   between nodes of like compositions; see ``near_compositions``.
 
+``look-up`` and ``composition`` know the training links of the whole graph, also where the nodes of
+the evaluation are a sample. They compare each evaluated node with every node of the graph; where
+these are more than ``MAX_COMPARED_PAIRS`` pairs, with the evaluated nodes only, and where those are
+too many as well, both rivals are left out. ``limits`` reports either.
+
 Equal scores are ranked in random order.
 
-Shape letters: S nodes of an evaluation, N nodes of the graph, G nodes of a group, B anchors of a
-block, F n-grams, T tokens, V kinds of tokens, K nearest nodes.
+Shape letters: S nodes of an evaluation, N nodes of the graph, K nodes whose links are known, G
+nodes of a group, B anchors of a block, F n-grams, T tokens, V kinds of tokens, M nearest nodes.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,6 +53,16 @@ NUM_NEAREST = 64
 MAX_NODES_ACROSS_GROUPS = 20_000
 """With more nodes, relatives and compositions are looked for in a node's own group: time grows with
 the square."""
+
+MAX_COMPARED_PAIRS = 20_000_000_000
+"""Pairs of nodes whose contents are compared: minutes of one core for proteins, an hour for
+texts."""
+
+_ROWS_AT_ONCE = 1 << 16
+"""Rows whose tokens are read at once."""
+
+_ENTRIES_AT_ONCE = 1 << 21
+"""Scores of a tile: a sparse product of texts is nearly dense and takes 12 bytes each."""
 
 DIGITS = 6
 """Scores that agree to so many decimals tie."""
@@ -88,19 +103,61 @@ def link_rivals(
         content_ngram: tokens of its n-grams.
         composition: whether to yield ``composition``.
     """
-    neighbor_SN = _adjacency(graph)[queries.node_S]
+    adjacency_NN = _adjacency(graph)
+    neighbor_SN = adjacency_NN[queries.node_S]
     degree_S = np.asarray(graph.degree_N, np.float64)[queries.node_S]
     yield Rival("degree", lambda node_G: _attachment(degree_S[node_G]))
     yield Rival("common neighbors", _Products(neighbor_SN, neighbor_SN))
     tfidf_SF = ngram_tfidf(read, queries.node_S, content_ngram)
     yield Rival(content, _Products(tfidf_SF, tfidf_SF))
-    related_SS = relatives(tfidf_SF, queries.group_S)
-    link_SS = neighbor_SN[:, queries.node_S]
-    yield Rival("look-up", _evidence(link_SS, related_SS))
+    node_K = _known_nodes(queries, graph)
+    if node_K is None:
+        return
+    row_S = np.searchsorted(node_K, queries.node_S)
+    group_K = np.asarray(graph.group_N)[node_K]
+    link_KK = adjacency_NN[node_K][:, node_K]
+    tfidf_KF = tfidf_SF
+    if len(node_K) > len(queries.node_S):
+        tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
+    yield Rival("look-up", _evidence(link_KK, relatives(tfidf_KF, group_K, row_S), row_S))
     if composition:
-        share_SV = token_shares(read, queries.node_S)
-        near_SS = near_compositions(share_SV, queries.group_S)
-        yield Rival("composition", _evidence(link_SS, near_SS))
+        near_SK = near_compositions(token_shares(read, node_K), group_K, row_S)
+        yield Rival("composition", _evidence(link_KK, near_SK, row_S))
+
+
+def limits(queries: LinkQueries, graph: Graph) -> list[str]:
+    """Return remarks on what ``look-up`` and ``composition`` do not know; none if they know all."""
+    node_K = _known_nodes(queries, graph)
+    if node_K is None:
+        return [
+            "no look-up or composition: they would compare more than "
+            f"{MAX_COMPARED_PAIRS:,} pairs of nodes. Evaluate fewer nodes "
+            "(evaluation.num_nodes_per_group_at_the_end) to have them"
+        ]
+    if len(node_K) < graph.num_nodes:
+        return [
+            f"look-up and composition know the links among the {len(node_K):,} evaluated nodes "
+            f"only, of {graph.num_nodes:,}"
+        ]
+    return []
+
+
+def _known_nodes(queries: LinkQueries, graph: Graph) -> np.ndarray | None:
+    """Return the nodes, ascending, with which the evaluated ones are compared; None: too many."""
+    for node_K in (np.arange(graph.num_nodes), queries.node_S):
+        group_K = np.asarray(graph.group_N)[node_K]
+        if _num_compared(queries.group_S, group_K) <= MAX_COMPARED_PAIRS:
+            return node_K
+    return None
+
+
+def _num_compared(group_S: np.ndarray, group_K: np.ndarray) -> int:
+    """Return the number of pairs that ``_compared`` yields."""
+    if len(group_K) <= MAX_NODES_ACROSS_GROUPS:
+        return len(group_S) * len(group_K)
+    num_groups = int(group_K.max()) + 1
+    sizes = [np.bincount(group, minlength=num_groups) for group in (group_S, group_K)]
+    return int(sizes[0] @ sizes[1])
 
 
 def rank_by_rival(
@@ -132,7 +189,7 @@ class RivalScores:
     """The scores of a group as ``CandidateScores``: rounded, with ties in random order.
 
     Attributes:
-        scores: scores of the candidates.
+        scores: scores of the candidates, in an array that may be overwritten.
         node_G: nodes of the group, which decide the order of ties.
         device: device of the scores.
         dtype: type of the scores.
@@ -150,11 +207,14 @@ class RivalScores:
 
     def block(self, first: int, end: int) -> Tensor:
         """Return scores (end - first, G) of anchors ``[first, end)``; -inf for themselves."""
-        score_BG = np.round(self.scores(slice(first, end)), DIGITS)
+        score_BG = self.scores(slice(first, end))
+        np.round(score_BG, DIGITS, out=score_BG)
         # A pair and its reverse tie alike, and no draw depends on the size of blocks.
         drawn_G = hash_uniform(derive_seed(0, "order of ties"), self.node_G)
-        drawn_BG = (drawn_G[first:end, None] + drawn_G) % 1
-        score_BG += drawn_BG * 0.5 * 10.0**-DIGITS
+        for rows in _tiles(end - first, len(drawn_G)):
+            drawn_RG = (drawn_G[first:end][rows, None] + drawn_G) % 1
+            drawn_RG *= 0.5 * 10.0**-DIGITS
+            score_BG[rows] += drawn_RG
         own_B = np.arange(first, end)
         score_BG[own_B - first, own_B] = -np.inf
         return torch.from_numpy(score_BG).to(self.device)
@@ -174,126 +234,190 @@ class _Products:
         right_FG = self.right_SF[node_G].T.tocsr()
         minus_GG = None if self.minus_SS is None else self.minus_SS[node_G][:, node_G]
 
-        def scores(rows: slice) -> Floats:
-            product_BG = (left_GF[rows] @ right_FG).toarray()
-            return product_BG if minus_GG is None else product_BG - minus_GG[rows].toarray()
+        def scores(anchors: slice) -> Floats:
+            left_BF = left_GF[anchors]
+            score_BG = np.empty((left_BF.shape[0], len(node_G)))
+            for rows in _tiles(*score_BG.shape):
+                (left_BF[rows] @ right_FG).toarray(out=score_BG[rows])
+            if minus_GG is not None:
+                minus_BG = minus_GG[anchors].tocoo()
+                score_BG[minus_BG.row, minus_BG.col] -= minus_BG.data
+            return score_BG
 
         return scores
 
 
-def _evidence(link_SS: sp.csr_matrix, like_SS: sp.csr_matrix) -> _Products:
+def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray) -> _Products:
     """Return scores of pairs (i, j): the sum over links (a, b) of like(i, a) like(j, b).
 
     A link is listed in both directions. It is no evidence for itself: that would be like(i, i)
     like(j, j), and like(i, j) like(j, i) by its other direction.
+
+    Args:
+        link_KK: the known links.
+        like_SK: likeness of the evaluated nodes and all.
+        row_S: position of the evaluated nodes in K.
     """
+    like_SS = like_SK[:, row_S]
+    link_SS = link_KK[row_S][:, row_S]
     reversed_SS = like_SS.multiply(like_SS.T)
     itself_SS = sp.diags(like_SS.diagonal())
-    own_SS = itself_SS @ link_SS @ itself_SS + link_SS.multiply(reversed_SS)
-    return _Products(like_SS @ link_SS, like_SS, own_SS.tocsr())
+    own_SS = (itself_SS @ link_SS @ itself_SS + link_SS.multiply(reversed_SS)).tocsr()
+    own_SS.sum_duplicates()
+    return _Products(like_SK @ link_KK, like_SK, own_SS)
 
 
-def ngram_tfidf(read: ReadRows, row_S: np.ndarray, num_tokens: int) -> sp.csr_matrix:
-    """Return TF-IDF vectors (S, F) of length 1 over the n-grams of tokens of rows.
+def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_matrix:
+    """Return TF-IDF vectors (N, F) of length 1 over the n-grams of tokens of rows.
 
     Sublinear term frequencies, as usual for texts. A row that is shorter than an n-gram has the
-    zero vector.
+    zero vector. Tokens are read in blocks of rows: only the counts of all rows are in memory.
     """
-    token_T, indptr_S1, is_special_T = read(row_S)
-    owner_T = np.repeat(np.arange(len(row_S)), np.diff(indptr_S1))[~is_special_T]
-    word_T = np.unique(token_T[~is_special_T], return_inverse=True)[1].astype(np.int64)
-    num_words = int(word_T.max(initial=0)) + 1
-    ngram_T = word_T
-    first_T = owner_T
+    counts = []
+    ngrams = []
+    for start in range(0, len(row_N), _ROWS_AT_ONCE):
+        count_RF, ngram_Fn = _ngram_counts(read, row_N[start : start + _ROWS_AT_ONCE], num_tokens)
+        counts.append(count_RF)
+        ngrams.append(ngram_Fn)
+    # The n-grams of all blocks, in order of their tokens.
+    _, column_E = np.unique(np.concatenate(ngrams), axis=0, return_inverse=True)
+    num_columns = int(column_E.max(initial=0)) + 1
+    first = 0
+    for number, count_RF in enumerate(counts):
+        column_F = column_E.ravel()[first : first + count_RF.shape[1]]
+        first += count_RF.shape[1]
+        parts = (count_RF.data, column_F[count_RF.indices], count_RF.indptr)
+        counts[number] = sp.csr_matrix(parts, shape=(count_RF.shape[0], num_columns))
+    return TfidfTransformer(sublinear_tf=True).fit_transform(sp.vstack(counts)).tocsr()
+
+
+def _ngram_counts(
+    read: ReadRows, row_R: np.ndarray, num_tokens: int
+) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Return the counts (R, F) of the n-grams of some rows, and the tokens (F, n) of each."""
+    token_T, indptr_R1, is_special_T = read(row_R)
+    owner_T = np.repeat(np.arange(len(row_R)), np.diff(indptr_R1))[~is_special_T]
+    kinds, word_T = np.unique(token_T[~is_special_T], return_inverse=True)
+    # Numbers of n-grams in order of their words, one token more in each round: they stay small.
+    ngram_T = word_T.astype(np.int64)
+    word_Fn = np.arange(len(kinds))[:, None]
     for length in range(2, num_tokens + 1):
-        # One position shorter at each length; numbers stay small enough for any n.
-        ngram_T = ngram_T[:-1] * num_words + word_T[length - 1 :]
-        ngram_T = np.unique(ngram_T, return_inverse=True)[1]
-        first_T = first_T[:-1]
-    is_inside_T = first_T == owner_T[num_tokens - 1 :]
-    _, column_T = np.unique(ngram_T[is_inside_T], return_inverse=True)
-    shape = (len(row_S), int(column_T.max(initial=0)) + 1)
-    count_SF = sp.csr_matrix(
-        (np.ones(len(column_T)), (first_T[is_inside_T], column_T)), shape=shape
+        longer_T = ngram_T[:-1] * len(kinds) + word_T[length - 1 :]
+        code_F, ngram_T = np.unique(longer_T, return_inverse=True)
+        word_Fn = np.column_stack([word_Fn[code_F // len(kinds)], code_F % len(kinds)])
+    # Those that cross rows do not count.
+    num_ngrams = len(ngram_T)
+    is_inside_T = owner_T[:num_ngrams] == owner_T[num_tokens - 1 :]
+    kept_F, column_T = np.unique(ngram_T[is_inside_T], return_inverse=True)
+    count_RF = sp.csr_matrix(
+        (np.ones(len(column_T)), (owner_T[:num_ngrams][is_inside_T], column_T)),
+        shape=(len(row_R), len(kept_F)),
     )
-    return TfidfTransformer(sublinear_tf=True).fit_transform(count_SF).tocsr()
+    return count_RF, kinds[word_Fn[kept_F]]
 
 
-def relatives(tfidf_SF: sp.csr_matrix, group_S: np.ndarray) -> sp.csr_matrix:
-    """Return the cosines (S, S) of relatives, at least ``RELATED``, and 1 of each node with itself.
+def relatives(tfidf_KF: sp.csr_matrix, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
+    """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
     Relatives may be of other groups, such as other species, if there are at most
     ``MAX_NODES_ACROSS_GROUPS`` nodes.
+
+    Args:
+        tfidf_KF: vectors of all nodes.
+        group_K: their groups.
+        row_S: nodes whose relatives are looked for.
     """
-    num_nodes = tfidf_SF.shape[0]
-    rows = [np.arange(num_nodes)]
-    columns = [np.arange(num_nodes)]
-    values = [np.ones(num_nodes)]
-    for node_G in _compared(group_S):
-        vector_FG = tfidf_SF[node_G].T.tocsr()
-        for first in range(0, len(node_G), 512):
-            node_B = node_G[first : first + 512]
-            cosine_BG = (tfidf_SF[node_B] @ vector_FG).tocoo()
-            row_P = node_B[cosine_BG.row]
-            column_P = node_G[cosine_BG.col]
-            is_related_P = (cosine_BG.data >= RELATED) & (row_P != column_P)
+    rows = [np.arange(len(row_S))]
+    columns = [row_S]
+    values = [np.ones(len(row_S))]
+    for query_Q, node_G in _compared(row_S, group_K):
+        vector_FG = tfidf_KF[node_G].T.tocsr()
+        for tile in _tiles(len(query_Q), len(node_G)):
+            query_R = query_Q[tile]
+            cosine_RG = (tfidf_KF[row_S[query_R]] @ vector_FG).tocoo()
+            row_P = query_R[cosine_RG.row]
+            column_P = node_G[cosine_RG.col]
+            is_related_P = (cosine_RG.data >= RELATED) & (row_S[row_P] != column_P)
             rows.append(row_P[is_related_P])
             columns.append(column_P[is_related_P])
-            values.append(cosine_BG.data[is_related_P])
+            values.append(cosine_RG.data[is_related_P])
     pairs = (np.concatenate(rows), np.concatenate(columns))
-    return sp.csr_matrix((np.concatenate(values), pairs), shape=(num_nodes, num_nodes))
+    shape = (len(row_S), len(group_K))
+    return sp.csr_matrix((np.concatenate(values), pairs), shape=shape)
 
 
-def token_shares(read: ReadRows, row_S: np.ndarray) -> Floats:
-    """Return the share (S, V) of each kind of token among the tokens of a row."""
-    token_T, indptr_S1, is_special_T = read(row_S)
-    owner_T = np.repeat(np.arange(len(row_S)), np.diff(indptr_S1))[~is_special_T]
-    kinds, kind_T = np.unique(token_T[~is_special_T], return_inverse=True)
-    count_SV = np.zeros((len(row_S), len(kinds)))
-    np.add.at(count_SV, (owner_T, kind_T), 1.0)
-    return count_SV / count_SV.sum(axis=1, keepdims=True).clip(min=1.0)
+def token_shares(read: ReadRows, row_N: np.ndarray) -> Floats:
+    """Return the share (N, V) of each kind of token among the tokens of a row."""
+    counts = []
+    kinds = []
+    for start in range(0, len(row_N), _ROWS_AT_ONCE):
+        count_RF, kind_F1 = _ngram_counts(read, row_N[start : start + _ROWS_AT_ONCE], 1)
+        counts.append(count_RF)
+        kinds.append(kind_F1[:, 0])
+    kind_V = np.unique(np.concatenate(kinds))
+    share_NV = np.zeros((len(row_N), len(kind_V)))
+    first = 0
+    for count_RF, kind_F in zip(counts, kinds, strict=True):
+        share_RV = share_NV[first : first + count_RF.shape[0]]
+        share_RV[:, np.searchsorted(kind_V, kind_F)] = count_RF.toarray()
+        first += len(share_RV)
+    share_NV /= share_NV.sum(axis=1, keepdims=True).clip(min=1.0)
+    return share_NV
 
 
-def near_compositions(share_SV: Floats, group_S: np.ndarray) -> sp.csr_matrix:
-    """Return the kernel (S, S) of the ``NUM_NEAREST`` nearest compositions of each node, else 0.
+def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
+    """Return the kernel (S, K) of the ``NUM_NEAREST`` nearest compositions of each node, else 0.
 
     exp(-|x - y|^2 / (2 width^2)) of Euclidean distances. The width needs no held-out link: it is
     half the median, over nodes, of the distance to the farthest of the nearest. There the kernel is
     exp(-2), so that little is cut off.
 
     Args:
-        share_SV: compositions.
-        group_S: groups; with more than ``MAX_NODES_ACROSS_GROUPS`` nodes, the nearest are of the
-            same group.
+        share_KV: compositions of all nodes.
+        group_K: their groups; with more than ``MAX_NODES_ACROSS_GROUPS`` nodes, the nearest are of
+            the same group.
+        row_S: nodes whose nearest are looked for.
     """
-    num_nodes = len(share_SV)
-    vector_SV = torch.from_numpy(share_SV).float()
+    vector_KV = torch.from_numpy(share_KV).float()
     rows = []
     columns = []
     squares = []
-    farthest_S = np.zeros(num_nodes)
-    for node_G in _compared(group_S):
-        vector_GV = vector_SV[node_G]
-        found = nearest(vector_GV, vector_GV, NUM_NEAREST)
-        square_GK = -found.score_QK.double().numpy()
-        rows.append(np.repeat(node_G, square_GK.shape[1]))
+    farthest_S = np.zeros(len(row_S))
+    for query_Q, node_G in _compared(row_S, group_K):
+        found = nearest(vector_KV[row_S[query_Q]], vector_KV[node_G], NUM_NEAREST)
+        square_QM = -found.score_QK.double().numpy()
+        rows.append(np.repeat(query_Q, square_QM.shape[1]))
         columns.append(node_G[found.index_QK.numpy().ravel()])
-        squares.append(square_GK.ravel())
-        farthest_S[node_G] = np.sqrt(square_GK[:, -1])
+        squares.append(square_QM.ravel())
+        farthest_S[query_Q] = np.sqrt(square_QM[:, -1])
     # Of copies only, the width is 0: a copy counts as 1, and all else as 0.
     width = max(float(np.median(farthest_S)) / 2, np.finfo(np.float32).tiny)
     kernel = np.exp(-np.concatenate(squares) / width / width / 2)
     pairs = (np.concatenate(rows), np.concatenate(columns))
-    return sp.csr_matrix((kernel, pairs), shape=(num_nodes, num_nodes))
+    return sp.csr_matrix((kernel, pairs), shape=(len(row_S), len(share_KV)))
 
 
-def _compared(group_S: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield nodes that are compared with each other: all, or those of each group."""
-    if len(group_S) <= MAX_NODES_ACROSS_GROUPS:
-        yield np.arange(len(group_S))
+def _compared(row_S: np.ndarray, group_K: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield positions in S, and the nodes K that these are compared with: all, or their group's."""
+    if len(group_K) <= MAX_NODES_ACROSS_GROUPS:
+        yield np.arange(len(row_S)), np.arange(len(group_K))
         return
-    order = np.argsort(group_S, kind="stable")
-    yield from np.split(order, np.flatnonzero(np.diff(np.asarray(group_S)[order])) + 1)
+    group_S = group_K[row_S]
+    order_S = np.argsort(group_S, kind="stable")
+    order_K = np.argsort(group_K, kind="stable")
+    for group in np.unique(group_S):
+        of_group = []
+        for order, groups in ((order_S, group_S), (order_K, group_K)):
+            low, high = np.searchsorted(groups, [group, group + 1], sorter=order)
+            of_group.append(order[low:high])
+        yield of_group[0], of_group[1]
+
+
+def _tiles(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Yield the rows of each tile of a block."""
+    rows = max(1, _ENTRIES_AT_ONCE // max(num_columns, 1))
+    for start in range(0, num_rows, rows):
+        yield slice(start, min(start + rows, num_rows))
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

@@ -25,13 +25,10 @@ from raybio.ops.chance import (
     expected_recall,
     expected_reciprocal_rank,
 )
-from raybio.ops.significance import Interval
+from raybio.ops.significance import MAX_RESAMPLED_UNITS, Interval, closed_form_interval
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-MAX_RESAMPLED = 20_000
-"""Maximum number of anchors that are resampled, which takes a second or less."""
 
 
 def scores_with_intervals(
@@ -120,11 +117,13 @@ def bootstrap_intervals(
 
     Anchors are drawn with replacement within their group, so groups keep their weights. Each
     measure is the mean of the drawn anchors' contributions; those of average precision and recall
-    are linearized, and their intervals end at 0 and 1. Percentiles of resamples are the ends, and
-    of more than ``MAX_RESAMPLED`` anchors the normal approximation, which is as good. If every
-    group has a single anchor, the intervals are unknown: NaN. Candidates stay fixed. The intervals
-    cover the choice of anchors only: neither training seeds nor the dependence of anchors that
-    share links.
+    are linearized, and their intervals end at 0 and 1. If every group has a single anchor, the
+    intervals are unknown: NaN. Candidates stay fixed. The intervals cover the choice of anchors
+    only: neither training seeds nor the dependence of anchors that share links.
+
+    The ends are percentiles of resamples. With more than ``MAX_RESAMPLED_UNITS`` anchors they are
+    those of infinitely many resamples by ``ops.closed_form_bootstrap``, except for measures that
+    few anchors dominate.
 
     Args:
         retrieval: result of ``link_retrieval``.
@@ -134,23 +133,35 @@ def bootstrap_intervals(
     value_by_measure = _contributions(retrieval)
     start_G = np.flatnonzero(np.diff(retrieval.group_A, prepend=retrieval.group_A[0] - 1))
     size_G = np.diff(np.append(start_G, len(retrieval.group_A)))
-    if len(retrieval.group_A) <= MAX_RESAMPLED:
-        value_AM = np.stack(list(value_by_measure.values()), axis=1)
-        low_M, high_M = _percentiles(value_AM, start_G, size_G, rng, num_resamples)
-    else:
-        half_M = [1.96 * _error(value_A, start_G, size_G) for value_A in value_by_measure.values()]
-        mean_M = [value_A.mean() for value_A in value_by_measure.values()]
-        low_M = np.subtract(mean_M, half_M)
-        high_M = np.add(mean_M, half_M)
+    bounds_by_measure: dict[str, Floats] = {}
     if size_G.max() == 1:
         # A resample of single anchors is the sample.
-        low_M = np.full_like(low_M, np.nan)
-        high_M = low_M
-    bounds = zip(low_M.clip(0, 1).tolist(), high_M.clip(0, 1).tolist(), strict=True)
-    return {
-        name: Interval(value, *low_high)
-        for (name, value), low_high in zip(retrieval.measures().items(), bounds, strict=True)
-    }
+        bounds_by_measure = {name: np.full(2, np.nan) for name in value_by_measure}
+    elif len(retrieval.group_A) > MAX_RESAMPLED_UNITS:
+        bounds_by_measure = _closed_form(value_by_measure, start_G)
+    resampled = [name for name in value_by_measure if name not in bounds_by_measure]
+    if resampled:
+        value_AM = np.stack([value_by_measure[name] for name in resampled], axis=1)
+        bounds_2M = _percentiles(value_AM, start_G, size_G, rng, num_resamples)
+        bounds_by_measure |= dict(zip(resampled, bounds_2M.T, strict=True))
+    intervals = {}
+    for name, value in retrieval.measures().items():
+        low, high = bounds_by_measure[name].clip(0, 1).tolist()
+        intervals[name] = Interval(value, low, high)
+    return intervals
+
+
+def _closed_form(value_by_measure: Mapping[str, Floats], start_G: Integers) -> dict[str, Floats]:
+    """Return both ends (2,) by measure, of those that no few anchors dominate."""
+    bounds_by_measure = {}
+    for name, value_A in value_by_measure.items():
+        # Columns of cut-offs are not contiguous: one copy is faster than many strided reads.
+        interval = closed_form_interval(
+            np.ascontiguousarray(value_A), np.ones(len(value_A)), start_G
+        )
+        if interval is not None:
+            bounds_by_measure[name] = np.array([interval.low, interval.high])
+    return bounds_by_measure
 
 
 def _percentiles(
@@ -172,14 +183,6 @@ def _percentiles(
         num_draws_A = np.bincount(drawn_A, minlength=num_anchors).astype(np.float64)
         mean_RM[number] = num_draws_A @ value_AM / num_anchors
     return np.asarray(np.percentile(mean_RM, [2.5, 97.5], axis=0))
-
-
-def _error(value_A: Floats, start_G: Integers, size_G: Integers) -> float:
-    """Return the standard deviation of the mean over anchors that are resampled in their group."""
-    centered_A = value_A - value_A.mean()
-    sum_G = np.add.reduceat(centered_A, start_G)
-    within_groups = float(centered_A @ centered_A - (sum_G**2 / size_G).sum())
-    return float(np.sqrt(max(within_groups, 0.0)) / len(value_A))
 
 
 def _contributions(retrieval: LinkRetrieval) -> dict[str, Floats]:

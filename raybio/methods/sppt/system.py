@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.final_report import LabeledMap, Stage
+from raybio.core.final_report import LabeledMap, SplitScores, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
@@ -36,7 +36,7 @@ from raybio.methods.sppt.evaluate import (
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.plan import LinkPlan
-from raybio.methods.sppt.rivals import link_rivals, rank_by_rival
+from raybio.methods.sppt.rivals import limits, link_rivals, rank_by_rival
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
@@ -172,7 +172,9 @@ class LinkEvaluator(Evaluator):
         embedding_SD = self.embed(model, collective, self._queries.node_S)
         spread = spread_metrics(embedding_SD)
         scores = self._score_vectors(embedding_SD, collective, rng)
-        drawn = self._map(embedding_SD, rng) if stage == "trained" else None
+        # t-SNE takes seconds; only the first worker stores the report.
+        is_drawn = stage == "trained" and collective.rank == 0
+        drawn = self._map(embedding_SD, rng) if is_drawn else None
         return replace(scores, spread=spread, embedding_map=drawn)
 
     def untrained(
@@ -195,7 +197,6 @@ class LinkEvaluator(Evaluator):
         """Score the rankings that need no encoder, unless the settings leave them out."""
         if not self.evaluation.rivals:
             return
-        chance = chance_scores(self._queries)
         rivals = link_rivals(
             self._queries,
             self.linked.graph,
@@ -217,7 +218,11 @@ class LinkEvaluator(Evaluator):
             scores = scores_with_intervals(retrievals, rng)
             yield (
                 rival.name,
-                ModelScores(scores=scores, chance=chance, unit_scores=link_unit_scores(retrievals)),
+                ModelScores(
+                    scores=scores,
+                    chance=self._chance,
+                    unit_scores=link_unit_scores(retrievals),
+                ),
             )
 
     def sizes(self) -> Mapping[str, str]:
@@ -232,13 +237,32 @@ class LinkEvaluator(Evaluator):
         """Return the number of nodes."""
         return {"evaluated_nodes": len(self._queries.node_S)}
 
+    def remarks(self) -> Sequence[str]:
+        """Return which nodes were evaluated, if not all, and what rivals do not know."""
+        num_nodes = self.linked.graph.num_nodes
+        num_evaluated = len(self._queries.node_S)
+        remarks = []
+        if num_evaluated < num_nodes:
+            evaluation = self.evaluation
+            drawn = evaluation.num_nodes_per_group_at_the_end
+            groups = evaluation.num_groups_at_the_end
+            remarks.append(
+                f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: "
+                + (f"{drawn:,} drawn nodes" if drawn else "all nodes")
+                + (f" of each of {groups:,} drawn groups" if groups else " of each group")
+                + " and their neighbors"
+            )
+        if self.evaluation.rivals:
+            remarks += limits(self._queries, self.linked.graph)
+        return remarks
+
     def _score_vectors(
         self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator
     ) -> ModelScores:
         retrievals = retrieve_links(self._queries, vector_SD, self.evaluation, collective)
         return ModelScores(
             scores=scores_with_intervals(retrievals, rng),
-            chance=chance_scores(self._queries),
+            chance=self._chance,
             unit_scores=link_unit_scores(retrievals),
         )
 
@@ -263,12 +287,25 @@ class LinkEvaluator(Evaluator):
         """Nodes and links of the final evaluation."""
         num_nodes = self.evaluation.num_nodes_per_group_at_the_end
         return draw_link_queries(
-            self.linked.graph, self.linked.heldout, num_nodes, seed=0, parts=self.heldout_parts
+            self.linked.graph,
+            self.linked.heldout,
+            num_nodes,
+            seed=0,
+            parts=self.heldout_parts,
+            num_groups=self.evaluation.num_groups_at_the_end,
         )
+
+    @cached_property
+    def _chance(self) -> SplitScores:
+        return chance_scores(self._queries)
 
     @cached_property
     def _sampled_queries(self) -> LinkQueries:
         """Nodes and links of evaluations during training; equal for all runs over a store."""
         return draw_link_queries(
-            self.linked.graph, self.linked.heldout, self.evaluation.num_nodes_per_group, seed=0
+            self.linked.graph,
+            self.linked.heldout,
+            self.evaluation.num_nodes_per_group,
+            seed=0,
+            num_groups=self.evaluation.num_groups,
         )

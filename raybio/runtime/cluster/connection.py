@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster.resources import Node, Resources, check_resources
 
 LOCAL_STARTS = 3
@@ -25,9 +25,8 @@ bytes.
 
 
 _TRAIN_DEFAULTS = {
-    # Ray's own: 600 s, none at all, and 2 s.
+    # Ray's own: 600 s, and 2 s.
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
     "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "300",
@@ -45,6 +44,17 @@ _TRAIN_DEFAULTS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
+
+
+_BARRIER_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
+"""Ray's name of the time that workers wait for each other at a report; its own is none at all."""
+
+
+COLLECTIVE_TIMEOUT = "RAYBIO_COLLECTIVE_TIMEOUT_SECONDS"
+
+
+DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 1800
+"""A worker that dies ends the wait at once; only one that hangs makes others wait so long."""
 
 
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
@@ -255,6 +265,7 @@ def _close_to_others(path: Path) -> None:
 def _set_environment(verbose: bool, joins: bool) -> None:
     for name, value in {**_TRAIN_DEFAULTS, **({} if verbose else _QUIET)}.items():
         os.environ.setdefault(name, value)
+    os.environ.setdefault(_BARRIER_TIMEOUT, str(collective_timeout_seconds()))
     if joins:
         return
     # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
@@ -274,8 +285,22 @@ def _set_environment(verbose: bool, joins: bool) -> None:
         )
 
 
+def collective_timeout_seconds() -> int:
+    """Return how long a worker waits for another, in a collective operation and at a report.
+
+    Raises:
+        ConfigError: if the environment variable that changes it is no whole number of seconds.
+    """
+    text = os.environ.get(COLLECTIVE_TIMEOUT, str(DEFAULT_COLLECTIVE_TIMEOUT_SECONDS))
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise ConfigError(
+            f"{COLLECTIVE_TIMEOUT}: got {text!r}, want seconds, a whole number above 0"
+        )
+    return int(text)
+
+
 def _worker_environment(threads: int | None) -> dict[str, str]:
-    names = (*_TRAIN_DEFAULTS, *_QUIET)
+    names = (*_TRAIN_DEFAULTS, *_QUIET, _BARRIER_TIMEOUT, COLLECTIVE_TIMEOUT)
     carried = {name: os.environ[name] for name in names if name in os.environ}
     # Before torch is imported; a cluster's own machines know their CPUs only later, so there the
     # worker sets them.

@@ -190,6 +190,12 @@ def _notes(
         is_same = len(set(shown.values())) == 1
         listed = next(iter(shown.values())) if is_same else _listed(shown)
         notes.append(f"Inputs were cut: {listed}")
+    remarks_by_label = {}
+    for run in runs:
+        if with_scores and run.final_report is not None and run.final_report.remarks:
+            remarks_by_label[run.label] = "; ".join(run.final_report.remarks)
+    if remarks_by_label:
+        notes.append(f"Limits of the evaluation: {_listed(remarks_by_label)}")
     queries_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None:

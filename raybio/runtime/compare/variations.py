@@ -226,7 +226,7 @@ def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> Resu
         rows,
         layout,
         precision_by_run=precisions_of_auto(variants, results),
-        remarks=[*cut_remarks(variants, results), *remarks],
+        remarks=[*run_remarks(variants, results), *remarks],
         tests=tests,
         relations=relations,
         sizes={} if final is None else final.sizes,
@@ -371,11 +371,16 @@ def _other_untrained(
     return rows
 
 
-def cut_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[str]:
-    """Return a line for each kind of input that was cut, with the run's label where runs differ."""
-    remarks_by_run = [
-        [rows["remark"] for rows in result.inputs if rows["remark"]] for result in results
-    ]
+def run_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[str]:
+    """Return a line for each kind of input that was cut, and for what evaluations left out.
+
+    Lines have the run's label where runs differ.
+    """
+    remarks_by_run = []
+    for result in results:
+        cuts = [rows["remark"] for rows in result.inputs if rows["remark"]]
+        evaluation = [] if result.final is None else result.final.remarks
+        remarks_by_run.append([*cuts, *evaluation])
     if all(remarks == remarks_by_run[0] for remarks in remarks_by_run):
         return remarks_by_run[0]
     lines = []

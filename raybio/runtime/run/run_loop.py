@@ -21,6 +21,7 @@ from raybio.runtime.run.untrained import shared_scores
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches
+from raybio.training.precision import Precision, embedding_precision
 from raybio.training.settings import TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
@@ -169,7 +170,9 @@ def _finish(
     report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
         shared = shared_scores(system.name, system.data_digest, config, folder, last.precision)
-        report = system.final_evaluate(system.model, collective, shared)
+        precision = Precision(last.precision, next(system.model.parameters()).device.type)
+        with embedding_precision(precision):
+            report = system.final_evaluate(system.model, collective, shared)
     if not is_writer:
         return
     if is_complete:

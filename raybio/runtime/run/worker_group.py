@@ -12,15 +12,13 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from raybio.core import errors
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
+from raybio.runtime.cluster.connection import collective_timeout_seconds
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.worker import work
 
 THREAD = "raybio-train"
-
-
-COLLECTIVE_TIMEOUT_SECONDS = 300
 
 
 MAX_WORKER_FAILURES = 3
@@ -88,7 +86,7 @@ def _trainer(spec: WorkerSpec, resources: Resources) -> TorchTrainer:
         lambda: work(spec),
         torch_config=TorchConfig(
             backend="nccl" if resources.gpus_per_worker else "gloo",
-            timeout_s=COLLECTIVE_TIMEOUT_SECONDS,
+            timeout_s=collective_timeout_seconds(),
         ),
         scaling_config=ray.train.ScalingConfig(
             num_workers=resources.num_workers,

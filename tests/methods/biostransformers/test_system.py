@@ -54,6 +54,18 @@ def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_b
     assert float(report.terms["ignored_pair_rate"]) > 0
 
 
+def test_the_final_evaluation_can_draw_articles_and_says_so(
+    tiny_articles: ArticleStore,
+) -> None:
+    whole = build(tiny_config(NAME), tiny_articles.path).final_evaluate.__self__
+    assert whole.remarks() == ()
+    num_articles = whole.details()["articles_asked"]
+    settings = {"evaluation.num_articles_at_the_end": 3}
+    sampled = build(tiny_config(NAME, **settings), tiny_articles.path).final_evaluate.__self__
+    assert sampled.details()["articles_asked"] == 3 < num_articles
+    assert sampled.remarks() == [f"3 of {num_articles} validation articles were evaluated"]
+
+
 @pytest.mark.parametrize(
     ("conflicts", "symmetric"), [*product(["mask", "reject"], [False, True]), ("drop", False)]
 )

@@ -37,6 +37,22 @@ def test_the_sample_holds_all_neighbors_of_the_drawn_nodes_and_all_links_among_i
     assert (per_group >= np.minimum(4, np.bincount(graph.group_N, minlength=3))).all()
 
 
+def test_nodes_are_drawn_from_as_many_groups_as_wanted() -> None:
+    graph, heldout = random_graph(num_groups=6), np.array([[0, 1]])
+    every = draw_link_queries(graph, heldout, 4, seed=1)
+    for num_groups in (1, 4):
+        queries = draw_link_queries(graph, heldout, 4, seed=1, num_groups=num_groups)
+        groups = np.unique(queries.group_S)
+        assert len(groups) == num_groups
+        # The same nodes as where all groups are drawn.
+        assert np.array_equal(queries.node_S, every.node_S[np.isin(every.group_S, groups)])
+        whole = draw_link_queries(graph, heldout, 0, seed=1, num_groups=num_groups)
+        assert np.array_equal(whole.node_S, np.flatnonzero(np.isin(graph.group_N, groups)))
+    for num_groups in (0, 6, 7):
+        queries = draw_link_queries(graph, heldout, 4, seed=1, num_groups=num_groups)
+        assert np.array_equal(queries.node_S, every.node_S)
+
+
 def test_zero_nodes_per_group_asks_everything() -> None:
     graph = random_graph()
     queries = draw_link_queries(graph, np.array([[0, 1]]), 0, seed=0)

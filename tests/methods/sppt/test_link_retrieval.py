@@ -98,11 +98,11 @@ def test_retrieval_equals_the_loop(kind, metric, block_rows):
     assert_equal(found, oracles.link_retrieval(*matrices(graph, group, score)))
 
 
+@pytest.mark.parametrize("sorts_scores", [True, False])
 @pytest.mark.parametrize("compare_at_most", [0, 1000])
-@pytest.mark.parametrize("kind", ["normal", "grid"])
-def test_counting_by_comparing_and_by_sorting_agree_with_the_loop(
-    monkeypatch, compare_at_most, kind
-):
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies"])
+def test_all_ways_of_counting_agree_with_the_loop(monkeypatch, sorts_scores, compare_at_most, kind):
+    monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
     monkeypatch.setattr(rank_counts, "_max_compared", lambda _: compare_at_most)
     monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 100)
     graph, group = problem(scattered=True)

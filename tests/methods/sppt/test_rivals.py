@@ -16,6 +16,7 @@ from raybio.methods.sppt.rivals import (
     NUM_NEAREST,
     RELATED,
     Rival,
+    limits,
     link_rivals,
     near_compositions,
     ngram_tfidf,
@@ -39,6 +40,7 @@ SEQUENCES = [
     "PPDEF",
 ]
 GROUPS = np.array([0] * 6 + [1] * 6)
+EVERY = np.arange(12)
 LINKS = [(0, 3), (1, 3), (1, 4), (2, 5), (0, 5), (6, 7), (7, 10), (8, 9), (6, 11)]
 HELD_OUT = [(0, 4), (2, 3), (8, 10), (6, 8)]
 
@@ -176,6 +178,85 @@ def test_composition_adds_links_between_like_compositions_and_never_the_link_its
         assert score == pytest.approx(expected, abs=1e-6)
 
 
+def sampled_queries(graph: Graph):
+    """Return queries of one drawn node of each group and its neighbors."""
+    queries = draw_link_queries(graph, np.array(HELD_OUT), 1, seed=3)
+    assert len(queries.node_S) < len(SEQUENCES)
+    return queries
+
+
+def sampled_scores(name: str, graph: Graph) -> dict[tuple[int, int], float]:
+    queries = sampled_queries(graph)
+    scores = {}
+    for group in (0, 1):
+        row_G = np.flatnonzero(queries.group_S == group)
+        score_GG = rival_of(name, queries, graph).in_group(row_G)(slice(0, len(row_G)))
+        for row, column in itertools.permutations(range(len(row_G)), 2):
+            pair = queries.node_S[row_G[row]], queries.node_S[row_G[column]]
+            scores[int(pair[0]), int(pair[1])] = float(score_GG[row, column])
+    return scores
+
+
+def evidence(like_NN: np.ndarray, anchor: int, candidate: int, known=frozenset(range(12))) -> float:
+    directed = LINKS + [(right, left) for left, right in LINKS]
+    return sum(
+        like_NN[anchor, left] * like_NN[candidate, right]
+        for left, right in directed
+        if {left, right} != {anchor, candidate} and {left, right} <= known
+    )
+
+
+def test_a_sample_is_scored_by_the_links_of_the_whole_graph(graph: Graph) -> None:
+    related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
+    np.fill_diagonal(related_NN, 1.0)
+    known = frozenset(sampled_queries(graph).node_S.tolist())
+    scores = sampled_scores("look-up", graph)
+    every = {pair: evidence(related_NN, *pair) for pair in scores}
+    assert scores == pytest.approx(every, abs=1e-12)
+    assert any(evidence(related_NN, *pair, known) < every[pair] for pair in scores)
+    of_all = scores_of("composition", draw_link_queries(graph, np.array(HELD_OUT), 0, 0), graph)
+    of_sample = sampled_scores("composition", graph)
+    # The width of the kernel is that of the evaluated nodes.
+    assert {pair for pair, score in of_sample.items() if score > 0} == {
+        pair for pair, score in of_all.items() if score > 0 and pair in of_sample
+    }
+    assert limits(sampled_queries(graph), graph) == []
+
+
+def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
+    monkeypatch: pytest.MonkeyPatch, graph: Graph
+) -> None:
+    queries = sampled_queries(graph)
+    num_nodes = len(queries.node_S)
+    known = frozenset(queries.node_S.tolist())
+    related_NN = np.where(cosines() >= RELATED, cosines(), 0.0)
+    np.fill_diagonal(related_NN, 1.0)
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_nodes**2)
+    for (anchor, candidate), score in sampled_scores("look-up", graph).items():
+        # Likeness depends on the texts of the sample, and is that of all texts in which links count.
+        assert (score > 0) == (evidence(related_NN, anchor, candidate, known) > 0)
+    (remark,) = limits(queries, graph)
+    assert remark == (
+        f"look-up and composition know the links among the {num_nodes} evaluated nodes only, of 12"
+    )
+    monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_nodes**2 - 1)
+    rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
+    assert [rival.name for rival in rivals] == ["degree", "common neighbors", "3-mers"]
+    (remark,) = limits(queries, graph)
+    assert remark.startswith("no look-up or composition: they would compare more than ")
+
+
+def test_blocks_of_rows_and_tiles_of_scores_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, queries, graph: Graph
+) -> None:
+    names = ("common neighbors", "3-mers", "look-up", "composition")
+    whole = {name: scores_of(name, queries, graph) for name in names}
+    monkeypatch.setattr("raybio.methods.sppt.rivals._ROWS_AT_ONCE", 5)
+    monkeypatch.setattr("raybio.methods.sppt.rivals._ENTRIES_AT_ONCE", 13)
+    for name in names:
+        assert scores_of(name, queries, graph) == whole[name], name
+
+
 def random_texts(num_texts: int) -> list[str]:
     rng = np.random.default_rng(0)
     return ["".join(rng.choice(list("ACDEFGHIKL"), 40)) for _ in range(num_texts)]
@@ -189,7 +270,7 @@ def shares_of(texts: list[str]) -> np.ndarray:
 def test_only_the_nearest_compositions_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raybio.methods.sppt.rivals.NUM_NEAREST", 7)
     texts = random_texts(50)
-    kernel = near_compositions(shares_of(texts), np.zeros(50, np.int64)).toarray()
+    kernel = near_compositions(shares_of(texts), np.zeros(50, np.int64), np.arange(50)).toarray()
     assert ((kernel > 0).sum(axis=1) == 7).all()
     # Ties at the edge: equal counts in other positions.
     expected = composition_kernel(texts, 7)
@@ -200,10 +281,10 @@ def test_compositions_of_other_groups_count_in_small_graphs_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = token_shares(Letters(), np.arange(len(SEQUENCES)))
-    assert near_compositions(shares, GROUPS)[0, 10] == pytest.approx(1.0)
+    assert near_compositions(shares, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
     alternating = np.arange(12) % 2
-    kernel = near_compositions(shares, alternating).toarray()
+    kernel = near_compositions(shares, alternating, EVERY).toarray()
     same_group = alternating[:, None] == alternating
     assert (kernel[~same_group] == 0).all() and (kernel[same_group] > 0).all()
 
@@ -211,7 +292,7 @@ def test_compositions_of_other_groups_count_in_small_graphs_only(
 def test_copies_only_are_all_alike_and_rows_without_tokens_have_no_share() -> None:
     """The median distance is 0 where most nodes have copies."""
     shares = np.array([[0.5, 0.5]] * 200 + [[1.0, 0.0]])
-    kernel = near_compositions(shares, np.zeros(201, np.int64))
+    kernel = near_compositions(shares, np.zeros(201, np.int64), np.arange(201))
     assert set(kernel[:200].data) == {1.0}
     assert kernel[200, 200] == 1.0 and np.isfinite(kernel.data).all()
 
@@ -268,9 +349,9 @@ def test_relatives_of_other_groups_count_in_small_graphs_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), 3)
-    assert relatives(tfidf, GROUPS)[0, 10] == pytest.approx(1.0)
+    assert relatives(tfidf, GROUPS, EVERY)[0, 10] == pytest.approx(1.0)
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_NODES_ACROSS_GROUPS", 5)
-    own = relatives(tfidf, GROUPS)
+    own = relatives(tfidf, GROUPS, EVERY)
     assert own[0, 10] == 0 and own[0, 1] >= RELATED and own[5, 5] == 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import connection as cluster
 from raybio.runtime.cluster.connection import connected, ensure_token
 from raybio.runtime.cluster.resources import DATA_CPUS_PER_WORKER, Node, check_resources
@@ -50,6 +50,28 @@ def test_workers_that_take_all_cpus_are_refused_at_once_with_the_arithmetic(
 def test_more_workers_than_cpus_can_hold_are_refused() -> None:
     with pytest.raises(ClusterError, match="fewer workers than 12"):
         check_resources(12, None, [Node(2)])
+
+
+def test_workers_wait_for_each_other_as_long_as_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process group's timeout, and that of Ray's barrier at a report."""
+    barrier = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
+    monkeypatch.delenv(cluster.COLLECTIVE_TIMEOUT, raising=False)
+    for name in (*os.environ, barrier, *cluster._TRAIN_DEFAULTS, *cluster._QUIET):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # restored afterwards
+    monkeypatch.delenv(barrier)
+    assert cluster.collective_timeout_seconds() == 1800
+    monkeypatch.setenv(cluster.COLLECTIVE_TIMEOUT, "7200")
+    assert cluster.collective_timeout_seconds() == 7200
+    cluster._set_environment(verbose=False, joins=True)
+    assert os.environ[barrier] == "7200"
+    carried = cluster._worker_environment(threads=None)
+    assert carried[barrier] == carried[cluster.COLLECTIVE_TIMEOUT] == "7200"
+    for wrong in ("0", "-1", "soon", "1.5", ""):
+        monkeypatch.setenv(cluster.COLLECTIVE_TIMEOUT, wrong)
+        with pytest.raises(ConfigError, match="want seconds, a whole number above 0"):
+            cluster.collective_timeout_seconds()
 
 
 def test_more_workers_than_gpus_are_refused() -> None:

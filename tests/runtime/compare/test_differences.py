@@ -132,6 +132,33 @@ def units_of(results: list[Result], stage: str = "trained") -> np.ndarray:
     ).astype(np.float64)
 
 
+def test_tables_say_what_the_evaluation_left_out(tmp_path: Path) -> None:
+    _, results = stored_table(tmp_path, 1)
+    spec = RunSpec(
+        method="sppt_protein",
+        config=METHOD.demo,
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path / "runs",
+    )
+    variants = variants_of(spec, [Variation("objective.lambda_spml", (0.3,))])
+    assert "remarks" not in results[0].final.details
+    sampled = [
+        replace(result, final=replace(result.final, details={"remarks": ["5 of 9 nodes"]}))
+        for result in results
+    ]
+    assert "5 of 9 nodes" in result_table(variants, sampled).all_remarks
+    mixed = result_table(variants, [results[0], sampled[1]]).all_remarks
+    assert f"{variants[1].label}: 5 of 9 nodes" in mixed
+    for result in sampled[1:]:
+        record = read_record(result.folder.result, "result")
+        record["final"] |= {"remarks": ["5 of 9 nodes"]}
+        write_record(result.folder.result, "result", record)
+    compared = compare_runs(given_runs(["*"], tmp_path / "runs"))
+    (note,) = [note for note in compared.notes if note.startswith("Limits of the evaluation")]
+    assert note.endswith(": 5 of 9 nodes")
+
+
 def test_one_seed_has_intervals_over_units_and_no_p(tmp_path: Path) -> None:
     table, _ = stored_table(tmp_path, 1)
     assert table.legend.startswith("95 % bootstrap intervals over units, one seed; ")

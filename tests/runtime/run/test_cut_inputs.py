@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from raybio.core.records import read_record
 from raybio.runtime.compare.table import lines_for_terminal
-from raybio.runtime.compare.variations import Variation, compare, cut_remarks, variants_of
+from raybio.runtime.compare.variations import Variation, compare, run_remarks, variants_of
 from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from tests.methods.conformance_cases import tiny_config
@@ -60,5 +60,5 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     variants = variants_of(
         request, [Variation("seed", (request.config.seed, request.config.seed + 1))]
     )
-    assert cut_remarks(variants, [result, result]) == [inputs["remark"]]
-    assert cut_remarks(variants, [whole, result]) == [f"{variants[1].label}: {inputs['remark']}"]
+    assert run_remarks(variants, [result, result]) == [inputs["remark"]]
+    assert run_remarks(variants, [whole, result]) == [f"{variants[1].label}: {inputs['remark']}"]

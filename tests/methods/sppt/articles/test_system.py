@@ -65,6 +65,23 @@ def test_samples_of_test_graphs_are_requested_as_the_command_for_other_models_as
     )
 
 
+def test_a_sampled_evaluation_says_how_many_nodes_it_has(tiny_citations: LinkedTextStore) -> None:
+    settings = {
+        "evaluation.num_nodes_per_group_at_the_end": 2,
+        "evaluation.num_groups_at_the_end": 1,
+    }
+    system = build(tiny_config("sppt_mag", **settings), tiny_citations.path)
+    final = system.final_evaluate(system.model, SingleProcess())
+    num_evaluated = final.details["evaluated_nodes"]
+    num_nodes = tiny_citations.num_rows
+    assert 2 < num_evaluated < num_nodes
+    (remark,) = final.remarks
+    assert remark.startswith(f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: 2 drawn")
+    assert "look-up" in final.scores
+    whole = build(tiny_config("sppt_mag"), tiny_citations.path).final_evaluate.__self__
+    assert whole.remarks() == []
+
+
 def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
     evaluator = system.final_evaluate.__self__
