@@ -172,7 +172,7 @@ def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
     monkeypatch.chdir(tmp_path)
     request = replace(request_one, config=override(request_one.config, "encoder.source", "empty"))
     with pytest.raises(
-        ConfigError, match="encoder.source 'empty' cannot be loaded: there is no config.json"
+        ConfigError, match="encoder.source 'empty' cannot be loaded: it has no weights"
     ):
         train(request)
     with pytest.raises(ConfigError, match="encoder.source 'empty'"):
