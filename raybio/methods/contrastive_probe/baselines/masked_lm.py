@@ -39,9 +39,14 @@ class MaskedLanguageModel:
         self.mask_id: int = tokenizer.mask_token_id
         self.pad_id: int = tokenizer.pad_token_id
         table = position_table(model)
-        # RoBERTa and its variants number positions from the padding id on.
-        first = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
-        self.max_tokens = None if table is None else table.num_embeddings - first
+        if (
+            table is None
+        ):  # ModernBERT and others without a table may state what they were trained on
+            self.max_tokens = getattr(model.config, "max_position_embeddings", None)
+        else:
+            # RoBERTa and its variants number positions from the padding id on.
+            first = 0 if table.padding_idx is None else table.padding_idx + 1
+            self.max_tokens = table.num_embeddings - first
 
     @torch.inference_mode()
     def log_probs(self, token_NL: Tensor, position_NJ: Tensor) -> Tensor:
