@@ -39,7 +39,7 @@ PAIRS_PER_LOOKUP = 256
 MAX_BINS = 256
 """Bins of the histogram that finds a term's pairs of lowest priority."""
 
-MAX_CELLS = 1 << 23
+MAX_CELLS = 1 << 22
 """Bins of all terms together, 4 bytes each."""
 
 
@@ -230,7 +230,7 @@ def _choose(index: PairIndex, max_pairs_per_term: int, key: int) -> Cap | None:
         cell_E = slot_E * num_bins + bin_E
         cell, counts = np.unique(cell_E, return_counts=True)
         num_pairs_SC.ravel()[cell] += counts.astype(np.int32)
-    up_to_SC = np.cumsum(num_pairs_SC, axis=1)
+    up_to_SC = np.cumsum(num_pairs_SC, axis=1, dtype=np.int32)
     bin_S = np.argmax(up_to_SC >= max_pairs_per_term, axis=1)
     all_S = np.arange(len(capped_S))
     before_S = up_to_SC[all_S, bin_S] - num_pairs_SC[all_S, bin_S]
