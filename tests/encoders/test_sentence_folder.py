@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -365,7 +366,11 @@ def test_a_hub_id_works_like_a_folder_and_later_from_the_cache(tmp_path):
     assert lines[:3] == [sentence, by_commit, plain]
     assert "HF_HUB_OFFLINE=1" in lines[3]
     assert "cannot be reached to look for" not in warnings
+    # Forget that the hub has no such files.
+    shutil.rmtree(tmp_path / "cache" / "hub" / "models--tiny--plain" / ".no_exist")
+    lines, warnings = load(["tiny/plain@main"], tmp_path / "cache", None)
+    assert lines == [plain]
     assert (
-        "the hub cannot be reached to look for modules.json of tiny/other; taken as absent"
+        "the hub cannot be reached to look for modules.json of tiny/plain; taken as absent"
         in warnings
     )

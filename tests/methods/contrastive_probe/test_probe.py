@@ -128,7 +128,7 @@ def test_a_model_that_is_missing_or_too_shallow_is_refused_before_any_is_probed(
             log=messages.append,
         )
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="there is no config.json in it"):
+    with pytest.raises(ConfigError, match="it has no weights"):
         probe_models(
             [model, str(tmp_path / "empty")],
             benchmark,

@@ -325,7 +325,7 @@ def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one
     bad = {check for check, one in found.items() if one.state == ERROR}
     assert bad == {"token", "store", "encoder", "disk", "MLflow", "resources"}
     assert name in found["store"].found
-    assert "there is no config.json" in found["encoder"].found
+    assert "it has no weights" in found["encoder"].found
     assert "fewer workers than 99" in found["resources"].found
 
 
