@@ -196,7 +196,7 @@ def test_runs_at_the_same_time_have_the_weights_of_runs_alone_and_files_of_their
     assert all(result.was_finished for result in again)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_the_same_in_all_runs_of_a_comparison_is_scored_once(
     ray_cluster: None, request_one: RunSpec
 ) -> None:
@@ -239,7 +239,7 @@ def diverge(rank: int, folder: Path) -> None:
         TrainStep.__call__ = step
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_fails_leaves_the_others_alone_and_is_all_that_the_next_command_trains(
     ray_cluster: None, request_one: RunSpec, capfd: pytest.CaptureFixture[str]
 ) -> None:
