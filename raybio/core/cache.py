@@ -34,15 +34,14 @@ def cached_folder(key: str, make: Callable[[Path], object]) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f".{folder.name}.lock").open("a")
+        with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+            # The system releases it when the process ends, in whatever way.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                make(folder)
     except OSError as error:
         raise ConfigError(
-            f"{folder.parent}: cannot be written ({error.strerror}), want a folder for converted "
-            f"checkpoints. Set {VARIABLE} to one"
+            f"{folder}: cannot be written ({error}). Free some space, or set {VARIABLE} to a "
+            "folder on a local disk"
         ) from None
-    with lock:
-        # The system releases it when the process ends, in whatever way.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            make(folder)
     return folder

@@ -93,9 +93,10 @@ def convert_weights(source: str, revision: str, out_dir: Path) -> None:
     file_by_tensor: dict[str, str] = {}
     with atomic_folder(out_dir) as folder:
         for name in weights_files(source, revision):
-            # Tied weights share memory in a pickle; safetensors wants each tensor to have its own.
+            # Tied weights share memory in a pickle, and weights from TensorFlow may be transposed
+            # views. safetensors wants each tensor contiguous, in memory of its own.
             tensors = {
-                _torch_name(tensor_name): tensor.clone()
+                _torch_name(tensor_name): tensor.clone(memory_format=torch.contiguous_format)
                 for tensor_name, tensor in read_tensors(
                     require_file(source, name, revision)
                 ).items()
@@ -134,7 +135,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         DataError: if the file is missing, damaged, or no mapping of names to tensors.
     """
     try:
-        # Mapped where the format allows it, so that a file larger than memory can be converted.
+        # Mapped where the format allows it: the conversion copies it once, not twice.
         tensors = torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
         )

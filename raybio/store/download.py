@@ -26,7 +26,7 @@ SHA256_LINE = re.compile(r"([0-9a-f]{64})  (\S+)\n")
 MAX_SUM_BYTES = 4 << 10
 HASH_BYTES = 1 << 20
 MAGIC = {".gz": b"\x1f\x8b", ".zip": b"PK"}
-"""Ending of a file -> its first bytes. A page of a portal or an error has others."""
+"""Ending of a file -> its first bytes. A page of a portal or an error begins with ``<``."""
 
 
 class RemoteFile(NamedTuple):
@@ -175,11 +175,11 @@ def _check_length(file: RemoteFile, part: Path) -> None:
 
 
 def _check_kind(file: RemoteFile, part: Path, path: Path) -> None:
-    """Refuse an HTML page in place of an archive, as portals and some errors send it."""
+    """Refuse an HTML page in place of the file, as portals and some errors send it."""
     magic = MAGIC.get(path.suffix, b"")
     with part.open("rb") as content:
         begin = content.read(40)
-    if not begin.startswith(magic):
+    if not begin.startswith(magic) or begin.lstrip().startswith(b"<"):
         part.unlink()
         raise DataError(
             f"{file.url}: begins with {begin[:20]!r}, want a {path.suffix} file. Is a portal or "

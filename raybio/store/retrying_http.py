@@ -92,14 +92,14 @@ class RetryingHttp:
             DataError: if there is no such file, or the server keeps failing.
         """
 
-        def ask() -> int | None:
+        def length() -> int | None:
             try:
                 with self._open(url, {}, method="HEAD") as response:
                     return _length(response)
             except urllib.error.HTTPError:
                 return None
 
-        return self._with_retries(url, ask)
+        return self._with_retries(url, length)
 
     def download(self, url: str, part: Path, *, is_checked: bool) -> None:
         """Download ``url`` into ``part``. If the server supports it, resume at the end of ``part``.
@@ -138,7 +138,7 @@ class RetryingHttp:
             if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{num_here}":
                 return
             part.unlink(missing_ok=True)
-            raise _RetryError(f"the server does not go on after byte {num_here:,}") from None
+            raise _RetryError(f"the server cannot resume at byte {num_here:,}") from None
         with response:
             begins_at = 0
             if response.status == 206:
@@ -148,13 +148,14 @@ class RetryingHttp:
                     part.unlink(missing_ok=True)
                     raise _RetryError("the server sent another range or file than requested")
             else:
+                # The part may be of another version of the file than the validator to come.
+                part.unlink(missing_ok=True)
                 validator_path(part).unlink(missing_ok=True)
-                if _validator(response):
-                    validator_path(part).write_text(_validator(response), encoding="utf-8")
             wanted = _length(response)
             if wanted is not None:
-                free = shutil.disk_usage(part.parent).free + (0 if begins_at else num_here)
-                check_space(part.parent, wanted, free)
+                check_space(part.parent, wanted, shutil.disk_usage(part.parent).free)
+            if response.status != 206 and _validator(response):
+                validator_path(part).write_text(_validator(response), encoding="utf-8")
             with part.open("ab" if begins_at else "wb") as file:
                 while block := _read(response, BLOCK_BYTES):
                     file.write(block)
@@ -202,17 +203,18 @@ class RetryingHttp:
     def _with_retries(
         self, url: str, request: Callable[[], Result], num_done: Callable[[], int] = lambda: 0
     ) -> Result:
-        """Return the result of a request; tries count anew whenever ``num_done`` has grown."""
+        """Return the result of a request; tries count anew at each new maximum of ``num_done``."""
         _check_url(url)
         reason = ""
         number = 0
+        most_done = num_done()
         while number < self._num_tries:
-            num_before = num_done()
             try:
                 return request()
             except _RetryError as error:
                 reason = str(error)
-                number = 1 if num_done() > num_before else number + 1
+                number = 1 if num_done() > most_done else number + 1
+                most_done = max(most_done, num_done())
                 doubled = FIRST_WAIT_SECONDS * 2 ** (number - 1)
                 wait_seconds = min(max(doubled, error.wait_seconds or 0.0), MAX_WAIT_SECONDS)
             if number < self._num_tries:
@@ -259,8 +261,8 @@ def check_space(folder: Path, num_bytes: int, num_free: int) -> None:
     """
     if num_bytes > num_free:
         raise DataError(
-            f"{folder}: {size_text(num_bytes)} are to be written and {size_text(num_free)} are "
-            "free. Free some space or choose another folder; downloaded parts are kept"
+            f"{folder}: needs {size_text(num_bytes)}, {size_text(num_free)} are free. Free some "
+            "space or choose another folder; downloaded parts are kept"
         )
 
 

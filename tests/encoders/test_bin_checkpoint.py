@@ -57,6 +57,21 @@ def test_other_weights_in_the_same_folder_are_converted_again(tmp_path):
     assert converted_weights(str(source), "main") != first
 
 
+def test_transposed_views_as_converters_from_tensorflow_leave_them_are_converted(tmp_path):
+    source = tmp_path / "published"
+    published = pickled_text(source, "bert")
+    views = {
+        name: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor
+        for name, tensor in published.items()
+    }
+    torch.save(views, source / "pytorch_model.bin")
+    encoder = build_text_encoder(TextEncoderConfig(source=str(source), max_length=32), seed=0)
+    weight = encoder.model.state_dict()["encoder.layer.0.attention.self.query.weight"]
+    torch.testing.assert_close(
+        weight, published["bert.encoder.layer.0.attention.self.query.weight"], rtol=0, atol=0
+    )
+
+
 def test_several_processes_convert_once(tmp_path):
     source = tmp_path / "published"
     pickled_text(source, "bert")
@@ -107,7 +122,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_its_setting(tmp_path, mo
     pickled_text(source, "bert")
     (tmp_path / "file").touch()
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match=r"cannot be written .*Set RAYBIO_CACHE"):
+    with pytest.raises(ConfigError, match=r"cannot be written .*set RAYBIO_CACHE"):
         check_source(str(source), "main")
 
 

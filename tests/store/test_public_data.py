@@ -106,6 +106,40 @@ def test_a_file_that_was_replaced_meanwhile_is_fetched_from_its_beginning(
     assert {entry.name for entry in tmp_path.iterdir()} == {NAME, f"{NAME}.sha256"}
 
 
+def test_a_part_of_an_earlier_release_is_never_continued_after_a_full_disk(
+    site, tmp_path, monkeypatch
+):
+    site.cuts[LINKS] = [100_000]
+    with pytest.raises(DataError, match="failed 1 times"):
+        fetch(site, tmp_path, num_tries=1)
+    replaced = gzip.compress(b"another release\n" * 50_000, 0)
+    site.files[LINKS] = replaced
+    usage = namedtuple("usage", "total used free")
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6, 0))
+        with pytest.raises(DataError, match="0 bytes are free"):
+            fetch(site, tmp_path)
+    assert fetch(site, tmp_path).read_bytes() == replaced
+
+
+def test_a_server_whose_copies_differ_and_that_cuts_is_given_up(site, tmp_path, monkeypatch):
+    """Each copy arrives to the same byte: nothing more than before is there."""
+    naps = []
+    releases = [gzip.compress(bytes([number]) * 300_000, 0) for number in range(2)]
+
+    def swap(seconds):
+        naps.append(seconds)
+        assert len(naps) < 50, "tries without end"
+        site.files[LINKS] = releases[len(naps) % 2]
+        site.cuts[LINKS] = [100_000]
+
+    site.honors_if_range = False
+    site.files[LINKS] = releases[0]
+    site.cuts[LINKS] = [100_000]
+    with pytest.raises(DataError, match="failed 4 times"):
+        fetch(site, tmp_path, sleep=swap, num_tries=4)
+
+
 def test_a_part_without_a_version_is_not_continued(site, tmp_path):
     site.has_etags = False
     (tmp_path / f"{NAME}.part").write_bytes(b"x" * 5000)
@@ -127,15 +161,22 @@ def test_a_page_in_place_of_an_archive_is_refused(site, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_page_in_place_of_a_table_is_refused(site, tmp_path):
+    site.files["/table.tsv"] = b"\n<!DOCTYPE html><html>Please log in</html>"
+    with pytest.raises(DataError, match=r"want a \.tsv file"):
+        download_files(client(), [RemoteFile(site.url + "/table.tsv", "table.tsv")], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_download_that_does_not_fit_is_refused_before_it_starts(site, tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 500_000, 500_000))
     files = [RemoteFile(site.url + LINKS, NAME, len(CONTENT))]
-    with pytest.raises(DataError, match="660 kB are to be written and 500 kB are free"):
+    with pytest.raises(DataError, match="needs 660 kB, 500 kB are free"):
         download_files(client(), files, tmp_path)
     assert site.gets(LINKS) == []
     # Without an announced size, the answer to the request has it.
-    with pytest.raises(DataError, match="660 kB are to be written and 500 kB are free"):
+    with pytest.raises(DataError, match="needs 660 kB, 500 kB are free"):
         fetch(site, tmp_path)
     assert not (tmp_path / NAME).exists()
 

@@ -90,6 +90,16 @@ def test_the_newest_version_of_a_work_counts_whatever_the_order_of_the_files(tmp
         assert store.manifest["quarantine"][openalex.OLDER]["count"] == 1
 
 
+@pytest.mark.parametrize("newest", [work(1, ""), work(1, "neue", language="de")])
+def test_an_older_version_of_a_work_that_is_skipped_now_is_skipped_too(newest, tmp_path):
+    old = [work(1, "old words", [2]), work(2, "second", [3]), work(3, "third")]
+    paths = write_works(tmp_path, {"2025-01-01": old, "2026-01-01": [newest]})
+    store = prepare_linked_texts(tmp_path / "store", OpenAlex(paths, "en"), ALL)
+    assert text_by_key(store).keys() == {"W2", "W3"}
+    assert links_of(store) == {frozenset(("W2", "W3"))}
+    assert store.manifest["quarantine"][openalex.OLDER]["count"] == 1
+
+
 def test_works_without_abstract_or_in_another_language_are_skipped_and_counted(tmp_path):
     works = [
         work(1, cited=[2, 3, 4, 99]),
@@ -121,7 +131,7 @@ def test_works_without_abstract_or_in_another_language_are_skipped_and_counted(t
         (json.dumps(work(7, abstract_inverted_index={"a": [-1]})), "positions outside"),
         (json.dumps(work(7, abstract_inverted_index=["a"])), "is no inverted index"),
         (json.dumps(work(7, referenced_works="W1")), "are no list"),
-        (json.dumps(work(7, title="\ud800")), "half a character"),
+        (json.dumps(work(7, title="\ud800")), "unpaired surrogate"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
@@ -129,7 +139,7 @@ def test_a_line_that_is_no_work_is_shown_with_its_file_and_line(tmp_path, line, 
     paths = write_works(tmp_path, {"2026-01-01": [work(1, cited=[2]), line, work(2)]})
     quarantine = Quarantine(max_bad_share=1)
     works = list(OpenAlex(paths)._works(quarantine))
-    assert [one.number for one in works] == [1, 2]
+    assert [one.number for one, _ in works] == [1, 2]
     (example,) = quarantine.examples_by_reason[openalex.BAD_WORK]
     assert (example.file, example.line) == ("updated_date=2026-01-01/part_0000.gz", 2)
     assert problem in example.detail
@@ -166,6 +176,18 @@ def test_openalex_has_the_abstracts_of_ogb_mag_by_their_mag_ids(tmp_path):
     store = prepare_linked_texts(tmp_path / "store", OgbMag(mag, paths), ALL)
     assert text_by_key(store) == {"1007": "first abstract", "2007": "second one"}
     assert links_of(store) == {frozenset(("1007", "2007"))}
+
+
+def test_ogb_mag_takes_the_newest_abstract(tmp_path):
+    mag = write_mag(tmp_path / "mag", ["1007", "2007", "9"], ["0,1", "1,2"])
+    partitions = {
+        "2025-01-01": [work(1000, "old words"), work(2000, "second")],
+        "2026-01-01": [work(1000, "new words")],
+    }
+    paths = write_works(tmp_path, partitions)
+    for number, order in enumerate((paths, paths[::-1])):
+        store = prepare_linked_texts(tmp_path / f"store{number}", OgbMag(mag, order), ALL)
+        assert text_by_key(store) == {"1007": "new words", "2007": "second"}
 
 
 def test_a_work_is_parsed_as_the_api_gives_it():

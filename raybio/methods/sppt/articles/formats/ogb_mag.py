@@ -26,7 +26,11 @@ import pyarrow.csv
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.articles.formats.inverted_index import text_of_index, without_heading
-from raybio.methods.sppt.articles.formats.openalex import is_openalex, read_abstracts
+from raybio.methods.sppt.articles.formats.openalex import (
+    is_openalex,
+    newest_first,
+    read_abstracts,
+)
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
@@ -79,9 +83,9 @@ class OgbMag:
         num_papers = len(number_by_id)
         spooled_N = np.full(num_papers, -1, dtype=np.int64)
         waiting: list[bytes] = []
-        for path in self.abstracts:
-            for number, text in _read_abstracts(Path(path), number_by_id, quarantine):
-                if spooled_N[number] < 0:  # keep the first of several abstracts
+        for path in newest_first(self.abstracts):
+            for number, text in _read_abstracts(path, number_by_id, quarantine):
+                if spooled_N[number] < 0:  # the newest of several abstracts
                     spooled_N[number] = spool.num_rows + len(waiting)
                     waiting.append(text.encode())
                 if len(waiting) == TEXTS_PER_BLOCK:

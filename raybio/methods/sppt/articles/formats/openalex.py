@@ -75,8 +75,10 @@ class PublishedWork(NamedTuple):
 class OpenAlex:
     """Works of OpenAlex's snapshot, for ``prepare_linked_texts``.
 
-    A work's text is its title and its abstract, joined by a blank. References lie on disk while
-    works are read; memory grows with the works that are kept and the citations between them.
+    A work's text is its title and its abstract, joined by a blank. Of several versions the newest
+    counts: if it is skipped, so are the older ones. References lie on disk while works are read;
+    memory grows with the works that are kept and the citations between them, and by 9 bytes for
+    each other work.
 
     Attributes:
         works: the files, in any order.
@@ -97,13 +99,19 @@ class OpenAlex:
         Raises:
             DataError: if a file is missing, damaged or has too many bad lines.
         """
+        all_numbers = array("q")
+        is_kept = bytearray()
         number = array("q")
         date = array("q")
         num_references = array("q")
         waiting: list[bytes] = []
         path = spool.path.with_name("references")
         with path.open("wb") as references:
-            for work in self._works(quarantine):
+            for work, is_wanted in self._works(quarantine):
+                all_numbers.append(work.number)
+                is_kept.append(is_wanted)
+                if not is_wanted:
+                    continue
                 number.append(work.number)
                 date.append(work.date)
                 num_references.append(len(work.references))
@@ -114,14 +122,14 @@ class OpenAlex:
                     waiting.clear()
         spool.append(pa.array(waiting, pa.large_binary()))
         quarantine.check("work")
-        if not number:
+        number_W = np.array(number, dtype=np.int64)
+        distinct_N, first_N = _newest(np.array(all_numbers, dtype=np.int64), is_kept)
+        if not len(distinct_N):
             raise DataError(
                 f"{self.works[0]}: no work of {quarantine.num_seen('work'):,} in "
                 f"{len(self.works):,} files has an abstract"
                 + (f" in the language {self.language!r}" if self.language else "")
             )
-        number_W = np.array(number, dtype=np.int64)
-        distinct_N, first_N = np.unique(number_W, return_index=True)
         digits = pa.array(distinct_N).cast(pa.string()).cast(pa.large_string())
         w, nothing = (pa.scalar(text, pa.large_string()) for text in ("W", ""))
         keys = pc.binary_join_element_wise(w, digits, nothing)
@@ -131,7 +139,7 @@ class OpenAlex:
         is_first_W = np.zeros(len(number_W), dtype=bool)
         is_first_W[first_N] = True
         for citing, cited in _references(path, np.array(num_references, dtype=np.int64)):
-            u_E = np.searchsorted(distinct_N, number_W[citing])
+            u_E = np.minimum(np.searchsorted(distinct_N, number_W[citing]), len(distinct_N) - 1)
             v_E = np.minimum(np.searchsorted(distinct_N, cited), len(distinct_N) - 1)
             is_inside = distinct_N[v_E] == cited
             is_newest = is_first_W[citing]
@@ -144,9 +152,9 @@ class OpenAlex:
         edge_E2 = links.merged()
         return single_group_corpus(keys, first_N, edge_E2, np.array(date, np.int64)[first_N])
 
-    def _works(self, quarantine: Quarantine) -> Iterator[PublishedWork]:
-        """Yield the works that are kept, newest partition first."""
-        for path in sorted(map(Path, self.works), key=lambda path: path.parts[-2:], reverse=True):
+    def _works(self, quarantine: Quarantine) -> Iterator[tuple[PublishedWork, bool]]:
+        """Yield the works and whether they are kept, newest partition first."""
+        for path in newest_first(self.works):
             file = "/".join(path.parts[-2:])
             for line_number, line in _lines(path):
                 quarantine.saw("work", 1)
@@ -155,12 +163,31 @@ class OpenAlex:
                 except ValueError as error:
                     quarantine.add("work", BAD_WORK, file, line_number, str(error))
                     continue
-                if self.language and work.language != self.language:
+                is_other = bool(self.language) and work.language != self.language
+                if is_other:
                     quarantine.add("work", OTHER_LANGUAGE, file, line_number, is_bad=False)
                 elif not work.abstract:
                     quarantine.add("work", NO_ABSTRACT, file, line_number, is_bad=False)
-                else:
-                    yield work
+                yield work, not is_other and bool(work.abstract)
+
+
+def newest_first(paths: Sequence[Path]) -> list[Path]:
+    """Return the files of a snapshot by partition (``updated_date=2026-11-01``), newest first."""
+    return sorted(map(Path, paths), key=lambda path: path.parts[-2:], reverse=True)
+
+
+def _newest(number_W: np.ndarray, is_kept: bytearray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct numbers (N,) whose newest version is kept, and its row among the kept.
+
+    Args:
+        number_W: number of each work, newest version first.
+        is_kept: whether the work is kept.
+    """
+    is_kept_W = np.frombuffer(is_kept, dtype=np.bool_)
+    distinct_N, first_N = np.unique(number_W, return_index=True)
+    is_newest_kept_N = is_kept_W[first_N]
+    row_W = np.cumsum(is_kept_W) - 1
+    return distinct_N[is_newest_kept_N], row_W[first_N[is_newest_kept_N]]
 
 
 def parse_work(line: bytes) -> PublishedWork:
@@ -182,7 +209,7 @@ def parse_work(line: bytes) -> PublishedWork:
     title = " ".join(str(fields.get("title") or "").split())
     abstract = text_of_index(index) if index else ""
     if not is_text(title + abstract):
-        raise ValueError("has half a character, which is no text")
+        raise ValueError("contains an unpaired surrogate")
     cited = fields.get("referenced_works") or []
     if not isinstance(cited, list):
         raise ValueError("has referenced_works that are no list")

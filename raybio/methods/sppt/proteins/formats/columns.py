@@ -72,7 +72,7 @@ def read_columns(
                 ]
                 yield *strings, batch.column("line")
     except (OSError, pa.ArrowException, EOFError) as error:
-        raise DataError(_explain(path, columns, delimiter, error)) from None
+        raise DataError(_explain(path, columns, delimiter, block_bytes, error)) from None
 
 
 def _options(
@@ -172,7 +172,13 @@ def skip_rows(
     quarantine.add_many(record, reason, Path(path).name, int(is_bad.sum()), examples)
 
 
-def _explain(path: str | Path, columns: tuple[str, ...], delimiter: str, error: Exception) -> str:
+def _explain(
+    path: str | Path,
+    columns: tuple[str, ...],
+    delimiter: str,
+    block_bytes: int,
+    error: Exception,
+) -> str:
     text = str(error)
     wanted = ", ".join(columns)
     if isinstance(error, FileNotFoundError):
@@ -187,7 +193,7 @@ def _explain(path: str | Path, columns: tuple[str, ...], delimiter: str, error: 
     if "Empty CSV file" in text:
         return f"{path}: is empty, want a header line with {wanted}"
     if "straddling object" in text:
-        return f"{path}: a line is longer than {BLOCK_BYTES >> 20} MB, want one record a line"
+        return f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line"
     if str(path).endswith(".gz"):
         return f"{path}: the gzip stream is torn or is none ({text}). Fetch the file again."
     return f"{path}: cannot be read as a table with the columns {wanted} ({text})"

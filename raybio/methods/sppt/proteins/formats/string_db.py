@@ -12,6 +12,7 @@ listed in both directions. ``protein.physical.links`` and files with more column
 Shape letters: N proteins, E links of a block.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,7 @@ NO_TAXID = "id that does not begin with a taxid and a dot (want 511145.b0001)"
 NO_SCORE = f"link whose score is no integer from 0 to {MAX_SCORE}"
 NO_SPECIES = "link of a species that has no protein (--taxid selects species)"
 NO_PROTEIN = "link with an id that is not among the proteins"
+NOT_KEPT = "link of a species that is not in --taxid"
 ACROSS = "link between two species"
 
 
@@ -118,7 +120,7 @@ def read_links(
     rows = _RowsById(keys, taxids)
     kinds = (pa.string(), pa.string(), pa.string())
     too_low = f"link with a score below {min_score} (--min-score)"
-    excluded = "link of a species that is not in --taxid"
+    excluded = NOT_KEPT
     for a, b, score, line in read_columns(
         path, COLUMNS, kinds, "link", quarantine, block_bytes, delimiter=" "
     ):
@@ -156,7 +158,7 @@ def _scores(score: pa.Array) -> np.ndarray:
     except pa.ArrowInvalid:
         texts = score.to_pylist()
         score_E = np.array(
-            [int(text) if text.isascii() and text.isdecimal() else -1 for text in texts],
+            [int(text) if re.fullmatch("[0-9]{1,4}", text) else -1 for text in texts],
             dtype=np.int64,
         )
     return np.where(score_E <= MAX_SCORE, score_E, -1)
@@ -223,6 +225,7 @@ def check_taxids(taxids: Collection[str], found: Collection[str], path: Path) ->
     missing = sorted(set(taxids) - set(found))
     if missing:
         raise DataError(
-            f"--taxid {missing[0]}: {path} has no protein of this species. Want the taxid before "
-            "the dot of its ids; a strain has its own (E. coli K-12 MG1655: 511145)"
+            f"--taxid {missing[0]}: no protein of this species in {path}, or in files given with "
+            "it. Want the taxid that the files have; a strain has its own (E. coli K-12 MG1655: "
+            "511145)"
         )

@@ -70,7 +70,7 @@ class Tables:
                     path, keys, group_N, config.taxids, config.min_score, quarantine
                 )
             else:
-                blocks = _links_of_table(path, keys, group_N, quarantine)
+                blocks = _links_of_table(path, keys, group_N, config.taxids, quarantine)
             for u_E, v_E, line_E in blocks:
                 links.add(u_E, v_E, line_E, path.name)
         quarantine.check("link")
@@ -129,20 +129,31 @@ def _count_repeated(
 
 
 def _links_of_table(
-    path: Path, keys: pa.Array, group_N: np.ndarray, quarantine: Quarantine
+    path: Path,
+    keys: pa.Array,
+    group_N: np.ndarray,
+    taxids: Collection[str],
+    quarantine: Quarantine,
 ) -> Iterator[string_db.Links]:
-    """Yield the links of a table between known proteins of one species."""
+    """Yield the links of a table between known proteins of one species.
+
+    The ids of a table do not say the species. So with ``taxids``, a link with an unknown id counts
+    as one of another species, which is no defect.
+    """
     for batch in read_links(path, quarantine):
         a, b, line = batch.columns
         u_E = find_ids(a, keys)
         v_E = find_ids(b, keys)
         is_unknown = (u_E < 0) | (v_E < 0)
         is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
-        for is_skipped, reason in (
-            (is_unknown, string_db.NO_PROTEIN),
-            (is_across, string_db.ACROSS),
-        ):
-            skip_rows(is_skipped, reason, "link", path, line, [a, b], quarantine)
+        if taxids:
+            num_unknown = int(is_unknown.sum())
+            quarantine.add_many(
+                "link", string_db.NOT_KEPT, path.name, num_unknown, [], is_bad=False
+            )
+        else:
+            skip_rows(is_unknown, string_db.NO_PROTEIN, "link", path, line, [a, b], quarantine)
+        skip_rows(is_across, string_db.ACROSS, "link", path, line, [a, b], quarantine)
         good = ~(is_unknown | is_across)
         yield string_db.Links(u_E[good], v_E[good], line.to_numpy()[good])
 

@@ -185,7 +185,7 @@ def test_a_table_of_one_kind_goes_with_a_file_of_the_other(tmp_path):
 
 def test_a_species_that_is_not_there_is_named(tmp_path):
     source = write_string(tmp_path, *simulate())
-    with pytest.raises(DataError, match=r"--taxid 4932: .*fa\.gz has no protein of this"):
+    with pytest.raises(DataError, match=r"--taxid 4932: no protein of this species in .*fa\.gz"):
         prepare_proteins(tmp_path / "store", source, PrepareConfig(taxids=("9606", "4932")))
     with pytest.raises(ConfigError, match="taxids"):
         PrepareConfig.from_mapping({"taxids": ("human",)})
@@ -209,6 +209,29 @@ def test_links_of_another_species_than_the_sequences_are_refused_with_what_to_do
         prepare_proteins(tmp_path / "store", source)
     store = prepare_proteins(tmp_path / "store", source, PrepareConfig(taxids=("9606",)))
     assert list(store.group_names) == ["9606"]
+
+
+def test_links_of_species_that_are_not_kept_are_no_defect_of_a_table(tmp_path):
+    links, sequences = simulate()
+    edges = tmp_path / "edges.tsv"
+    rows = "".join(f"{a}\t{b}\n" for a, b, _ in links)
+    edges.write_text(f"protein_a\tprotein_b\n{rows}")
+    proteins = tmp_path / "proteins.tsv"
+    rows = "".join(f"{key}\t{key.split('.')[0]}\t{text}\n" for key, text in sequences.items())
+    proteins.write_text(f"protein_id\tspecies_taxid\tsequence\n{rows}")
+    source = Tables([edges], [proteins])
+    store = prepare_proteins(tmp_path / "store", source, PrepareConfig(taxids=("9606",)))
+    own = {(a, b) for a, b, _ in links if a.startswith("9606.")}
+    assert all_links(store) == own
+    assert store.manifest["quarantine"][string_db.NOT_KEPT]["count"] == len(links) - len(own)
+
+
+def test_a_score_of_many_digits_is_a_bad_line(tmp_path):
+    links, sequences = simulate(species=("9606",))
+    a, b, _ = links[0]
+    source = write_string(tmp_path, [*links[1:], (a, b, "9" * 30)], sequences)
+    store = prepare_proteins(tmp_path / "store", source)
+    assert store.manifest["quarantine"][string_db.NO_SCORE]["count"] == 2
 
 
 def test_sequences_without_a_taxid_are_skipped(tmp_path):

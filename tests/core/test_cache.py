@@ -1,0 +1,56 @@
+"""Folders of the cache are made once, by one process, whole or not at all."""
+
+import os
+import threading
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from raybio.core.cache import cached_folder
+from raybio.core.errors import ConfigError
+from raybio.core.files import atomic_folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+
+
+def make_noting(log: Path, folder: Path) -> None:
+    with log.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    with atomic_folder(folder) as draft:
+        (draft / "content").write_text("made")
+
+
+def cached_at_the_same_time(barrier: threading.Barrier, log: Path) -> None:
+    barrier.wait()
+    folder = cached_folder("kind/key", lambda folder: make_noting(log, folder))
+    assert (folder / "content").read_text() == "made"
+
+
+def test_one_of_several_processes_makes_a_folder(tmp_path: Path) -> None:
+    context = get_context("fork")
+    barrier = context.Barrier(4)
+    log = tmp_path / "log"
+    workers = [
+        context.Process(target=cached_at_the_same_time, args=(barrier, log)) for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_disk_that_is_full_while_a_folder_is_made_is_an_error_that_names_the_setting(
+    tmp_path: Path,
+) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ConfigError, match=r"No space left on device.*set RAYBIO_CACHE"):
+        cached_folder("kind/key", fail)
+    assert not (tmp_path / "cache" / "kind" / "key").exists()
