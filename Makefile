@@ -1,7 +1,9 @@
 # A fresh machine needs python3 (3.11 or later, with venv and pip) and make. Every target installs what is missing first.
-# Another interpreter: make PYTHON=python3.12 test. Another build of torch than pip's default: see README.md.
+# Another interpreter: make PYTHON=python3.12 test. faiss for a GPU with CUDA 12: make EXTRA=gpu install. Another build of
+# torch than pip's default: see README.md.
 
 PYTHON ?= python3
+EXTRA ?= cpu
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -21,16 +23,16 @@ install: $(TOOLS)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing raybio into $(VENV) (2 GB; minutes the first time)"
-	@$(PIP_INSTALL) -c constraints.txt -e .
+	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA)]'
 	@touch $@
 
 $(TOOLS): $(STAMP)
 	@echo "installing the tools of development into $(VENV)"
-	@$(PIP_INSTALL) -c constraints.txt -e '.[dev,bench]'
+	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),dev,bench]'
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python jobs/sppt_protein.py
+	$(BIN)/raybio demo
 
 lint: install
 	$(BIN)/ruff check .

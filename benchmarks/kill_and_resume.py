@@ -1,16 +1,18 @@
 """Kill a run of two workers N times, each time in a fresh folder, and give the same command again until it is finished.
 
-    python benchmarks/kill_and_resume.py N [--seed SEED] [--steps STEPS]
+    python benchmarks/kill_and_resume.py N [--seed SEED] [--steps STEPS] [--remote]
 
 Each time it is chosen by chance whether the driver with its whole process group or one training worker gets SIGKILL,
 and at which step. A line a kill says whether the final weights are bit-identical to those of an unbroken run. Home,
 temporary folder and runs are private; processes are found as descendants of the driver that was started here, and
-none other is touched. Exit status 1 if any weights differ or a run does not come to its end.
+none other is touched. With --remote, runs lie in a bucket of an S3 server on this machine (moto), and a killed driver
+loses its machine: all its processes end, and its disk is deleted. Exit status 1 if any weights differ or a run does not come to its end.
 """
 
 import argparse
 import contextlib
 import json
+import logging
 import os
 import random
 import shutil
@@ -19,17 +21,22 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import yaml
 
+from raybio.core.cache import cache_folder
 from raybio.core.config import override_all
+from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.spool.spool import spool_of
 
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
 MAX_STARTS = 6
@@ -50,7 +57,18 @@ class Setting:
     def command(self, run: RunFolder) -> list[str]:
         command = [sys.executable, "-W", "ignore", str(JOB), "--no-baseline", "--workers", "2"]
         command += ["--store", str(self.store), "--config", str(self.config)]
-        return [*command, "--runs", str(run.path.parent), "--name", run.name]
+        return [*command, "--runs", str(self.runs_of(run)), "--name", run.name]
+
+    def run(self, name: str) -> RunFolder:
+        """The folder of a run, which this process follows."""
+        return RunFolder(self.folder / f"runs-{name}", name)
+
+    def runs_of(self, run: RunFolder) -> Path | BucketPath:
+        """The folder of runs that the command gets."""
+        return run.path.parent
+
+    def lose_machine(self, family: list[psutil.Process]) -> None:
+        """What happens to a killed driver's machine: on a shared disk, nothing."""
 
     def start(self, run: RunFolder) -> subprocess.Popen[bytes]:
         """The command in a process group of its own; what it prints goes to a file beside the runs."""
@@ -67,7 +85,46 @@ class Setting:
         return (self.folder / f"{run.name}.log").read_text(errors="replace")[-1500:]
 
 
-def prepare(folder: Path, num_steps: int) -> Setting:
+class RemoteSetting(Setting):
+    """Runs in a bucket; this process follows the driver's copy."""
+
+    bucket = BucketPath("s3", "kills")
+
+    def run(self, name: str) -> RunFolder:
+        return RunFolder(spool_of(self.bucket / "runs"), name)
+
+    def runs_of(self, run: RunFolder) -> BucketPath:
+        return self.bucket / "runs"
+
+    def lose_machine(self, family: list[psutil.Process]) -> None:
+        end_leftovers(family)
+        shutil.rmtree(cache_folder(), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def s3_server(bucket: BucketPath) -> Iterator[None]:
+    """An S3 server on this machine with an empty bucket; the environment names it."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }
+    request = urllib.request.Request(f"http://{host}:{port}/{bucket.bucket}", method="PUT")
+    urllib.request.urlopen(request).close()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def prepare(folder: Path, num_steps: int, *, is_remote: bool) -> Setting:
     """The demo's store and a short run of its settings; checkpoints and steps do not fall together."""
     entry = METHODS["sppt_protein"]
     settings = {
@@ -81,7 +138,8 @@ def prepare(folder: Path, num_steps: int) -> Setting:
     }
     config = folder / "settings.yaml"
     config.write_text(yaml.safe_dump(override_all(entry.demo, settings).to_mapping()))
-    return Setting(folder, entry.prepare_demo(folder / "stores"), config, num_steps)
+    kind = RemoteSetting if is_remote else Setting
+    return kind(folder, entry.prepare_demo(folder / "stores"), config, num_steps)
 
 
 def newest_step(run: RunFolder) -> int:
@@ -169,7 +227,7 @@ def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> 
 
 
 def unbroken(setting: Setting) -> str:
-    run = RunFolder(setting.folder / "runs-unbroken", "unbroken")
+    run = setting.run("unbroken")
     starts, finished = run_to_the_end(setting, run, setting.start(run))
     if not finished:
         sys.exit(f"the unbroken run did not finish in {starts} starts\n{setting.tail(run)}")
@@ -183,7 +241,7 @@ def unbroken(setting: Setting) -> str:
 
 def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> bool:
     """One run with one kill; whether its weights are the expected ones."""
-    run = RunFolder(setting.folder / f"runs-{number}", f"killed-{number}")
+    run = setting.run(f"killed-{number}")
     what, step = rng.choice(["driver", "worker"]), rng.randrange(1, setting.num_steps)
     began = time.monotonic()
     process = setting.start(run)
@@ -195,6 +253,7 @@ def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> 
     if what == "driver" and victim:
         process.wait()
         finished = is_finished(run)
+        setting.lose_machine(family)
         if not finished:
             # At once, as a user would: what is left of the first start has to get out of the way by itself.
             more, finished = run_to_the_end(setting, run, setting.start(run))
@@ -224,6 +283,7 @@ def main() -> None:
     parser.add_argument("number", type=int, help="how many kills")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of victims and steps")
     parser.add_argument("--steps", type=int, default=60, help="steps of a run")
+    parser.add_argument("--remote", action="store_true", help="runs in a bucket, on lost machines")
     parser.add_argument("--keep", action="store_true", help="keep the runs' folder")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
@@ -231,19 +291,23 @@ def main() -> None:
     for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         os.environ.pop(variable, None)
     os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
+    os.environ["RAYBIO_CACHE"] = str(folder / "cache")
+    served = s3_server(RemoteSetting.bucket) if arguments.remote else contextlib.nullcontext()
     try:
-        setting = prepare(folder, arguments.steps)
-        expected = unbroken(setting)
-        equal = sum(
-            broken(setting, number, rng, expected) for number in range(1, arguments.number + 1)
-        )
+        with served:
+            setting = prepare(folder, arguments.steps, is_remote=arguments.remote)
+            expected = unbroken(setting)
+            equal = sum(
+                broken(setting, number, rng, expected) for number in range(1, arguments.number + 1)
+            )
     finally:
         end_leftovers(descendants(os.getpid()))
         if arguments.keep:
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({"kills": arguments.number, "equal": equal, "seed": arguments.seed}))
+    outcome = {"kills": arguments.number, "equal": equal, "seed": arguments.seed}
+    print(json.dumps(outcome | {"remote": arguments.remote}))
     print(f"{equal} of {arguments.number} killed runs ended with the unbroken run's weights")
     sys.exit(equal != arguments.number)
 

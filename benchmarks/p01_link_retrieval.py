@@ -96,7 +96,9 @@ def square() -> None:
     graph = Graph.from_edges(np.concatenate([rng.integers(0, num, (6 * num, 2)), chain]), num, None)
     embedding = torch.from_numpy(rng.normal(size=(num, WIDTH)))
     off_diagonal = ~np.eye(num, dtype=bool)
-    truth = graph.linked(np.arange(num), np.arange(num))[off_diagonal].reshape(num, num - 1)
+    truth = graph.has_edge(np.arange(num)[:, None], np.arange(num))[off_diagonal].reshape(
+        num, num - 1
+    )
 
     def by_scikit_learn() -> float:
         score = -torch.cdist(embedding, embedding).numpy()

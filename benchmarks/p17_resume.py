@@ -61,7 +61,7 @@ def main() -> None:
         assert torch.equal(replayed(), skipped())
         note = (
             f"step {first_step} of {num_steps} in an epoch of {store.num_rows:,} rows; ours does not depend on it, and "
-            "makes links, masks and pair masks too"
+            "makes links and masks too"
         )
         compare(
             "P17", "torch DataLoader, walked again", resumed, replayed, pairs=NUM_PAIRS, note=note
@@ -101,7 +101,7 @@ def check(collate: LinkCollate, batch: LinkBatch, step: int) -> None:
     for earlier in range(step):
         walking(earlier, 0, 1)
     unbroken = LinkBatch.from_arrays(walking(step, 0, 1))
-    for name in ("token_T", "indptr_R1", "label_T", "row_R", "linked_RG", "ignore_RG"):
+    for name in ("token_T", "indptr_R1", "label_T", "row_R", "link_sequence_E", "link_row_E"):
         assert torch.equal(getattr(batch, name), getattr(unbroken, name)), name
 
 

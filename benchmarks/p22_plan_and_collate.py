@@ -67,7 +67,7 @@ def main() -> None:
                     "min_ratio": round(sequences / max(seconds) / 20_000, 2),
                     "note": f"{store.num_rows:,} rows, {store.graph.num_edges:,} links: opened in "
                     f"{open_seconds * 1000:.1f} ms; {rate:,.0f} sequences/s of core time ({residues / sequences:.0f} "
-                    f"tokens each, 256 anchors, masks, pair masks); private memory grew by "
+                    f"tokens each, 256 anchors, masks, links); private memory grew by "
                     f"{private_mebibytes() - before:.0f} MiB",
                 }
             )

@@ -1,11 +1,14 @@
 """Rivals of raybio's models that need no training, scored by raybio's own evaluation functions.
 
+    PYTHONPATH=. python benchmarks/rivals.py table METHOD --store STORE [--config FILE] [--set SETTING=VALUE]
     PYTHONPATH=. python benchmarks/rivals.py degree --store STORE       # links of proteins or of articles
     PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
     PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/results/configs/synthetic_small.yaml --repeats 4
 
 Each command prints a Markdown table. MODEL is a model's folder or hub id.
 
+- ``table``: all rows without training of a method's final table, as a run with these settings shows them: chance,
+  rivals and the encoder before training. Of ``sppt_mag`` with ``evaluation.test_graphs`` also on samples.
 - ``degree``: the score of a pair is the product of both training degrees, so each anchor ranks candidates by degree.
 - ``homology``: two proteins are near copies if the Jaccard similarity of their sets of k-mers is at least
   ``--threshold``. Only the first ``--residues`` residues count, those that the encoder reads. The score of a pair
@@ -18,7 +21,7 @@ Intervals are 95 % bootstrap intervals over anchors. ``±`` is a standard deviat
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +34,8 @@ from torch import Tensor
 
 from raybio.core.config import load, override_all
 from raybio.core.markdown import markdown_table
+from raybio.evaluation.evaluator import Evaluator
+from raybio.methods import METHODS
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
@@ -48,6 +53,7 @@ from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
 
 LINK_MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
 BLOCK_ROWS = 1024
@@ -245,6 +251,46 @@ def ngram_auroc(texts: Sequence[str], label_N: np.ndarray) -> float:
     return float(leave_one_out(vectors.toarray(), label_N).auroc_N.mean())
 
 
+def run_table(arguments: argparse.Namespace) -> str:
+    """Score what a method's final table has without training."""
+    method = METHODS[arguments.method]
+    config = load(method.config, arguments.config) if arguments.config else method.config()
+    config = override_all(config, dict(one.split("=", 1) for one in arguments.set))
+    system = method.build(config, arguments.store)
+    assert system.final_evaluate is not None
+    evaluator: Evaluator = system.final_evaluate.__self__  # type: ignore[attr-defined]
+    scores_by_stage: dict[str, Any] = {}
+    for stage, of_model in evaluator.untrained(system.model, SingleProcess()):
+        scores_by_stage.setdefault("chance", {}).update(of_model.chance)
+        scores_by_stage[stage] = of_model.scores
+    layout = method.table
+    parts = []
+    for split, title in layout.splits.items():
+        rows = []
+        for stage, by_split in scores_by_stage.items():
+            if split in by_split:
+                cells = [
+                    score_cell(by_split[split].get(measure), *layout.scale(measure))
+                    for measure in layout.measures
+                ]
+                rows.append([stage, *cells])
+        if rows:
+            table = markdown_table([title, *layout.measures.values()], rows)
+            parts.append(table)
+    return "\n\n".join([*parts, *(f"{remark}." for remark in evaluator.remarks())])
+
+
+def score_cell(score: Mapping[str, float] | None, scale: float, digits: int) -> str:
+    """Return a score with its interval, if it has one."""
+    if score is None:
+        return ""
+    low, high = score.get("low"), score.get("high")
+    value = f"{scale * score['value']:.{digits}f}"
+    if low is None or high is None:
+        return value
+    return f"{value} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+
+
 def run_ngrams(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, TopicStore)
     config = load(SyntheticGraphsConfig, arguments.config)
@@ -273,12 +319,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
     def command(name: str, run: Callable[[argparse.Namespace], str]) -> argparse.ArgumentParser:
         added = commands.add_parser(name)
-        added.add_argument(
-            "--store", type=Path, required=True, help="prepared with jobs/prepare.py"
-        )
+        added.add_argument("--store", type=Path, required=True, help="prepared with raybio prepare")
         added.set_defaults(run=run)
         return added
 
+    table = command("table", run_table)
+    table.add_argument("method", choices=list(METHODS))
+    table.add_argument("--config", type=Path, help="YAML file of settings")
+    table.add_argument("--set", action="append", default=[], help="SETTING=VALUE; repeatable")
     command("degree", run_degree)
     homology = command("homology", run_homology)
     homology.add_argument("--residues", type=int, required=True, help="first residues that count")

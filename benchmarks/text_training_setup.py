@@ -104,10 +104,12 @@ class PairReader:
                 "token_T": token_T,
                 "indptr_R1": indptr_R1,
                 "label_T": np.full(len(token_T), IGNORED_LABEL),
-                "ignore_NG": np.zeros((len(pairs), len(pairs)), dtype=bool),
-                "ignore_reverse_NG": np.zeros((len(pairs), 0), dtype=bool),
+                "term_N": np.arange(len(pairs)),
+                "pair_E": np.zeros(0, dtype=np.int64),
+                "term_E": np.zeros(0, dtype=np.int64),
                 "num_deferred": np.array(0),
                 "num_forced": np.array(0),
+                "num_dropped": np.array(0),
             }
         )
 

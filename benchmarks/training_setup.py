@@ -46,9 +46,8 @@ def link_batch(
         np.arange(indptr_R1[-1]) < indptr_R1[num_anchors]
     )
     label_T = np.where(is_masked_T, token_T, IGNORED_LABEL)
-    linked_RG = np.zeros((num_rows, num_rows), bool)
-    anchor, positive = np.arange(num_anchors), np.arange(num_anchors) + num_anchors
-    linked_RG[anchor, positive] = linked_RG[positive, anchor] = True
+    anchor_P = np.arange(num_anchors)
+    positive_P = anchor_P + num_anchors
     return LinkBatch.from_arrays(
         {
             "token_T": np.where(is_masked_T, vocabulary.mask_id, token_T),
@@ -56,8 +55,8 @@ def link_batch(
             "label_T": label_T,
             "row_R": np.arange(num_rows),
             "num_anchors": np.array(num_anchors),
-            "linked_RG": linked_RG,
-            "ignore_RG": np.eye(num_rows, dtype=bool),
+            "link_sequence_E": np.concatenate([anchor_P, positive_P]),
+            "link_row_E": np.concatenate([positive_P, anchor_P]),
             "num_fallback_negatives": np.array(0),
         }
     )

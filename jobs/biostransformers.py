@@ -1,10 +1,6 @@
-"""BioSTransformers: train a siamese text encoder on (text, MeSH term) pairs.
+"""Train BioSTransformers: ``raybio train biostransformers`` as a script."""
 
-It is evaluated on the terms of held-out articles. Without a store it uses the embedded simulated
-literature. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("biostransformers", __doc__ or "")
+    main("train", "biostransformers")

@@ -1,7 +1,6 @@
-"""Compare runs: settings, final scores with paired tests, curves in one frame, and cost."""
+"""Compare runs: ``raybio compare`` as a script."""
 
-from raybio.cli.app import run_app
-from raybio.cli.compare import app
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    run_app(app)
+    main("compare")

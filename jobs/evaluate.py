@@ -1,7 +1,6 @@
-"""Evaluate trained models: python jobs/evaluate.py COMMAND --help."""
+"""Evaluate trained models: ``raybio evaluate`` as a script."""
 
-from raybio.cli.app import run_app
-from raybio.cli.evaluate import app
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    run_app(app)
+    main("evaluate")

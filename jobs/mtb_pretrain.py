@@ -1,9 +1,6 @@
-"""MTB, improved: pre-train an encoder of entity pairs on documents with annotated entities.
+"""Pre-train an encoder of entity pairs: ``raybio train mtb_pretrain`` as a script."""
 
-Without a store it uses the embedded simulated documents. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("mtb_pretrain", __doc__ or "")
+    main("train", "mtb_pretrain")

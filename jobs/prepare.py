@@ -1,7 +1,6 @@
-"""Prepare a store from source files: python jobs/prepare.py --help lists the commands."""
+"""Prepare a store from source files: ``raybio prepare`` as a script."""
 
-from raybio.cli.app import run_app
-from raybio.cli.prepare import app
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    run_app(app)
+    main("prepare")

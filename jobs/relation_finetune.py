@@ -1,10 +1,6 @@
-"""Fine-tune an encoder of entity pairs on labeled relations: MCCL, cross entropy or SupCon.
+"""Fine-tune on labeled relations: ``raybio train relation_finetune`` as a script."""
 
-It is evaluated on relations of other documents. Without a store it uses the embedded simulated
-documents. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("relation_finetune", __doc__ or "")
+    main("train", "relation_finetune")

@@ -1,9 +1,6 @@
-"""Train word embeddings whose neighbors predict entities and relations: CLDR, CLGS, CLNER.
+"""Train word embeddings by relation graphs: ``raybio train relation_graphs`` as a script."""
 
-Without a store it uses the embedded simulated sentences. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("relation_graphs", __doc__ or "")
+    main("train", "relation_graphs")

@@ -1,9 +1,6 @@
-"""Structure-preserving pre-training of a text encoder on articles and their citations.
+"""Train SPPT on articles: ``raybio train sppt_mag`` as a script."""
 
-Without a store it uses embedded simulated citations. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("sppt_mag", __doc__ or "")
+    main("train", "sppt_mag")

@@ -1,9 +1,6 @@
-"""Structure-preserving pre-training of a protein encoder on interaction graphs.
+"""Train SPPT on proteins: ``raybio train sppt_protein`` as a script."""
 
-Without a store it uses the embedded miniature tree of life. The same command resumes the run.
-"""
-
-from raybio.cli.train import training_job
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    training_job("sppt_protein", __doc__ or "")
+    main("train", "sppt_protein")

@@ -1,17 +1,6 @@
-"""Try many settings of one method by Ray Tune, and keep the best."""
+"""Try many settings of a method: ``raybio sweep`` as a script."""
 
-import sys
-
-from raybio.cli.app import run_app
-from raybio.cli.contrastive_probe.train import prepare_given_store
-from raybio.cli.sweep import app
-
-
-def main() -> None:
-    """Prepare a store for --sentences and --benchmark, as contrastive_probe.py does, and sweep."""
-    sys.argv[1:] = prepare_given_store(sys.argv[1:])
-    app()
-
+from raybio.cli.main import main
 
 if __name__ == "__main__":
-    run_app(main)
+    main("sweep")

@@ -1,3 +1,133 @@
 """raybio: pre-train, fine-tune, probe and tune biomedical encoders on a Ray cluster."""
 
-__version__ = "0.1.0"
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from raybio.core.version import VERSION
+
+if TYPE_CHECKING:
+    from raybio.core.location import BucketPath
+    from raybio.runtime.load import TrainedModel
+    from raybio.runtime.search.index import EmbeddingIndex
+    from raybio.runtime.train import Run
+
+__version__ = VERSION
+
+
+def train(
+    method: str,
+    *,
+    store: "str | os.PathLike[str] | BucketPath | None" = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    recipe: str | None = None,
+    name: str | None = None,
+    runs: "str | os.PathLike[str] | BucketPath | None" = None,
+    tracking_uri: str | None = None,
+    workers: int | None = None,
+    cpus_per_worker: float | None = None,
+    device: Literal["auto", "cpu", "gpu"] = "auto",
+    accepts_long_run: bool = False,
+    verbose: bool = False,
+) -> "Run":
+    """Train a method as ``raybio train METHOD --no-baseline`` does, and return the run.
+
+        run = raybio.train("sppt_protein", store="stores/mine", config={"schedule.max_steps": 200})
+        run.result.metrics["val/link_mrr"]
+        run.load().encode(["MKTAYIAKQR"])  # float32 (1, D)
+
+    It trains in the Ray cluster that this process has joined (``ray.init``) or that ``RAY_ADDRESS``
+    names, else in one that it starts on this machine and ends. The same call again resumes a run
+    that was interrupted, and returns a finished one without training.
+
+    Args:
+        method: a method, such as ``sppt_protein``; ``raybio train --help`` lists them.
+        store: folder of a prepared store, or its path in a bucket; None: the method's embedded
+            corpus, with the settings of its demo.
+        config: settings that differ from the method's or the recipe's: a mapping of dotted paths or
+            of nested names to values, or the path of a YAML file.
+        recipe: settings that come with the method, or ``demo``.
+        name: name of the run; None: made from settings and store.
+        runs: folder of all runs, or their path in a bucket; None: ``RAYBIO_RUNS``, or ``runs``.
+        tracking_uri: of MLflow; None: ``mlflow.db`` next to ``runs``.
+        workers: training workers; None: 1, or as the run began.
+        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by what there is.
+        device: ``auto`` takes GPUs if there is one for each worker.
+        accepts_long_run: the run may take more than a day on CPUs.
+        verbose: show Ray's own logs.
+
+    Raises:
+        ConfigError: for wrong arguments or settings.
+        StoreError: if the store is missing or damaged.
+        CheckpointError: if the run of that name has other settings or another store.
+        ClusterError: if the plan does not fit, or the workers kept failing.
+        DivergedError: if the loss is no longer finite.
+        InterruptedRunError: if a signal, such as Ctrl-C, ended the run after a checkpoint.
+    """
+    # Imported here: torch and transformers take seconds to import.
+    from raybio.runtime.train import train as train_method
+
+    return train_method(
+        method,
+        store=store,
+        config=config,
+        recipe=recipe,
+        name=name,
+        runs=runs,
+        tracking_uri=tracking_uri,
+        workers=workers,
+        cpus_per_worker=cpus_per_worker,
+        device=device,
+        accepts_long_run=accepts_long_run,
+        verbose=verbose,
+    )
+
+
+def load(model: "str | os.PathLike[str]") -> "TrainedModel":
+    """Return a trained model.
+
+        model = raybio.load("runs/first")
+        model.encode(["MKTAYIAKQR"])  # float32 (1, D)
+        model.predict(["MKTAYIAKQR"])  # of a fine-tuned model
+
+    Args:
+        model: a run of ``raybio.train``, the folder of a finished run, its ``export/``, any folder
+            that ``save_pretrained`` or sentence_transformers wrote, or a hub id.
+
+    Raises:
+        ConfigError: if there is no model, or it cannot be fetched.
+    """
+    # Imported here: torch and transformers take seconds to import.
+    from raybio.runtime.load import load as load_model
+
+    return load_model(model)
+
+
+def open_index(
+    folder: "str | os.PathLike[str]", model: "str | os.PathLike[str] | None" = None
+) -> "EmbeddingIndex":
+    """Open an index that ``raybio search index`` saved.
+
+        index = raybio.open_index("index", model="runs/first")
+        index.search(["MKTAYIAKQR"], k=10).keys
+
+    Args:
+        folder: the index.
+        model: what made its embeddings, as for ``load``. Without it, queries are embeddings.
+
+    Raises:
+        ConfigError: if there is no such model, or faiss is not installed.
+        StoreError: if there is no index, it is damaged, or its embeddings come from another model.
+    """
+    from raybio.runtime.search.index import open_index as open_saved_index
+
+    return open_saved_index(folder, model)
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``open_store`` on first use: commands that open no store need no pyarrow."""
+    if name == "open_store":
+        from raybio.store.store import open_store
+
+        return open_store
+    raise AttributeError(f"module 'raybio' has no attribute {name!r}")

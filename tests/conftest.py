@@ -34,7 +34,7 @@ from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 
-pytest_plugins = ["tests.runtime_fixtures"]
+pytest_plugins = ["tests.runtime_fixtures", "tests.s3"]
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 LANES = {

@@ -56,6 +56,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         etag = f'"{hash(content) & 0xFFFFFFFF:x}"'
+        # Before the headers: a client that has them may already set up the next answer.
+        cuts = site.cuts.get(self.path, []) if method == "GET" else []
+        num_sent = cuts.pop(0) if cuts else None
         start, status = 0, 200
         if wanted and (version in (None, etag) or not site.honors_if_range):
             start, status = int(wanted.removeprefix("bytes=").removesuffix("-")), 206
@@ -68,8 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if method == "GET":
-            cuts = site.cuts.get(self.path, [])
-            self.wfile.write(content[start:][: cuts.pop(0) if cuts else None])
+            self.wfile.write(content[start:][:num_sent])
         self.close_connection = True
 
 

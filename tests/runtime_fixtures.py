@@ -88,9 +88,11 @@ def tiny_training(tiny_settings: dict[str, object]) -> TrainingConfig:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Path:
     """A path with a space and letters beyond ASCII."""
-    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
+    folder = tmp_path_factory.mktemp("läufe ü")
+    shutil.copy(empty_database, folder)
+    return folder / "meine runs"
 
 
 @pytest.fixture

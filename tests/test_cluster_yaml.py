@@ -16,14 +16,28 @@ import pytest
 import yaml
 
 from raybio.core.config import parse_yaml
+from raybio.core.location import location
+from raybio.methods import METHODS
+from raybio.runtime.run.options import RunOptions, resolve
+from raybio.store.bucket import BucketFolder
 from tests.paths import ROOT
 
-CLUSTER_FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/own_machines.yaml"]
-PLACES = {
-    "RAYBIO_RUNS": "/shared/runs",
-    "RAYBIO_STORES": "/shared/stores",
-    "RAYBIO_SWEEPS": "/shared/sweeps",
+CLOUD_FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/azure.yaml"]
+CLUSTER_FILES = [*CLOUD_FILES, "deploy/own_machines.yaml"]
+BUCKETS = {
+    "cluster.yaml": "s3://YOUR-BUCKET",
+    "deploy/gcp.yaml": "gs://YOUR-BUCKET",
+    "deploy/azure.yaml": "abfs://raybio@YOUR-ACCOUNT.dfs.core.windows.net",
+    "deploy/own_machines.yaml": "s3://YOUR-BUCKET",
 }
+FOLDERS = {"RAYBIO_RUNS": "runs", "RAYBIO_SWEEPS": "sweeps"}
+LOCAL = {"RAYBIO_STORES"}
+"""A variable of embedded corpora, which takes no bucket."""
+
+
+def places(bucket: str) -> dict[str, str]:
+    """Where a cluster puts what no option names."""
+    return {name: f"{bucket}/{folder}" for name, folder in FOLDERS.items()}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -62,19 +76,18 @@ def test_the_schema_would_find_a_misspelt_key(cluster, schema):
         jsonschema.validate(cluster | {"max_wrokers": 1}, schema)
 
 
-@pytest.mark.parametrize("name", ["cluster.yaml", "deploy/gcp.yaml"])
+@pytest.mark.parametrize("name", CLOUD_FILES)
 def test_the_head_is_one_of_the_node_types_and_both_kinds_of_workers_are_the_same_machine(name):
     cluster = read(name)
     assert cluster["head_node_type"] in cluster["available_node_types"]
     spot, gpu = (cluster["available_node_types"][kind] for kind in ("spot_gpu", "gpu"))
     assert spot["resources"] == gpu["resources"]
     assert spot["priority"] > gpu["priority"]
-    kept = {"InstanceMarketOptions", "scheduling"}
-    differs = {
-        key
-        for key in spot["node_config"]
-        if spot["node_config"][key] != gpu["node_config"].get(key)
-    }
+    kept = {"InstanceMarketOptions", "scheduling", "priority", "billingProfile"}
+    spot_config, gpu_config = (
+        kind["node_config"].get("azure_arm_parameters", kind["node_config"]) for kind in (spot, gpu)
+    )
+    differs = {key for key in spot_config if spot_config[key] != gpu_config.get(key)}
     assert differs and differs <= kept
 
 
@@ -99,13 +112,94 @@ def test_the_files_that_nodes_get_exist_here(name):
     own = [local for local in read(name)["file_mounts"].values() if local.startswith("./")]
     assert own
     assert [local for local in own if not (ROOT / local).exists()] == []
+    # Links of a folder, such as that to the search spaces, lead into a folder that nodes get, too.
+    links = [path for local in own for path in (ROOT / local).rglob("*") if path.is_symlink()]
+    targets = [path.resolve() for path in links]
+    assert ROOT / "search_spaces" in targets
+    assert all(any(path.is_relative_to(ROOT / local) for local in own) for path in targets)
 
 
 @pytest.mark.parametrize("name", CLUSTER_FILES)
-def test_whatever_the_driver_writes_lies_on_what_all_nodes_share(name):
-    commands = " ".join(read(name)["setup_commands"])
-    assert "mountpoint -q /shared" in commands
-    assert PLACES.items() <= dict(re.findall(r"(RAYBIO_\w+)=([\w/]+)", commands)).items()
+def test_whatever_the_driver_writes_lies_in_a_bucket_and_no_disk_is_mounted(name):
+    (setup,) = [
+        command for command in read(name)["setup_commands"] if "deploy/setup_node.sh" in command
+    ]
+    variables = dict(word.split("=", 1) for word in setup.split() if "=" in word)
+    assert places(BUCKETS[name]).items() <= variables.items()
+    assert "mount" not in " ".join(read(name)["setup_commands"])
+    for uri in places(BUCKETS[name]).values():
+        # The text of the example is replaced, or setup_node.sh refuses it.
+        assert location(uri.replace("YOUR-BUCKET", "mine").replace("YOUR-ACCOUNT", "mine"))
+
+
+@pytest.mark.parametrize("name", CLOUD_FILES)
+def test_every_node_type_names_an_image_with_a_current_ubuntu(name):
+    images = {"ImageId": "24.04", "sourceImage": "2404", "imageOffer": "24_04|hpc"}
+    for kind, node_type in read(name)["available_node_types"].items():
+        text = json.dumps(node_type["node_config"])
+        (image,) = re.findall(rf'"(?:{"|".join(images)})": "([^"]+)"', text)
+        assert re.search("|".join(images.values()), image), kind
+        assert ("nvidia" in image or "hpc" in image) == (node_type["resources"].get("GPU", 0) > 0)
+
+
+@pytest.mark.nightly
+def test_ray_starts_the_images_and_roles_of_the_file_and_the_roles_exist(
+    cluster, monkeypatch, tmp_path
+):
+    """Ray's own provider against a simulated AWS, with the roles of deploy/aws_roles.yaml."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", cluster["provider"]["region"])
+    monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a key there
+    (tmp_path / ".ssh").mkdir()
+    import boto3
+    from moto import mock_aws
+    from ray.autoscaler._private.aws.config import bootstrap_aws
+    from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+    from ray.autoscaler._private.util import prepare_config
+
+    requests = []
+    with mock_aws():
+        boto3.client("cloudformation").create_stack(
+            StackName="raybio",
+            TemplateBody=(ROOT / "deploy" / "aws_roles.yaml").read_text(),
+            Parameters=[{"ParameterKey": "Bucket", "ParameterValue": "mine"}],
+            Capabilities=["CAPABILITY_NAMED_IAM"],
+        )
+        iam = boto3.client("iam")
+        profiles = iam.list_instance_profiles()["InstanceProfiles"]
+        attached = {
+            profile["InstanceProfileName"]: [
+                policy["PolicyName"]
+                for role in profile["Roles"]
+                for policy in iam.list_attached_role_policies(RoleName=role["RoleName"])[
+                    "AttachedPolicies"
+                ]
+            ]
+            for profile in profiles
+        }
+        config = bootstrap_aws(prepare_config(read("cluster.yaml")))
+        provider = AWSNodeProvider(config["provider"], "raybio")
+        provider.ec2_fail_fast.meta.client.meta.events.register(
+            "provide-client-params.ec2.RunInstances",
+            lambda params, **rest: requests.append(params),
+        )
+        for node_type in config["available_node_types"].values():
+            provider.create_node(node_type["node_config"], {}, 1)
+    for request, node_type in zip(requests, cluster["available_node_types"].values(), strict=True):
+        for key in ("ImageId", "IamInstanceProfile", "InstanceType"):
+            assert request[key] == node_type["node_config"][key]
+        assert request["ImageId"].startswith("resolve:ssm:/aws/service/")
+        assert attached[request["IamInstanceProfile"]["Name"]] == ["raybio-bucket"]
+
+
+def test_without_an_image_ray_would_take_one_with_an_old_python():
+    from ray.autoscaler._private.aws.config import DEFAULT_AMI_NAME
+
+    # cluster.yaml says so. When Ray's own image is current, ImageId may go.
+    assert "18.04" in DEFAULT_AMI_NAME
 
 
 def launched(cluster: dict[str, Any], num_gpus: int, refused: dict[str, float]) -> dict[str, int]:
@@ -205,37 +299,52 @@ def test_rays_own_reader_finds_in_the_job_for_kubernetes_what_it_asks_for(manife
     assert (gpu["resources"]["CPU"], gpu["resources"]["GPU"], gpu["min_workers"]) == (14, 1, 2)
 
 
-def test_a_retried_job_for_kubernetes_finds_its_run_by_name_on_the_shared_volume(manifests):
-    spec, claim = manifests["RayJob"]["spec"], manifests["PersistentVolumeClaim"]
+def test_a_retried_job_for_kubernetes_finds_its_run_by_name_in_the_bucket(manifests):
+    spec = manifests["RayJob"]["spec"]
     assert spec["backoffLimit"] > 0
     assert spec["shutdownAfterJobFinishes"] is True
     words = spec["entrypoint"].split()
     assert (ROOT / Path(words[1]).relative_to("/opt/raybio")).exists()
     given = dict(zip(words[2::2], words[3::2], strict=True))
     assert given["--name"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert all(given[name].startswith("s3://YOUR-BUCKET/") for name in ("--store", "--runs"))
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
     assert int(given["--workers"]) == sum(
         group["minReplicas"] for group in cluster["workerGroupSpecs"]
     )
+
+
+def test_pods_share_no_disk_and_reach_the_bucket_by_their_service_account(manifests):
+    assert manifests.keys() == {"ServiceAccount", "RayJob"}
+    account = manifests["ServiceAccount"]["metadata"]
+    assert account["annotations"]
+    cluster = manifests["RayJob"]["spec"]["rayClusterSpec"]
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
         pod = group["template"]["spec"]
-        (mount,) = [
-            mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"
-        ]
-        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "shared"]
-        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        assert all(
-            given[name].startswith(f"{mount['mountPath']}/") for name in ("--store", "--runs")
-        )
+        assert pod["serviceAccountName"] == account["name"]
+        assert all(volume.keys() == {"name", "emptyDir"} for volume in pod["volumes"])
+        (container,) = pod["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+        environment = {one["name"]: one["value"] for one in container["env"]}
+        assert environment["RAYBIO_CACHE"] == mounts["cache"]
 
 
-def test_the_driver_on_kubernetes_puts_what_no_option_names_on_the_shared_volume(manifests):
+def test_the_driver_on_kubernetes_puts_what_no_option_names_into_the_bucket(manifests):
     (head,) = manifests["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"][
         "containers"
     ]
-    assert PLACES.items() <= {one["name"]: one["value"] for one in head["env"]}.items()
+    environment = {one["name"]: one["value"] for one in head["env"]}
+    assert places("s3://YOUR-BUCKET").items() <= environment.items()
+
+
+def test_the_image_carries_jobs_and_search_spaces_and_only_what_exists():
+    text = (ROOT / "deploy" / "kuberay" / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    assert {"raybio", "jobs", "search_spaces", "constraints.txt"} <= sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
 def test_every_place_that_a_job_has_without_an_option_is_one_that_clusters_set():
@@ -243,9 +352,9 @@ def test_every_place_that_a_job_has_without_an_option_is_one_that_clusters_set()
         path.read_text()
         for path in [*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]
     ]
-    assert {
-        name for text in texts for name in re.findall(r'default_folder\(\s*"\w+", "(\w+)"\)', text)
-    } == PLACES.keys()
+    # As arguments, and as the default of one.
+    place = re.compile(r'"\w+",(?: variable: str =)? "(RAYBIO_\w+)"')
+    assert {name for text in texts for name in place.findall(text)} == FOLDERS.keys() | LOCAL
 
 
 def test_a_pod_that_must_go_has_longer_than_its_node_takes_to_drain(manifests):
@@ -266,7 +375,84 @@ def test_versions_of_ray_are_the_same_everywhere(manifests):
         if line.startswith("ray==")
     ]
     assert manifests["RayJob"]["spec"]["rayClusterSpec"]["rayVersion"] == pinned
-    assert f"rayproject/ray:{pinned}-" in (ROOT / "deploy" / "kuberay" / "Dockerfile").read_text()
+    image = (ROOT / "deploy" / "kuberay" / "Dockerfile").read_text()
+    assert f"ARG RAY={pinned}-py311" in image
+    assert compose()["services"]["head"]["build"]["args"]["RAY"] == f"{pinned}-py311"
+
+
+def compose() -> dict[str, Any]:
+    # YAML merges, which Compose resolves as well.
+    return yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+
+
+def test_the_services_of_the_laptop_share_no_volume_and_listen_on_loopback():
+    services = compose()["services"]
+    volumes = [
+        volume.split(":")[0] for one in services.values() for volume in one.get("volumes", [])
+    ]
+    assert sorted(volumes) == sorted(compose()["volumes"])
+    ports = [port for one in services.values() for port in one.get("ports", [])]
+    assert ports and all(port.startswith("127.0.0.1:") for port in ports)
+    for service in services.values():
+        assert all(other in services for other in service.get("depends_on", {}))
+    for name in ("head", "worker"):
+        environment = services[name]["environment"]
+        assert places("s3://raybio").items() <= environment.items()
+        assert environment["AWS_ENDPOINT_URL"] == "http://s3:9000"
+        assert environment["RAY_AUTH_MODE"] == "token"
+        assert "volumes" not in services[name]
+    dockerfile = services["head"]["build"]["dockerfile"]
+    assert (ROOT / "deploy" / services["head"]["build"]["context"] / dockerfile).is_file()
+
+
+def test_no_service_of_the_laptop_has_a_secret_of_its_own():
+    for name, service in compose()["services"].items():
+        for key, value in service.get("environment", {}).items():
+            if re.search("SECRET|PASSWORD|TOKEN", key):
+                assert value.startswith("${RAYBIO_SECRET"), (name, key)
+
+
+def test_the_first_run_of_the_laptop_finds_its_bucket_and_its_store(s3, monkeypatch, tmp_path):
+    for _ in range(2):
+        for name in ("bucket", "store"):
+            (interpreter, option, program) = compose()["services"][name]["command"]
+            assert (interpreter, option) == ("python", "-c")
+            if name == "store":
+                exec(program, {})
+                continue
+            # boto3 leaves connections open.
+            command = [sys.executable, "-c", program]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    (uploaded,) = [
+        request
+        for request in s3.requests
+        if request.method == "PUT" and "manifest.json" in request.path
+    ]
+    assert "stores/demo" in uploaded.path
+    assert BucketFolder(location("s3://raybio/runs"), is_patient=False).list() == []
+    # The run that the head of the file documents, on machines that see none of this one's stores.
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    head = (ROOT / "deploy" / "compose.yaml").read_text().partition("\nname:")[0]
+    words = re.sub(r"\\?\n#", "", head).partition("sppt_protein.py")[2].split()
+    given = dict(zip(words[:12:2], words[1:12:2], strict=True))
+    assert given.keys() == {
+        "--store",
+        "--recipe",
+        "--tracking-uri",
+        "--workers",
+        "--cpus-per-worker",
+        "--name",
+    }
+    store = location(given["--store"])
+    places = {"store": store, "runs": location("s3://raybio/runs")}
+    run = resolve(
+        "sppt_protein", RunOptions(**places, recipe=given["--recipe"], name=given["--name"])
+    )
+    assert run.store == store
+    assert run.config == METHODS["sppt_protein"].demo
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
 
 
 def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, tmp_path):
@@ -280,7 +466,10 @@ def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, t
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "wheels").glob("raybio-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("raybio/")}
-    files = {str(path.relative_to(ROOT)) for path in (ROOT / "raybio").rglob("*") if path.is_file()}
+    # search_spaces is a link to a folder, which a search in subfolders does not follow.
+    folders = [ROOT / "raybio", ROOT / "raybio" / "search_spaces"]
+    paths = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(ROOT)) for path in paths}
     assert held == {name for name in files if "__pycache__" not in name}
 
 

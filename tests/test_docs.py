@@ -2,11 +2,14 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from raybio.cli.main import Commands, app
+from raybio.core.search_space_file import SHIPPED
+from raybio.methods import METHODS
 from tests.paths import ROOT
 
 PAGES = [
@@ -36,46 +39,69 @@ def test_the_guide_for_contributors_shows_the_example_method_as_it_is_tested():
         assert (ROOT / "tests" / "example_method" / name).read_text(encoding="utf-8") in guide
 
 
-SUBCOMMANDS = {"evaluate", "prepare", "contrastive_probe"}
+GROUPS = {"train", "evaluate", "prepare", "search"}
 PREPARED_FIRST = {"--sentences", "--benchmark"}
 """Options of a sweep of contrastive_probe, which prepares its store before the search space is read."""
 
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 
+IN_TABLE = re.compile(r"^\|.*\| `(raybio train [^`]+)` \|$", re.MULTILINE)
+"""The command at the end of a table's row."""
+
+
 def commands(page: Path) -> list[list[str]]:
-    """Return the words of each ``python jobs/X.py …`` in the code blocks of a page."""
+    """Return the words of each ``raybio …`` and ``python jobs/X.py …`` in blocks and tables of a page."""
     found = []
-    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
-            _, job, arguments = line.partition("python jobs/")
-            if job:
-                words = shlex.split(arguments.replace("…", "x"), comments=True)
-                found.append(words)
+    text = page.read_text(encoding="utf-8")
+    lines = [
+        line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()
+    ]
+    lines += IN_TABLE.findall(text)
+    for line in lines:
+        start = re.search(r"(?:^|-- )\s*(raybio |python jobs/)", line)
+        if start:
+            arguments = line[start.end() :].replace("…", "x")
+            words = shlex.split(arguments, comments=True)
+            found.append(words if start.group(1) == "raybio " else as_raybio(words))
     return found
 
 
+def as_raybio(words: list[str]) -> list[str]:
+    """Return the words of ``raybio`` for those of a job."""
+    job, arguments = words[0].removesuffix(".py"), words[1:]
+    if not (ROOT / "jobs" / f"{job}.py").is_file():
+        return [f"{job}.py", *arguments]
+    if job == "contrastive_probe" and arguments and not arguments[0].startswith("-"):
+        return ["evaluate", *arguments]
+    return ["train", job, *arguments] if job in METHODS else [job, *arguments]
+
+
 @cache
-def help_of(job: str, *subcommands: str) -> str:
-    """Return what ``--help`` of a command prints."""
-    command = [sys.executable, f"jobs/{job}.py", *subcommands, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, (command, done.stderr)
-    return done.stdout
+def help_of(*words: str) -> str:
+    """Return what the complete help of a command prints."""
+    option = "--help-all" if words[0] == "train" and len(words) > 1 else "--help"
+    return CliRunner().invoke(app, [*words, option], catch_exceptions=False).output
 
 
 def problems_of(words: list[str]) -> list[str]:
-    """Return what a command of the documentation has that its job does not take."""
-    job, arguments = words[0].removesuffix(".py"), words[1:]
-    if not (ROOT / "jobs" / f"{job}.py").is_file():
-        return [f"no job {job}"]
-    takes_subcommand = job in SUBCOMMANDS and arguments and not arguments[0].startswith("-")
-    # prepare.py download SOURCE
-    num_subcommands = 2 if takes_subcommand and arguments[0] == "download" else 1
-    text = help_of(job, *(arguments[:num_subcommands] if takes_subcommand else ()))
-    known = set(re.findall(r"--[a-z][a-z-]*", text))
-    if job == "sweep":
+    """Return what a command of the documentation has that it does not take."""
+    if words[0] not in Commands.entries:
+        return [f"no command {words[0]}"]
+    num_words = 1
+    if words[0] in GROUPS and words[1:] and not words[1].startswith("-"):
+        # raybio prepare download SOURCE
+        num_words = 3 if words[1] == "download" else 2
+    job, arguments = " ".join(words[:num_words]), words[num_words:]
+    text = help_of(*words[:num_words])
+    known = set(re.findall(r"--[a-z][a-z-]*", text)) | {"--help-all"}
+    if job in ("sweep", "train contrastive_probe"):
         known |= PREPARED_FIRST
+    if job == "train finetune":
+        known |= {"--data"}
+    has_name = job == "sweep" and arguments and re.fullmatch(r"[a-z_]+", arguments[0])
+    if has_name and not (SHIPPED / f"{arguments[0]}.yaml").is_file():
+        return [f"no search space {arguments[0]}"]
     settings = set(re.findall(r"^  ([a-z_]+(?:\.[a-z0-9_]+)*)  ", text, re.MULTILINE))
     problems = []
     for word, value in zip(arguments, [*arguments[1:], ""], strict=False):
@@ -96,7 +122,9 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
     pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("raybio/**/README.md")]
     found = [(page, words) for page in pages for words in commands(page)]
     assert len(found) > 50
-    assert problems_of(["sppt_protein.py", "--set", "optim.peak_lrr=1", "--stor", "x"]) != []
+    assert problems_of(["sweep", "no_space"]) == ["no search space no_space"]
+    assert problems_of(["no_job.py"]) == ["no command no_job.py"]
+    assert problems_of(["train", "sppt_protein", "--set", "optim.peak_lrr=1", "--stor", "x"]) != []
     wrong = {
         f"{page.relative_to(ROOT)}: {problem}"
         for page, words in found

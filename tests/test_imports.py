@@ -6,7 +6,10 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+import typer
 
 ROOT = Path(__file__).parents[1]
 LEVEL = {
@@ -25,15 +28,23 @@ LEVEL = {
 
 KERNEL = {layer for layer, level in LEVEL.items() if level < LEVEL["methods"]}
 LIGHT = [
+    "raybio",
     "raybio.methods",
     "raybio.core.config",
     "raybio.core.search_space",
     "raybio.cli.compare",
+    "raybio.cli.demo",
+    "raybio.cli.embed",
+    "raybio.cli.export",
     "raybio.cli.evaluate",
-    "raybio.cli.finetune",
+    "raybio.cli.main",
+    "raybio.cli.methods",
+    "raybio.cli.predict",
+    "raybio.cli.preflight",
     "raybio.cli.prepare",
+    "raybio.cli.push",
     "raybio.cli.sweep",
-    "raybio.cli.train",
+    "raybio.cli.tensorboard",
     "raybio.runtime.run.options",
     "raybio.runtime.tune.plan",
     "raybio.runtime.tune.trial",
@@ -45,12 +56,28 @@ CORE_MAY_IMPORT = {"raybio", "numpy", "pydantic", "yaml", *sys.stdlib_module_nam
 CORE_WITH_TORCH = {"raybio.core.batch", "raybio.core.interfaces", "raybio.core.digest"}
 """Tensors are part of what these define."""
 
-IMPORTS_BY_NAME = {"raybio.training.method"}
-"""Imports the modules that a ``Method`` names, which may be another package's."""
+IMPORTS_BY_NAME = {"raybio.cli.lazy", "raybio.training.method"}
+"""Import modules that a table of commands names, or a ``Method``, which may be another package's."""
 
-HEAVY = {"torch", "transformers", "pyarrow", "ray", "mlflow", "matplotlib", "scipy", "faiss"}
+IMPORTING = ("import_module", "__import__")
+"""Functions that import a module by its name."""
+
+HEAVY = {
+    *(
+        "torch",
+        "transformers",
+        "pyarrow",
+        "ray",
+        "mlflow",
+        "matplotlib",
+        "scipy",
+        "sklearn",
+        "faiss",
+    ),
+}
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Return the syntax tree of every module of raybio and of every job, by its name."""
     trees = {}
@@ -61,12 +88,17 @@ def modules() -> dict[str, ast.Module]:
     return trees
 
 
+def called_name(call: ast.Call) -> str:
+    """Return the last name of what is called; empty where it has none."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
 def imports(tree: ast.AST, known: set[str]) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of every import, those inside functions and by name included."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-            ("import_module", "__import__")
-        ):
+        if isinstance(node, ast.Call) and called_name(node).endswith(IMPORTING):
             yield node.lineno, "(computed)"
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -170,45 +202,69 @@ def test_a_module_of_the_kernel_serves_more_than_one_method():
     assert lonely == []
 
 
-RUN_JOBS = """
+RUN_COMMANDS = """
 import contextlib, io, json, runpy, sys
-commands, heavy = json.loads(sys.argv[1])
-for number, (job, arguments, code) in enumerate(commands):
-    sys.argv = [job, *arguments]
+from raybio.cli.main import main
+for words, code, heavy in json.loads(sys.argv[1]):
+    script = words[0] if words[0].endswith(".py") else None
+    sys.argv = words if script else ["raybio", *words]
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            runpy.run_path(job, run_name="__main__")
+            runpy.run_path(script, run_name="__main__") if script else main()
     except SystemExit as exit:
-        assert exit.code == code, (job, arguments, exit.code, output.getvalue())
+        assert exit.code == code, (words, exit.code, output.getvalue())
     loaded = sorted(set(heavy) & sys.modules.keys())
-    assert not loaded, (job, arguments, loaded)
+    assert not loaded, (words, loaded)
 """
-"""Run jobs one after the other in one process, and stop at the first that loads a heavy module."""
+"""Run commands one after the other in one process; stop at the first that loads a heavy module."""
 
 
-def commands_before_a_start() -> Iterator[tuple[str, list[str], int]]:
-    """Yield (job, arguments, exit code) of command lines that start nothing."""
-    from raybio.cli.commands import biostransformers, mtb_mccl, relation_graphs, sppt
+def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
+    """Yield (words, exit code) of command lines that start nothing."""
+    from raybio.cli.commands import (
+        biostransformers,
+        contrastive_probe,
+        mtb_mccl,
+        relation_graphs,
+        sppt,
+    )
+    from raybio.cli.main import Commands
+    from raybio.cli.methods import Trainings
 
     for path in sorted((ROOT / "jobs").glob("*.py")):
-        yield str(path), ["--help"], 0
-    for module in (biostransformers, mtb_mccl, relation_graphs, sppt):
-        for job, commands in (("evaluate", module.evaluate), ("prepare", module.prepare)):
-            for command in commands.registered_commands:
-                name = command.callback.__name__.replace("_", "-")
-                yield str(ROOT / "jobs" / f"{job}.py"), [name, "--help"], 0
+        yield [str(path), "--help"], 0
+    yield ["--help"], 0
+    for name in Commands.entries:
+        yield [name, "--help"], 0
+    for name in Trainings.entries:
+        yield ["train", name, "--help"], 0
+        yield ["train", name, "--help-all"], 0
+    for module in (biostransformers, contrastive_probe, mtb_mccl, relation_graphs, sppt):
+        for group in ("evaluate", "prepare"):
+            for command in getattr(module, group, typer.Typer()).registered_commands:
+                yield [group, command.callback.__name__.replace("_", "-"), "--help"], 0
     for name in ("string", "tree-of-life", "ogb-mag", "openalex", "pubmed"):
-        yield str(ROOT / "jobs/prepare.py"), ["download", name, "--help"], 0
+        yield ["prepare", "download", name, "--help"], 0
     for name in ("medlama", "hardness", "statistics"):
-        yield str(ROOT / "jobs/prepare.py"), [name, "--help"], 0
-    for name in ("probe", "baselines", "ask", "sheet", "curves"):
-        yield str(ROOT / "jobs/contrastive_probe.py"), [name, "--help"], 0
-    yield str(ROOT / "jobs/sppt_protein.py"), ["--set", "optim.peak_lrr=1"], 2
-    yield str(ROOT / "jobs/finetune.py"), ["scicit", "--data", "x"], 2
-    for space in sorted((ROOT / "search_spaces").glob("*.yaml")):
-        yield str(ROOT / "jobs/sweep.py"), [str(space), "--dry-run"], 0
-        yield str(ROOT / "jobs/sweep.py"), [str(space), "--set", "optim.peak_lrr=1"], 2
+        yield ["prepare", name, "--help"], 0
+    yield [str(ROOT / "jobs/contrastive_probe.py"), "probe", "--help"], 0
+    yield ["train", "sppt_protein", "--set", "optim.peak_lrr=1"], 2
+    yield ["train", "finetune", "scicit", "--data", "x"], 2
+    for path in sorted((ROOT / "search_spaces").glob("*.yaml")):
+        yield ["sweep", str(path), "--dry-run"], 0
+        yield ["sweep", path.stem, "--set", "optim.peak_lrr=1"], 2
+
+
+def refusals_of_models_and_stores() -> Iterator[list[str]]:
+    """Yield command lines that are refused once their paths are looked at."""
+    yield ["evaluate", "relation-map", "--model", "./nowhere", "--store", "s", "--out", "o"]
+    yield ["evaluate", "word-maps", "--relations", "./nowhere", "--store", "s", "--out", "o"]
+    yield ["prepare", "pairs", "--input", "no*", "--out", "s"]
+    nowhere = ["--store", "nowhere"]
+    yield ["evaluate", "relation-map", "--model", "some/hub-id", *nowhere, "--out", "o"]
+    yield ["evaluate", "relation-probe", "--model", "some/hub-id", *nowhere]
+    yield ["evaluate", "word-maps", "--relations", "runs/cldr", *nowhere, "--out", "o"]
 
 
 def run(*arguments: str) -> None:
@@ -224,7 +280,25 @@ def test_modules_behind_help_and_refusals_import_nothing_heavy():
 
 
 def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy():
-    run(RUN_JOBS, json.dumps([list(commands_before_a_start()), sorted(HEAVY)]))
+    commands = [(*command, sorted(HEAVY)) for command in commands_before_a_start()]
+    heavy = sorted(HEAVY - {"pyarrow"})  # stores are opened with it
+    commands += [(words, 2, heavy) for words in refusals_of_models_and_stores()]
+    run(RUN_COMMANDS, json.dumps(commands))
+
+
+def test_the_help_and_the_version_of_raybio_import_no_command():
+    for option in ("--help", "--version", "swep"):
+        run(
+            "import sys; sys.argv = ['raybio', *sys.argv[1:]]\n"
+            "from raybio.cli.main import Commands, main\n"
+            "try: main()\n"
+            "except SystemExit: pass\n"
+            "loaded = {name for name in sys.modules if name.startswith('raybio.methods')}\n"
+            "commands = {entry.load.args[0] for entry in Commands.entries.values()}\n"
+            "loaded |= commands & sys.modules.keys()\n"
+            f"assert not ({HEAVY} & sys.modules.keys()) | loaded, loaded",
+            option,
+        )
 
 
 def test_the_rules_find_what_they_should():

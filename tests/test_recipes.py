@@ -1,6 +1,7 @@
 """Recipes hold the published values, and the command line finds them."""
 
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ REWIRED = {
     "optim.peak_lr": 2e-5,
     "optim.weight_decay": 0.01,
     "cloze.mask_ratio": 0.5,
+    "cloze.tail": "random",
+    "evaluation.candidates": "all",
+    "plan.num_sentences": None,
     "cloze.max_tokens": 48,
     "objective.temperature": 0.04,
     "evaluation.metric": "l2",
@@ -78,6 +82,10 @@ MTB = {
     "optim.weight_decay": 0.01,
     "objective.temperature": 0.05,
     "blanks.blank_rate": 0.7,
+    "objective.relation_weight": 1.0,
+    "objective.self_weight": 1.0,
+    "objective.mlm_weight": 1.0,
+    "objective.type_filter": True,
 }
 """Zhou et al. 2023, hyperparameters of pre-training and Appendix A."""
 
@@ -100,7 +108,10 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "objective.loss": "multi_similarity",
             "schedule.max_epochs": 1,
             "input.mask_rate": 0.15,
+            "input.mask_style": "always",
+            "input.crop": "ends",
             "input.max_length": 4096,
+            "optim.schedule": "constant",
             "optim.peak_lr": 3e-4,
         }
     },
@@ -113,6 +124,10 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "objective.negative_margin": 10.0,
             "schedule.max_epochs": 4,
             "encoder.max_length": 512,
+            "input.mask_rate": 0.15,
+            "input.mask_style": "always",
+            "optim.peak_lr": 3e-4,
+            "optim.schedule": "constant",
             "evaluation.test_graphs": 5,
             "evaluation.samples": 100,
             "evaluation.nodes_per_sample": 200,
@@ -215,6 +230,10 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "samples.num_positives": 30,
             "objective.temperature": 0.1,
             "objective.self_loop": 0.8,
+            "objective.pairing": "diagonal",
+            "objective.text_pooling": "mean",
+            "objective.graph_pooling": "mean",
+            "evaluation.candidates": "all",
             "evaluation.num_pair_neighbors": [5],
             "evaluation.num_tag_neighbors": [7],
         }
@@ -314,7 +333,9 @@ def test_the_guides_name_recipes_that_exist_and_settings_that_fit_them() -> None
     found = {}
     for page in (ROOT / "docs" / "methods").glob("*.md"):
         for words in commands(page):
-            method = words[0].removesuffix(".py")
+            if words[0] != "train":
+                continue
+            method = words[1]
             options = list(pairwise(words))
             names = [value for option, value in options if option == "--recipe"]
             if not names:
@@ -334,6 +355,15 @@ def test_the_guides_name_recipes_that_exist_and_settings_that_fit_them() -> None
 
 def config_of(method: str, **options: Any) -> Any:
     return resolve_config(METHODS[method], RunOptions(**options), Path("runs"))[1]
+
+
+def test_the_table_of_encoders_names_the_source_of_each_recipe() -> None:
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*) \| `raybio train (\S+) .*--recipe (\S+?)`", page, re.MULTILINE)
+    assert len(rows) == 4  # those that take the encoder of their recipe
+    for row, method, recipe in rows:
+        source = METHODS[method].recipes[recipe].settings["encoder"]["source"]
+        assert f"`{source}`" in row
 
 
 def test_files_and_settings_of_the_command_line_lie_above_a_recipe(tmp_path: Path) -> None:

@@ -1,16 +1,24 @@
 """Functions that all command lines share. It imports nothing heavy: ``--help`` takes no second."""
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, get_args, get_type_hints
 
+import typer
+from typer.main import get_command
+from typer.models import OptionInfo
+
+from raybio.cli.lazy import chosen_app
+from raybio.cli.options import path_or_uri, pattern_or_uri
 from raybio.core.config import BaseConfig, C, fields
 from raybio.core.errors import RaybioError
 from raybio.core.files import check_local
+from raybio.core.location import location
 
-URI_OPTIONS = ("--tracking-uri", "--url")
-"""The only options whose value may be a URI."""
+ADDRESS_OPTIONS = ("--tracking-uri", "--url")
+"""Options whose value is an address of a server."""
 
 
 _URI_IN_VALUE = re.compile(
@@ -26,24 +34,80 @@ A URI that follows the words of a sentence is text.
 """
 
 
-def run_app(app: Callable[[], Any]) -> NoReturn:
-    """Call a Typer app and exit.
+def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
+    """Call the app of ``raybio`` with the arguments of a command line, and exit.
 
     A ``RaybioError`` becomes one message and exit code 2, or 130 or 143 after a signal.
     """
     try:
-        check_local_paths(sys.argv[1:])
-        app()
+        chosen, rest = chosen_app(app, arguments)
+        check_uris(rest, uri_options_of(chosen, rest))
+        get_command(app).main(args=[*arguments], prog_name="raybio")
     except RaybioError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(0)
 
 
-def check_local_paths(arguments: Sequence[str]) -> None:
-    """Refuse URIs in place of paths, before anything is created.
+def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
+    """Return the options that take URIs, of the command that the arguments choose.
 
-    All arguments except ``URI_OPTIONS`` are checked, so path options need no checks of their own.
+    They are those whose parser reads URIs, so that nothing lists them.
+    """
+    names = set()
+    for callback in _callbacks(app, arguments):
+        for name, hint in get_type_hints(callback, include_extras=True).items():
+            for info in get_args(hint)[1:]:
+                if isinstance(info, OptionInfo) and info.parser in (path_or_uri, pattern_or_uri):
+                    names |= _names(name, info)
+    return names
+
+
+def _names(parameter: str, info: OptionInfo) -> set[str]:
+    """Return the names of an option as they are typed."""
+    # Typer keeps the first name of an annotation as the default.
+    declared = [info.default, *(info.param_decls or ())]
+    names = {name for name in declared if isinstance(name, str) and name.startswith("--")}
+    return names or {"--" + parameter.strip("_").replace("_", "-")}
+
+
+def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
+    """Yield the function of the command; that of an app's only command has no name to type."""
+    commands = app.registered_commands
+    is_only = len(commands) == 1 and not app.registered_groups
+    for command in commands:
+        callback = command.callback
+        assert callback is not None
+        name = command.name or callback.__name__.replace("_", "-")
+        if is_only or name in arguments[:1]:
+            yield inspect.unwrap(callback)
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        assert inner is not None
+        if group.name is None or not isinstance(group.name, str):
+            yield from _named(inner, arguments)
+        elif group.name in arguments[:1]:
+            yield from _named(inner, arguments[1:])
+
+
+def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
+    """Yield the function of a command of a group, where even an only one is called by its name."""
+    for command in app.registered_commands:
+        callback = command.callback
+        assert callback is not None
+        if (command.name or callback.__name__.replace("_", "-")) in arguments[:1]:
+            yield inspect.unwrap(callback)
+
+
+def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> None:
+    """Refuse URIs in place of local paths, and URIs that are not supported.
+
+    Nothing has been created yet. All arguments except ``ADDRESS_OPTIONS`` are checked, so options
+    need no checks of their own.
+
+    Args:
+        arguments: the command line.
+        uri_options: options that take URIs.
 
     Raises:
         ConfigError: with the option and the URI.
@@ -55,7 +119,9 @@ def check_local_paths(arguments: Sequence[str]) -> None:
         if is_option:
             option, _, value = argument.partition("=")
         uri = _URI_IN_VALUE.search(value)
-        if uri is not None and option not in URI_OPTIONS:
+        if uri is not None and option in uri_options:
+            location(value.strip(), option)
+        elif uri is not None and option not in ADDRESS_OPTIONS:
             check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:
             option = ""

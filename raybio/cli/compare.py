@@ -11,6 +11,7 @@ from raybio.cli.console import stdout_console
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RUN
+from raybio.runtime.run.options import runs_folder
 
 if TYPE_CHECKING:
     from raybio.runtime.compare.compare import Comparison
@@ -48,11 +49,14 @@ def compare(
             f"--out {out}: holds a run or a sweep, whose report would be lost; choose another "
             "folder"
         )
+    folder, bucket = runs_folder(runs)
+    if bucket is not None:
+        from raybio.runtime.spool.spool import refresh_matching
+
+        refresh_matching(folder, bucket, run)
     from raybio.runtime.compare.compare import compare_runs, write_comparison
     from raybio.runtime.compare.runs import given_runs
-    from raybio.runtime.run.options import default_folder
 
-    folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     found = compare_runs(
         given_runs(run, folder, same_data=not curves_only), with_scores=not curves_only
     )
@@ -132,11 +136,10 @@ def _narrowed(table: "ResultTable", width: int) -> "ResultTable":
         return table
     last = table.layout.compared[-1]
     on_last = [each for each in table.relations if each.split == last]
-    what = "the other splits are"
+    note = "The report shows relations to rivals and other runs on the other splits too"
     if len({each.model for each in on_last}) >= MOST_COLUMNS:
         on_last = []
-        what = "too wide for here,"
-    note = f"Where each run stands next to rivals and other runs: {what} in the report"
+        note = "The report shows relations to rivals and other runs, too wide for this terminal"
     return replace(table, relations=on_last, remarks=[*table.remarks, note])
 
 

@@ -1,4 +1,4 @@
-"""The commands ``jobs/prepare.py download SOURCE``: public data, from their sites or a mirror."""
+"""The commands ``raybio prepare download SOURCE``: public data, from their sites or a mirror."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from raybio.core.errors import ConfigError
-from raybio.store.download import RemoteFile, download_files, http_client
+from raybio.core.text import count_of
+from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import (
     SOURCES,
     ogb_mag_files,
@@ -16,7 +17,7 @@ from raybio.store.public_data import (
     string_files,
     tree_of_life_files,
 )
-from raybio.store.retrying_http import size_text
+from raybio.store.retrying_http import RetryingHttp, size_text
 
 downloads = typer.Typer(no_args_is_help=True)
 
@@ -50,11 +51,11 @@ def string(
     if bool(taxids) == all_species:
         raise ConfigError("want --taxid for each species, or --all-species (138 GB of links)")
 
-    files = string_files(http_client(), url, taxids, version, physical=physical)
+    files = string_files(RetryingHttp(), url, taxids, version, physical=physical)
     _download("string", files, out)
     links = "protein.physical.links" if physical else "protein.links"
     _show_next(
-        f"python jobs/prepare.py proteins --edges '{out}/*{links}*.gz' "
+        f"raybio prepare proteins --edges '{out}/*{links}*.gz' "
         f"--proteins '{out}/*protein.sequences*.gz' --min-score 700 --out STORE"
     )
 
@@ -63,11 +64,11 @@ def string(
 def tree_of_life(out: Out, url: Url = "") -> None:
     """SNAP's Tree of life: interactomes of 1,840 species; their sequences from STRING 10.5."""
     archive, species, sequences = _download(
-        "tree-of-life", tree_of_life_files(http_client(), url), out
+        "tree-of-life", tree_of_life_files(RetryingHttp(), url), out
     )
     _show_next(f"unzip {archive} -d {out}")
     _show_next(
-        f"python jobs/prepare.py proteins --interactomes {out} --species {species} "
+        f"raybio prepare proteins --interactomes {out} --species {species} "
         f"--sequences {sequences} --out STORE"
     )
 
@@ -75,10 +76,10 @@ def tree_of_life(out: Out, url: Url = "") -> None:
 @downloads.command()
 def ogb_mag(out: Out, url: Url = "") -> None:
     """OGB-MAG: citations of 736,389 papers. OpenAlex has their abstracts."""
-    (archive,) = _download("ogb-mag", ogb_mag_files(http_client(), url), out)
+    (archive,) = _download("ogb-mag", ogb_mag_files(RetryingHttp(), url), out)
     _show_next(f"unzip {archive} -d {out}")
     _show_next(
-        f"python jobs/prepare.py articles --mag {out / 'mag'} "
+        f"raybio prepare articles --mag {out / 'mag'} "
         "--abstracts 'OPENALEX/works/*/*.gz' --out STORE"
     )
 
@@ -95,9 +96,9 @@ def openalex(
     url: Url = "",
 ) -> None:
     """OpenAlex: works with inverted abstracts, citations, dates and MAG ids."""
-    files = openalex_files(http_client(), url, since=since, limit=limit)
+    files = openalex_files(RetryingHttp(), url, since=since, limit=limit)
     _download("openalex", files, out)
-    _show_next(f"python jobs/prepare.py articles --openalex '{out}/works/*/*.gz' --out STORE")
+    _show_next(f"raybio prepare articles --openalex '{out}/works/*/*.gz' --out STORE")
 
 
 @downloads.command()
@@ -116,17 +117,18 @@ def pubmed(
             f"--first {first} comes after --last {last}; want the first number and then the last"
         )
 
-    files = pubmed_files(http_client(), url, updates=updates, first=first, last=last)
+    files = pubmed_files(RetryingHttp(), url, updates=updates, first=first, last=last)
     _download("pubmed", files, out)
-    _show_next(f"python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE")
+    _show_next(f"raybio prepare medline --input '{out}/*.xml.gz' --workers N --out STORE")
 
 
 def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
     """Show what is downloaded under which terms, and download it."""
     source = SOURCES[name]
     sizes = [file.num_bytes for file in files if file.num_bytes is not None]
-    total = size_text(sum(sizes)) if len(sizes) == len(files) else source.size
-    print(f"{len(files):,} files ({total}) from {files[0].url}")
+    total = size_text(sum(sizes)) if len(sizes) == len(files) else "sizes not announced"
+    number = count_of(len(files), "file")
+    print(f"{number} ({total}) from {files[0].url}")
     print(f"license: {source.license}; published checksums: {source.checksum}")
     size_by_path = {file.path: file.num_bytes for file in files}
 
@@ -134,7 +136,7 @@ def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
         size = size_by_path[path]
         print(f"{num_done:,}/{num_files:,} {path}" + (f" ({size_text(size)})" if size else ""))
 
-    return download_files(http_client(), files, out, show)
+    return download_files(RetryingHttp(), files, out, show)
 
 
 def _show_next(command: str) -> None:

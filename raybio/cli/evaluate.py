@@ -1,11 +1,17 @@
-"""The commands of ``jobs/evaluate.py``: trained models, evaluated on labeled data."""
+"""The commands of ``raybio evaluate``: trained models, evaluated on labeled data."""
 
 import typer
 
-from raybio.cli.commands import biostransformers, mtb_mccl, relation_graphs, sppt
+from raybio.cli.commands import (
+    biostransformers,
+    contrastive_probe,
+    mtb_mccl,
+    relation_graphs,
+    sppt,
+)
 
 app = typer.Typer(
-    help="Evaluate trained models.",
+    help="Evaluate trained models on labeled data.",
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -15,5 +21,6 @@ for _commands in (
     mtb_mccl.evaluate,
     relation_graphs.evaluate,
     sppt.evaluate,
+    contrastive_probe.evaluate,
 ):
     app.add_typer(_commands)

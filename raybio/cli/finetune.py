@@ -1,13 +1,30 @@
-"""Tasks on the command line of ``jobs/finetune.py``: ``TASK,TASK --data FILES --data FILES``."""
+"""The command ``raybio train finetune``: ``TASK,TASK --data FILES --data FILES``."""
 
 import argparse
 from pathlib import Path
 from typing import NamedTuple
 
+from raybio.cli.options import path_or_uri
+from raybio.cli.train import training_app
+from raybio.cli.training_help import help_texts
 from raybio.core.config import did_you_mean, load, override_all
 from raybio.core.errors import ConfigError
+from raybio.core.location import location
 from raybio.methods.sppt.downstream.config import TASKS, Config
-from raybio.runtime.run.options import RunOptions, default_folder, parse_settings
+from raybio.runtime.run.options import RunOptions, parse_settings, runs_folder
+
+METHOD = "finetune"
+
+ABOUT = (
+    f"TASK: {', '.join(name for name, task in TASKS.items() if task.is_own)} on tables of your "
+    "own (.csv, .tsv, .jsonl, .parquet, or a folder with train, dev and test): columns sequence "
+    "or text, label, and perhaps split. Or a published one with its files: "
+    f"{', '.join(name for name, task in TASKS.items() if not task.is_own)}.\n\n"
+    "Several, separated by commas and each with a --data, end in one table. The settings are the "
+    "paper's for such a task; --set changes them. Without a task it trains on embedded simulated "
+    "folds.\n\n"
+    "--compare encoder.source=A,B adds encoders to the table, --seeds 3 their spread."
+)
 
 
 class TasksAndOptions(NamedTuple):
@@ -44,8 +61,8 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
         if names.count(name) > 1:
             raise ConfigError(f"{name}: is there twice, want each task once")
     parser = _parser()
-    for option in ("--data", "--store"):
-        parser.add_argument(option, type=Path, action="append", default=[])
+    parser.add_argument("--data", type=Path, action="append", default=[])
+    parser.add_argument("--store", type=path_or_uri, action="append", default=[])
     # Reading files takes long, so settings are checked first.
     _check_settings(rest)
     given, others = parser.parse_known_args(rest)
@@ -53,7 +70,7 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
         each = ", once a task, in their order" if len(names) > 1 else ""
         raise ConfigError(
             f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, "
-            "want either --data FILES (see docs/methods/sppt.md) or --store STORE" + each
+            "want either --data FILES or --store STORE" + each
         )
     from raybio.experiments.downstream_tasks import task_parts  # reads and writes stores
 
@@ -68,12 +85,14 @@ def _check_name(arguments: list[str]) -> None:
     parser = _parser()
     parser.add_argument("--name")
     for option in ("--runs", "--store", "--config"):
-        parser.add_argument(option, type=Path)
+        parser.add_argument(option)
     given, _ = parser.parse_known_args(arguments)
     if given.name is None or given.store or given.config:
         return
-    runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
-    if (runs / given.name).exists():
+    place = location(given.runs, "--runs") if given.runs else None
+    runs, bucket = runs_folder(place)
+    # The name of a run in a bucket is looked up when the command is given.
+    if bucket is not None or (runs / given.name).exists():
         return
     tasks = [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]
     if tasks:
@@ -95,3 +114,12 @@ def _check_settings(arguments: list[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     return argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+
+
+app = training_app(
+    METHOD,
+    texts=help_texts(METHOD, ABOUT, "protein_regression --data table.csv --init MODEL")._replace(
+        usage="[TASK,... --data FILES] [OPTIONS]"
+    ),
+    expand=with_tasks,
+)

@@ -1,11 +1,19 @@
-"""Options of all training jobs, and parsers of numbers for options of all jobs."""
+"""Options of all trainings, and parsers of numbers for options of all commands."""
 
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from raybio.core.location import Location, location
+
+if TYPE_CHECKING:
+    LocationType = Location
+else:
+    # Typer knows no unions; ``path_or_uri`` decides.
+    LocationType = Path
 
 
 def positive(text: str) -> float:
@@ -39,7 +47,36 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
     return value
 
 
-Store = Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")]
+def path_or_uri(text: str) -> Location:
+    """Return a local path or a path in a bucket.
+
+    It is the typer ``parser`` of every option that takes both: ``run_app`` refuses URIs in others.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+    """
+    return location(text, "path or URI")
+
+
+def pattern_or_uri(text: str) -> str:
+    """Return a pattern of files, which may be a URI; otherwise as ``path_or_uri``."""
+    location(text, "pattern or URI")
+    return text
+
+
+def location_option(meaning: str, *names: str) -> Any:
+    """Return the declaration of an option that takes a local path or a URI."""
+    return typer.Option(*names, parser=path_or_uri, metavar="PATH|URI", help=meaning)
+
+
+def sources_option(meaning: str, *names: str) -> Any:
+    """Return the declaration of an option that takes patterns of local files or of objects."""
+    return typer.Option(*names, parser=pattern_or_uri, metavar="PATH|URI", help=meaning)
+
+
+Store = Annotated[
+    LocationType | None, location_option("prepared store; default: the embedded corpus")
+]
 
 
 ConfigFile = Annotated[Path | None, typer.Option(help="YAML file of settings")]
@@ -47,7 +84,7 @@ ConfigFile = Annotated[Path | None, typer.Option(help="YAML file of settings")]
 
 RecipeName = Annotated[
     str | None,
-    typer.Option("--recipe", help="settings that come with the job, listed below; or demo"),
+    typer.Option("--recipe", help="settings that come with the method, listed below; or demo"),
 ]
 
 
@@ -84,12 +121,34 @@ Device = Annotated[str, typer.Option(help="auto, cpu or gpu")]
 Name = Annotated[str | None, typer.Option(help="name of the run; the same name resumes that run")]
 
 
-Runs = Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")]
+Runs = Annotated[
+    LocationType | None, location_option("folder of runs; default: RAYBIO_RUNS or runs/")
+]
+
+
+Sweeps = Annotated[
+    LocationType | None, location_option("folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")
+]
 
 
 TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow tracking URI; default: sqlite, mlflow.db next to the runs"),
+]
+
+
+Register = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="register the finished model in MLflow under this name; a run is registered once",
+    ),
+]
+
+
+Alias = Annotated[
+    str | None,
+    typer.Option(help="alias that --register points to the version, such as champion"),
 ]
 
 

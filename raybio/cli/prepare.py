@@ -1,4 +1,4 @@
-"""The commands of ``jobs/prepare.py``: source files become a store or a benchmark."""
+"""The commands of ``raybio prepare``: source files become a store or a benchmark."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""Commands of ``jobs/prepare.py`` for benchmarks of factual knowledge."""
+"""Commands of ``raybio prepare`` for benchmarks of factual knowledge."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ``--out`` option of the commands of ``jobs/evaluate.py`` that write scores."""
+"""The ``--out`` option of the commands of ``raybio evaluate`` that write scores."""
 
 from collections.abc import Mapping
 from pathlib import Path

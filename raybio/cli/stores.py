@@ -1,26 +1,31 @@
-"""Options, file patterns and the table that all commands of ``jobs/prepare.py`` share."""
+"""Options, file patterns and the table that all commands of ``raybio prepare`` share."""
 
 import glob
+import hashlib
 import os
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from raybio.cli.console import stdout_console
-from raybio.cli.options import fraction
-from raybio.core.errors import ConfigError
+from raybio.cli.options import LocationType, fraction, location_option, sources_option
+from raybio.core.errors import ConfigError, StorageError
+from raybio.core.location import BucketPath, Location, is_uri, location
 
 if TYPE_CHECKING:
     from raybio.store.store import Store
 
-Out = Annotated[Path, typer.Option(help="folder of the store")]
+S = TypeVar("S", bound="Store")
+
+Out = Annotated[LocationType, location_option("folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace an existing store")]
-Input = Annotated[list[str], typer.Option("--input", help="files or patterns; quote patterns")]
+Input = Annotated[list[str], sources_option("files or patterns; quote patterns", "--input")]
 MaxBadShare = Annotated[
     float,
     typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
@@ -36,11 +41,22 @@ NO_VALIDATION = (
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     """Return the files that match, by pattern in order and by name within a pattern.
 
+    What matches in a bucket is fetched into the cache.
+
     Raises:
         ConfigError: for a pattern without a file.
+        StorageError: for a bucket that is missing, refuses or does not answer.
     """
     files: dict[Path, None] = {}
     for pattern in patterns:
+        source = location(pattern, option) if is_uri(pattern) else pattern
+        if isinstance(source, BucketPath):
+            from raybio.store.remote_sources import fetched_sources
+
+            for file in fetched_sources(source, option):
+                files[file] = None
+            continue
+        pattern = str(source)
         names = sorted(glob.glob(pattern, recursive=True))
         # A file whose name looks like a pattern.
         if not names and os.path.exists(pattern):
@@ -55,8 +71,94 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     return list(files)
 
 
+def check_store(store: Location) -> None:
+    """Fetch a store from a bucket: one that cannot be used is refused before a model is read.
+
+    Raises:
+        RaybioError: as ``open_store``.
+    """
+    if isinstance(store, BucketPath):
+        from raybio.store.store import open_store
+
+        open_store(store)
+
+
+def check_out(out: Location, *, force: bool) -> None:
+    """Refuse a path at which no store can be written, before source files are read.
+
+    Raises:
+        StorageError: for a bucket that is missing or refuses.
+        StoreError: if a store exists already, and ``force`` is not set.
+    """
+    if isinstance(out, BucketPath):
+        from raybio.store.remote_store import check_target
+
+        check_target(out, "--out", force=force)
+        return
+    from raybio.store.writer import Draft
+
+    Draft(out, force=force)
+
+
+def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -> S:
+    """Prepare a store in a local folder; one for a bucket is then uploaded and kept as a copy.
+
+    Args:
+        out: where the store belongs.
+        prepare: prepares it in the folder that it gets.
+        force: replace an existing store.
+
+    Raises:
+        RaybioError: as ``prepare``, and if it cannot be uploaded.
+    """
+    if isinstance(out, Path):
+        return prepare(out)
+    from raybio.cli import prepared_store
+    from raybio.store.bucket_cache import working_folder
+    from raybio.store.remote_store import keep_as_copy, upload_store
+    from raybio.store.store import open_store
+
+    name = f"{out.name}-{hashlib.sha256(str(out).encode()).hexdigest()[:16]}"
+    busy = f"{out}: another process is preparing this store. Wait for it."
+    with working_folder(name, busy) as work:
+        folder = work / out.name
+        described = prepared_store.description(prepare)
+        store = prepared_store.found(work, folder, prepare, described)
+        if store is None:
+            # Of other inputs or settings, or a torn one.
+            shutil.rmtree(folder, ignore_errors=True)
+            store = prepare(folder)
+            prepared_store.record(work, described)
+        else:
+            print(f"{out}: prepared by an earlier command whose upload failed", flush=True)
+        try:
+            digest = upload_store(store.path, out, force=force)
+        except StorageError as error:
+            if described is None:
+                raise
+            raise type(error)(
+                f"{error}. The prepared store is kept in {folder}: the same command uploads the "
+                "rest of it"
+            ) from None
+        keep_as_copy(store.path, digest)
+    return open_store(out, type(store), digest=digest)
+
+
+LINKS = {"links": "links for training", "heldout_links": "held-out links, for evaluation"}
+
+COUNTS = {
+    "proteins": {"rows": "proteins with a link", "groups": "species", **LINKS},
+    "linked texts": {"rows": "articles with a link", **LINKS},
+    "articles": {"rows": "articles"},
+    "documents": {"rows": "documents"},
+    "sentences": {"rows": "sentences"},
+    "topics": {"rows": "sentences"},
+    "words": {"rows": "sentences"},
+}
+"""Kind of a store -> entries of its manifest's counts -> their names in the table of a store."""
+
 LEAKAGE = {
-    "with_twin": "held-out links with a twin in training",
+    "with_twin": "held-out links with a twin in training: relatives of both ends are linked",
     "c1": "held-out links, both ends seen in training (C1)",
     "c2": "held-out links, one end seen (C2)",
     "c3": "held-out links, no end seen (C3)",
@@ -68,6 +170,8 @@ LEAKAGE = {
     "dev_sentences_in_training": "dev sentences that are in training too",
     "dev_sentences_in_test": "dev sentences that are in test too",
     "test_sentences_in_training": "test sentences that are in training too",
+    "full_queries_in_sentences": "full queries, head and an answer in one sentence",
+    "hard_queries_in_sentences": "hard queries, head and an answer in one sentence",
 }
 """Entries of a manifest's leakage -> their names in the table of a store."""
 
@@ -79,8 +183,8 @@ def show_store(store: "Store", started: float) -> None:
         store: the prepared store.
         started: ``time.perf_counter()`` when its preparation began.
     """
+    from raybio.store.manifest import MANIFEST
     from raybio.store.quarantine import SkippedRecord
-    from raybio.store.store import MANIFEST
 
     seconds = time.perf_counter() - started
     manifest = store.manifest
@@ -88,9 +192,10 @@ def show_store(store: "Store", started: float) -> None:
         name: value for name, value in manifest.items() if name.endswith(("_citations", "_records"))
     }
     counts = manifest["counts"] | more_counts
-    table = Table("what", "count", title=f"{escape(str(store.path))} ({seconds:.1f} s)")
-    for name, count in counts.items():
-        table.add_row(name.replace("_", " "), f"{count:,}")
+    table = Table("what", "count", title=f"{escape(str(store.location))} ({seconds:.1f} s)")
+    names = COUNTS.get(store.kind, {})
+    for name in sorted(counts, key=lambda name: name != "rows"):
+        table.add_row(names.get(name, name.replace("_", " ")), f"{counts[name]:,}")
     for name, count in manifest.get("leakage", {}).items():
         if name in LEAKAGE:
             table.add_row(LEAKAGE[name], f"{count:,}")
@@ -100,10 +205,13 @@ def show_store(store: "Store", started: float) -> None:
         table.add_row(f"[yellow]skipped:[/] {reason}", f"{facts['count']:,}")
     console = stdout_console()
     console.print(table)
+    console.print(f"content digest: {store.content_digest}", highlight=False, soft_wrap=True)
+    for line in manifest.get("read_as", []):
+        console.print(f"read: {line}", soft_wrap=True, markup=False, highlight=False)
     for reason, facts in manifest["quarantine"].items():
         if facts["examples"]:
             example = SkippedRecord(**facts["examples"][0])
-            line = f"skipped: {reason}: first {example}, more in {store.path / MANIFEST}"
+            line = f"skipped: {reason}: first {example}, more in {store.location}/{MANIFEST}"
             console.print(line, soft_wrap=True, markup=False, highlight=False)
     is_without_validation = manifest["counts"].get("validation_articles") == 0
     if is_without_validation and manifest["parameters"]["validation_share"]:

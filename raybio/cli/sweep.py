@@ -4,12 +4,14 @@ import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from raybio.cli import options as shared
 from raybio.cli.console import stdout_console
+from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
@@ -21,9 +23,9 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import (
     RunOptions,
     base_configs,
-    default_folder,
     resolve,
     resolve_config,
+    sweeps_folder,
 )
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tune.plan import planned
@@ -39,11 +41,25 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 SHOWN_SETTINGS = 10
 
 
-@app.command()
+class SweepCommand(TyperCommand):
+    """Prepares a store of --sentences and --benchmark, as the training of Contrastive-Probe."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with --store in place of both."""
+        # Completion parses what is typed so far; it must prepare no store.
+        if not ctx.resilient_parsing:
+            args = prepare_given_store(args)
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=SweepCommand)
 def sweep(
     space: Annotated[
         Path,
-        typer.Argument(help="YAML file of search_spaces/: the method, what varies, the budget"),
+        typer.Argument(
+            help="name of a search space that comes with raybio, that of its method; or a YAML "
+            "file: the method, what varies, the budget"
+        ),
     ],
     store: shared.Store = None,
     config: Annotated[
@@ -79,9 +95,7 @@ def sweep(
     name: Annotated[
         str | None, typer.Option(help="the sweep's name; the same name resumes that sweep")
     ] = None,
-    sweeps: Annotated[
-        Path | None, typer.Option(help="folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")
-    ] = None,
+    sweeps: shared.Sweeps = None,
     tracking_uri: Annotated[
         str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db next to the sweeps")
     ] = None,
@@ -93,10 +107,12 @@ def sweep(
     """Try many settings of one method, stop bad trials early, and write the best settings.
 
     The same command resumes the sweep: ended trials are not trained again.
+
+    Example: raybio sweep sppt_protein --store STORE --name first --dry-run
     """
     given = RunOptions(store=store, config=config, settings=tuple(settings or ()), verbose=verbose)
     loaded = load_search_space(space, base_configs(given))
-    sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
+    folder, bucket = sweeps_folder(sweeps, name)
     options = SweepOptions(
         budget=tuple(budget or ()),
         workers=workers,
@@ -105,7 +121,7 @@ def sweep(
         tracking_uri=tracking_uri,
     )
     if name is not None:
-        options = options.or_recorded(RunFolder(sweeps, name))
+        options = options.or_recorded(RunFolder(folder, name))
     chosen = loaded.with_budget(options.budget)
     _refuse_both(chosen, given.settings)
     _report_unused(chosen, config)
@@ -118,13 +134,21 @@ def sweep(
         # What may change when a sweep is resumed is no part of its default name.
         digest = fingerprint(loaded, ignore=["tied"])[:4]
         name = f"{space.stem}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
-        options = options.or_recorded(RunFolder(sweeps, name))
+        folder, bucket = sweeps_folder(sweeps, name)
+        options = options.or_recorded(RunFolder(folder, name))
         chosen = loaded.with_budget(options.budget)
     run = replace(
-        base, name=name, runs=sweeps, tracking=options.tracking_uri, compute=options.compute
+        base,
+        name=name,
+        runs=folder,
+        bucket=bucket,
+        tracking=options.tracking_uri,
+        compute=options.compute,
     )
     from raybio.runtime.tune.driver import sweep as run_sweep
 
+    if bucket is not None:
+        print(f"sweeps: {bucket}; the driver's copy is {folder}", flush=True)
     _print_result(run_sweep(SweepSpec(space=chosen, run=run, options=asdict(options))))
 
 
@@ -269,6 +293,8 @@ def _print_result(swept: "SweepResult") -> None:
         lines["model"] = f"{export}, of its step {first.best_step:,}"
     # What stands before "@" may be a password.
     uri = swept.uri.split("@")[-1]
+    if swept.spec.run.bucket is not None:
+        lines["bucket"] = f"{swept.spec.run.bucket / swept.folder.name}, with all of it"
     lines["MLflow"] = f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}"
     for title, text in lines.items():
         console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)

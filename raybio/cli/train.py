@@ -1,16 +1,14 @@
-"""The command line of all training jobs. It imports neither torch nor Ray until training begins."""
+"""The command that trains a method. It imports neither torch nor Ray until training begins."""
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, NoReturn
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperCommand
 
 from raybio.cli import options
-from raybio.cli.app import run_app
+from raybio.cli.training_help import HelpTexts, help_all_option, help_option, help_texts
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import quoted
@@ -18,10 +16,12 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import model_folder
 from raybio.runtime.run.options import FOLD, RunOptions, resolve
 from raybio.runtime.run.spec import Compute
+from raybio.runtime.tracking.registry import Registration
 
 ALL_FOLDS = (
-    "train every fold of a cross-validation, several at once, and evaluate them together; "
-    "--compare model=clgs adds a model"
+    "train every fold of a cross-validation, several at once, and evaluate them together, as a "
+    "sweep in the folder of --runs, default: RAYBIO_SWEEPS or sweeps/; --compare model=clgs adds a "
+    "model"
 )
 LAST_TRAINING = (
     "after --all-folds: train each model again for its best number of steps, on validation "
@@ -29,23 +29,42 @@ LAST_TRAINING = (
 )
 
 
-def training_job(
-    method: str, description: str, parts: Mapping[str, RunOptions] | None = None
-) -> NoReturn:
-    """Run the command line of a training job: parse, train, compare, print the table, exit.
+Expand = Callable[[list[str]], tuple[list[str], Mapping[str, RunOptions]]]
+
+
+def training_app(
+    method: str, *, texts: HelpTexts | None = None, expand: Expand | None = None
+) -> typer.Typer:
+    """Return the command that trains a method: parse, train, compare, print the table.
 
     Args:
         method: key in ``METHODS``.
-        description: first lines of ``--help``.
-        parts: store and published settings of each part of the job, by name; None: one part, with
-            the store of ``--store``.
+        texts: description, example and usage of its help; None: made from the method's description.
+        expand: replaces the arguments before they are parsed; it also returns store and published
+            settings of each part of the training, by name. Without parts, the store is ``--store``.
     """
     default_comparison = METHODS[method].comparison
     has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
+    texts = texts or help_texts(method)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-    @app.command(help=description, context_settings={"help_option_names": []})
+    class Command(TyperCommand):
+        """Keeps the parts of the training in the context."""
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            # Completion parses what is typed so far; it must prepare no store.
+            if expand is not None and not ctx.resilient_parsing:
+                args, ctx.obj = expand(args)
+            return super().parse_args(ctx, args)
+
+    @app.command(
+        cls=Command,
+        help=texts.description,
+        options_metavar=texts.usage,
+        context_settings={"help_option_names": []},
+    )
     def command(
+        context: typer.Context,
         store: options.Store = None,
         recipe: options.RecipeName = None,
         config: options.ConfigFile = None,
@@ -57,6 +76,8 @@ def training_job(
         name: options.Name = None,
         runs: options.Runs = None,
         tracking_uri: options.TrackingUri = None,
+        register: options.Register = None,
+        alias: options.Alias = None,
         compare_with: Annotated[
             list[str] | None,
             typer.Option(
@@ -82,15 +103,8 @@ def training_job(
         dry_run: options.DryRun = False,
         yes: options.Yes = False,
         verbose: options.Verbose = False,
-        help_: Annotated[
-            bool,
-            typer.Option(
-                "--help",
-                is_eager=True,
-                callback=help_of(method),
-                help="show this and all settings",
-            ),
-        ] = False,
+        help_: Annotated[bool, help_option(method)] = False,
+        help_all: Annotated[bool, help_all_option(method)] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
         all_settings = [*(settings or ())]
@@ -104,11 +118,20 @@ def training_job(
                 f"--compare {' '.join(compared)} and --no-baseline: got both, want other runs next "
                 "to this one, or none"
             )
+        if all_folds and not has_folds:
+            raise ConfigError(f"--all-folds: {method} has no setting {FOLD}; leave it out")
         if last_training and not all_folds:
             raise ConfigError(
                 "--last-training: follows --all-folds, which finds the best number of steps; give "
                 "both"
             )
+        if alias is not None and register is None:
+            raise ConfigError(f"--alias {alias}: names a registered version; give --register, too")
+        if register is not None and all_folds:
+            raise ConfigError(
+                "--register and --all-folds: got both, want one of them: folds are many models"
+            )
+        registration = None if register is None else Registration(register, alias)
         given = RunOptions(
             store=store,
             recipe=recipe,
@@ -123,7 +146,7 @@ def training_job(
         )
         if all_folds and dry_run:
             raise ConfigError("--dry-run and --all-folds: got both, want one of them")
-        if all_folds and has_folds:
+        if all_folds:
             from raybio.experiments.cross_validation import cross_validate
 
             cross_validate(
@@ -134,17 +157,17 @@ def training_job(
             compared = (default_comparison,)
         specs = {
             part: resolve(method, part_options)
-            for part, part_options in options_by_part(given, parts or {}).items()
+            for part, part_options in options_by_part(given, context.obj or {}).items()
         }
         from raybio.cli.train_and_compare import train_and_compare
 
-        train_and_compare(specs, compared, seeds, is_dry_run=dry_run)
+        train_and_compare(specs, compared, seeds, is_dry_run=dry_run, registration=registration)
 
-    run_app(app)
+    return app
 
 
 def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:
-    """Return the options of each part of a job; of a job without parts, the given ones."""
+    """Return the options of each part of a command; of one without parts, the given ones."""
     if not parts:
         return {"": given}
     merged = {}
@@ -155,37 +178,3 @@ def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[
             run_name = f"{given.name}-{name}"
         merged[name] = replace(given, store=part.store, published=part.published, name=run_name)
     return merged
-
-
-def help_of(method: str) -> Callable[[typer.Context, bool], None]:
-    """Return the callback of ``--help``: the command's own help, then the method's settings."""
-
-    def show(context: typer.Context, value: bool) -> None:
-        if not value:
-            return
-        typer.echo(context.get_help())
-        _print_settings(method)
-        raise typer.Exit
-
-    return show
-
-
-def _print_settings(method: str) -> None:
-    recipes = METHODS[method].recipes
-    if recipes:
-        print("\nRecipes (--recipe)")
-        for recipe in recipes.values():
-            print(f"  {recipe.name}: {recipe.about}")
-    settings = fields(METHODS[method].config)
-    if not sys.stdout.isatty():
-        print("\nSettings (--set or YAML): path, type, default, range, meaning")
-        for field in settings:
-            print(f"  {field.path}  {field.type}  {field.default}  {field.range}")
-            print(f"      {field.meaning}")
-        return
-    table = Table(
-        "setting", "type", "default", "range", "meaning", title="Settings, for --set or a YAML file"
-    )
-    for field in settings:
-        table.add_row(*field)
-    Console().print(table, markup=False)

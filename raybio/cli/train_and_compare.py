@@ -1,6 +1,7 @@
 """Train the runs of a command, compare them, and print their tables."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from raybio.cli.console import stdout_console
 from raybio.core.records import read_recomputable
@@ -8,6 +9,8 @@ from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_
 from raybio.runtime.compare.variations import Variation, compare_all, plan_of
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.spool.spool import publish
+from raybio.runtime.tracking.registry import Registration, register
 
 
 def train_and_compare(
@@ -16,21 +19,26 @@ def train_and_compare(
     seeds: int,
     *,
     is_dry_run: bool = False,
+    registration: Registration | None = None,
 ) -> None:
-    """Train the runs of all parts of a job, and print the table of each part.
+    """Train the runs of all parts of a command, and print the table of each part.
 
     Each part is compared with its variants. Several parts, such as tasks, end in one more table.
 
     Args:
-        spec_by_part: run of each part of the job, by the part's name.
+        spec_by_part: run of each part of the command, by the part's name.
         compared: other values of settings, as ``--compare`` takes them.
         seeds: number of seeds that each run is trained with.
         is_dry_run: print the runs and their time, and train none.
+        registration: makes the run of each part a registered model, of several parts with the
+            part's name at the end; None: none is registered.
 
     Raises:
-        RaybioError: as ``compare_all``.
+        RaybioError: as ``compare_all`` and ``register``.
     """
     specs = spec_by_part.values()
+    for uri, runs in {(spec.bucket, spec.runs) for spec in specs if spec.bucket is not None}:
+        print(f"runs: {uri}; the driver's copy is {runs}", flush=True)
     comparisons = [(spec, _variations(spec, compared, seeds)) for spec in specs]
     if is_dry_run:
         print("\n".join(plan_of(comparisons)))
@@ -40,10 +48,28 @@ def train_and_compare(
         if len(spec_by_part) > 1:
             print(f"\n{name}", flush=True)
         _print_result(result, table)
+        bucket = spec_by_part[name].bucket
+        if bucket is not None:
+            print(f" bucket: {bucket / result.folder.name}, with all of it", flush=True)
+        if registration is not None:
+            _register(result, registration, part=name if len(spec_by_part) > 1 else "")
         compared_parts[name] = (table, result.folder)
     if len(spec_by_part) > 1:
         path = write_joint_table(compared_parts)
+        first = next(iter(specs))
+        if first.bucket is not None:
+            publish(first.folder, first.bucket)
         print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
+
+
+def _register(result: Result, registration: Registration, *, part: str) -> None:
+    if part:
+        registration = replace(registration, name=f"{registration.name}-{part}")
+    version = register(result.folder, registration)
+    uri = f"models:/{registration.name}/{version}"
+    if registration.alias is not None:
+        uri += f", models:/{registration.name}@{registration.alias}"
+    print(f"registered: {uri}", flush=True)
 
 
 def _variations(spec: RunSpec, compared: Sequence[str], seeds: int) -> list[Variation]:

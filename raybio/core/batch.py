@@ -1,23 +1,27 @@
 """Typed, frozen batches of token sequences, as the loader hands them to the training step.
 
 Shape letters: R sequences of a batch, T tokens of all sequences end to end, M selected sequences, L
-padded length.
+padded length, K tokens with a label. In packed tokens: S sequences, those of the padding at the end
+included.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+_Moved = TypeVar("_Moved")
+
 IGNORED_LABEL = -100
 """Label of a token that is not predicted."""
 
 PADDING_MULTIPLE = 8
-"""Padded lengths are rounded up to a multiple of this."""
+"""Padded lengths, and the tokens of packed sequences, are rounded up to a multiple of this."""
 
 
 class Batch:
@@ -31,12 +35,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same batch on ``device``."""
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors()}
-        return type(self)(**moved)
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            yield field.name, getattr(self, field.name)
+        return _moved(self, torch.device(device))
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,120 @@ class PaddedTokens:
     token_RL: Tensor
     mask_RL: Tensor
     label_RL: Tensor
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same tokens on ``device``."""
+        return _moved(self, device)
+
+    def states_of_labels(self, state_RLX: Tensor) -> Tensor:
+        """Return the states (K, X) of the tokens with a label."""
+        return state_RLX[self.label_RL != IGNORED_LABEL]
+
+    @property
+    def label_K(self) -> Tensor:
+        """The labels."""
+        return self.label_RL[self.label_RL != IGNORED_LABEL]
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Some sequences of a batch end to end, with little padding: at the end alone.
+
+    The host knows all sizes, so that an encoder never waits for a GPU.
+
+    Attributes:
+        token_T: token ids.
+        indptr_S1: sequence s is ``token_T[indptr_S1[s] : indptr_S1[s + 1]]``, int32. The padding
+            counts as sequences of its own, after the others.
+        position_T: position of each token in its sequence.
+        row_T: sequence of each token.
+        label_index_K: tokens to predict.
+        label_K: their labels.
+        num_rows: sequences without the padding.
+        longest: most tokens of a sequence.
+    """
+
+    token_T: Tensor
+    indptr_S1: Tensor
+    position_T: Tensor
+    row_T: Tensor
+    label_index_K: Tensor
+    label_K: Tensor
+    num_rows: int
+    longest: int
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same tokens on ``device``."""
+        return _moved(self, device)
+
+    def states_of_labels(self, state_TX: Tensor) -> Tensor:
+        """Return the states (K, X) of the tokens with a label."""
+        return state_TX.index_select(0, self.label_index_K)
+
+    @cached_property
+    def mask_SL(self) -> Tensor:
+        """True at the tokens of each sequence, in a rectangle."""
+        offset_L = torch.arange(self.longest, device=self.token_T.device)
+        return offset_L < self.indptr_S1.diff()[:, None]
+
+    @cached_property
+    def _index_T(self) -> Tensor:
+        """Index of each token in the rectangle, flattened."""
+        return self.row_T * self.longest + self.position_T
+
+    def to_rectangle(self, value_TX: Tensor) -> Tensor:
+        """Return values of tokens as a rectangle (S, L, X), 0 at padding."""
+        num_sequences = len(self.indptr_S1) - 1
+        shape = (num_sequences * self.longest, *value_TX.shape[1:])
+        flat = value_TX.new_zeros(shape).index_copy(0, self._index_T, value_TX)
+        return flat.view(num_sequences, self.longest, *value_TX.shape[1:])
+
+    def from_rectangle(self, value_SLX: Tensor) -> Tensor:
+        """Return the values (T, X) of a rectangle at the tokens."""
+        return value_SLX.flatten(0, 1).index_select(0, self._index_T)
+
+    def padded(self) -> PaddedTokens:
+        """Return the sequences as a rectangle, without the padding at the end."""
+        rows = slice(0, self.num_rows)
+        label_T = torch.full_like(self.token_T, IGNORED_LABEL)
+        label_T = label_T.index_copy(0, self.label_index_K, self.label_K)
+        mask_RL = self.mask_SL[rows]
+        label_RL = self.to_rectangle(label_T)[rows].masked_fill(~mask_RL, IGNORED_LABEL)
+        return PaddedTokens(self.to_rectangle(self.token_T)[rows], mask_RL, label_RL)
+
+
+class StaticTokens(PackedTokens):
+    """Packed tokens whose shapes are the same in each micro-batch, for compiled encoders.
+
+    Empty sequences follow those of the padding, and ``longest`` is a limit.
+    """
+
+
+@dataclass(frozen=True)
+class StaticShape:
+    """Sizes of ``StaticTokens``.
+
+    Attributes:
+        num_tokens: T.
+        longest: most tokens of a sequence.
+    """
+
+    num_tokens: int
+    longest: int
+
+    @property
+    def max_rows(self) -> int:
+        """Most sequences without padding: more are shorter than most texts."""
+        return max(self.num_tokens // PADDING_MULTIPLE, 1)
+
+    @property
+    def num_sequences(self) -> int:
+        """S."""
+        return self.max_rows + -(-self.num_tokens // self.longest)
+
+
+Tokens = PaddedTokens | PackedTokens
+"""What an encoder reads."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +197,10 @@ class TokenBatch(Batch):
         return self.num_rows
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
-        """Return which embeddings of the whole batch belong to sequences ``row_M``."""
+        """Return which embeddings of the whole batch belong to sequences ``row_M``.
+
+        The batch is on the host.
+        """
         return row_M
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedTokens:
@@ -102,10 +218,95 @@ class TokenBatch(Batch):
             label_RL=self.label_T[index_ML].masked_fill(~mask_ML, IGNORED_LABEL),
         )
 
+    def pack_static(self, row_M: Tensor, pad_id: int, shape: StaticShape) -> StaticTokens:
+        """Return sequences ``row_M`` end to end in a shape that does not depend on them.
+
+        Raises:
+            ValueError: if they do not fit.
+        """
+        packed = self._pack(row_M, pad_id, shape.num_tokens, shape.longest)
+        num_missing = shape.num_sequences + 1 - len(packed.indptr_S1)
+        if num_missing < 0 or packed.longest > shape.longest:
+            raise ValueError(
+                f"{packed.num_rows} sequences of at most {packed.longest} tokens do not fit {shape}"
+            )
+        end = packed.indptr_S1.new_full((num_missing,), shape.num_tokens)
+        values = field_values(packed) | {"indptr_S1": torch.cat([packed.indptr_S1, end])}
+        return StaticTokens(**values)
+
+    def pack(self, row_M: Tensor, pad_id: int, *, num_tokens: int | None = None) -> PackedTokens:
+        """Return sequences ``row_M`` end to end.
+
+        The batch is on the host. numpy computes, so that operations of torch are those of a device.
+
+        Args:
+            row_M: at least one sequence.
+            pad_id: token id of padding.
+            num_tokens: T, reached by padding; None: the next multiple of 8.
+
+        Raises:
+            ValueError: if the sequences have more tokens.
+        """
+        return self._pack(row_M, pad_id, num_tokens, 1)
+
+    def _pack(
+        self, row_M: Tensor, pad_id: int, num_tokens: int | None, longest: int
+    ) -> PackedTokens:
+        """Return ``pack``; ``longest``: sequences of padding may have as many tokens, at least."""
+        rows = row_M.numpy()
+        indptr_R1 = self.indptr_R1.numpy()
+        length_M = np.diff(indptr_R1)[rows]
+        num_real = int(length_M.sum())
+        if num_tokens is None:
+            num_tokens = -(-num_real // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        if num_real > num_tokens:
+            raise ValueError(f"the sequences have {num_real} tokens, want at most {num_tokens}")
+        longest = max(int(length_M.max()), longest)
+        # No sequence of padding is longer than the others, so that attention does not grow.
+        num_full, rest = divmod(num_tokens - num_real, longest)
+        length_S = np.concatenate([length_M, [longest] * num_full, [rest] * bool(rest)])
+        length_S = length_S.astype(np.int64)
+        indptr_S1 = np.concatenate([[0], np.cumsum(length_S)])
+        row_T = np.repeat(np.arange(len(length_S)), length_S)
+        position_T = np.arange(num_tokens) - indptr_S1[row_T]
+        source_K = indptr_R1[rows][row_T[:num_real]] + position_T[:num_real]
+        token_T = np.full(num_tokens, pad_id, dtype=np.int64)
+        token_T[:num_real] = self.token_T.numpy()[source_K]
+        label_K = self.label_T.numpy()[source_K]
+        label_index_K = np.flatnonzero(label_K != IGNORED_LABEL)
+        return PackedTokens(
+            token_T=torch.from_numpy(token_T),
+            indptr_S1=torch.from_numpy(indptr_S1.astype(np.int32)),
+            position_T=torch.from_numpy(position_T),
+            row_T=torch.from_numpy(row_T),
+            label_index_K=torch.from_numpy(label_index_K),
+            label_K=torch.from_numpy(label_K[label_index_K]),
+            num_rows=len(rows),
+            longest=longest,
+        )
+
 
 def shard(rows: np.ndarray, rank: int, world: int) -> np.ndarray:
     """Return the rows of a step that worker ``rank`` of ``world`` handles, a contiguous part."""
     return rows[len(rows) * rank // world : len(rows) * (rank + 1) // world]
+
+
+def field_values(tokens: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, without what it has cached."""
+    return {field.name: getattr(tokens, field.name) for field in dataclasses.fields(tokens)}
+
+
+def _moved(tokens: _Moved, device: torch.device) -> _Moved:
+    """Return a dataclass with its tensors on ``device``; memory is pinned for copies to a GPU."""
+    moved = field_values(tokens)
+    for name, value in moved.items():
+        if isinstance(value, Tensor) and value.device != device:
+            if device.type == "cuda" and value.device.type == "cpu":
+                value = value.pin_memory()
+            # To the host, a copy that is not awaited would be read before it has ended.
+            value = value.to(device, non_blocking=device.type == "cuda")
+            moved[name] = value
+    return type(tokens)(**moved)
 
 
 def _tensor(array: np.ndarray) -> Tensor:

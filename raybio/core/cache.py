@@ -1,22 +1,44 @@
 """A cache of what can be made again: ``RAYBIO_CACHE``, or ``~/.cache/raybio``.
 
-Each machine has its own. A folder appears whole or not at all, and one process makes it while the
-others wait.
+Each machine has its own. A folder or file appears whole or not at all, and one process makes it
+while the others wait.
 """
 
+import contextlib
 import fcntl
+import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from raybio.core.errors import ConfigError
+from raybio.core.files import check_local
+
+_log = logging.getLogger(__name__)
 
 VARIABLE = "RAYBIO_CACHE"
 
+KEPT_ARRAYS = 4
+"""Newest arrays of a series that are kept, see ``shared_array``."""
+
+KEPT_SERIES = 32
+"""Series that are kept, the last used ones."""
+
 
 def cache_folder() -> Path:
-    """Return the folder of the cache, which may not exist yet."""
-    return Path(os.environ.get(VARIABLE) or Path.home() / ".cache" / "raybio").expanduser()
+    """Return the folder of the cache, which may not exist yet.
+
+    Raises:
+        ConfigError: if ``RAYBIO_CACHE`` is a URI.
+    """
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return Path.home() / ".cache" / "raybio"
+    check_local(given, VARIABLE)
+    return Path(given).expanduser()
 
 
 def cached_folder(key: str, make: Callable[[Path], object]) -> Path:
@@ -45,3 +67,77 @@ def cached_folder(key: str, make: Callable[[Path], object]) -> Path:
             "folder on a local disk"
         ) from None
     return folder
+
+
+def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return an array that the processes of this machine make once, mapped from a file.
+
+    Of each series, the newest ``KEPT_ARRAYS`` are kept; others are made again if they are wanted.
+    Where the cache cannot be written, each process makes its own.
+
+    Args:
+        series: names everything that the arrays depend on; a name of a file.
+        number: of the array.
+        make: returns the array, the same in each process.
+    """
+    folder = cache_folder() / "shared" / series
+    path = folder / f"{number}.npy"
+    array = _mapped(path)
+    if array is not None:
+        return array
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            array = _mapped(path)
+            if array is None:
+                array = make()
+                _write_array(path, array)
+                _remove_old(folder)
+    except OSError as error:
+        if array is None:
+            array = make()
+        _warn_once(f"{folder}: cannot be written ({error}); each process plans its own batches")
+    return array
+
+
+def _mapped(path: Path) -> np.ndarray | None:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError):
+        # There is none, or a power loss has cut it off.
+        return None
+
+
+def _write_array(path: Path, array: np.ndarray) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove old arrays of a series, and old series; a process keeps what it has mapped."""
+    for path in _oldest(list(folder.glob("*.npy")), KEPT_ARRAYS):
+        path.unlink(missing_ok=True)
+    for path in _oldest(list(folder.parent.iterdir()), KEPT_SERIES):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _oldest(paths: list[Path], num_kept: int) -> list[Path]:
+    time_by_path = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            time_by_path[path] = path.stat().st_mtime_ns
+    return sorted(time_by_path, key=lambda path: time_by_path[path])[:-num_kept]
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(message: str) -> None:
+    if message not in _warned:
+        _warned.add(message)
+        _log.warning(message)

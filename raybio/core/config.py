@@ -52,6 +52,9 @@ class BaseConfig(BaseModel):
 
 C = TypeVar("C", bound=BaseConfig)
 
+SEE_ALL = " raybio train METHOD --help-all lists all settings."
+"""Hint of an unknown setting that resembles no other."""
+
 _SYMBOLS = {
     "ge": ">=",
     "gt": ">",
@@ -381,7 +384,7 @@ def did_you_mean(path: str, known: list[str]) -> str:
         near_leaves = difflib.get_close_matches(leaf, list(path_by_leaf), n=2, cutoff=0.5)
         near = [path_by_leaf[name] for name in near_leaves]
     if not near:
-        return " See --help for all settings."
+        return SEE_ALL
     return f" Did you mean {' or '.join(repr(name) for name in near)}?"
 
 

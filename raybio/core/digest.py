@@ -1,16 +1,34 @@
-"""Digests of a model: of all weights, and of what else it computes with."""
+"""Digests of files, and of a model: of all weights, and of what else it computes with."""
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 PLAIN = (str, int, float, bool, tuple, type(None))
 """Types of attributes that ``modules_digest`` reads."""
 
 
-def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
+def file_digest(path: str | Path, algorithm: str = "sha256") -> str:
+    """Return the digest of a file, in hex.
+
+    Args:
+        path: the file.
+        algorithm: a name that ``hashlib.new`` knows.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with open(path, "rb") as file:
+        new = partial(hashlib.new, algorithm, usedforsecurity=False)
+        return hashlib.file_digest(file, new).hexdigest()
+
+
+def weights_digest(named_tensors: Iterable[tuple[str, "Tensor"]]) -> str:
     """Return the sha256 of the names (UTF-8) and bytes (row-major) of tensors, sorted by name.
 
     Equal digests mean bit-identical weights of one architecture, whatever the devices and the
@@ -19,6 +37,8 @@ def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
     Raises:
         ValueError: if two tensors have the same name.
     """
+    import torch  # here, since digests of files need none, and it takes seconds
+
     digest = hashlib.sha256()
     previous = None
     for name, tensor in sorted(named_tensors, key=lambda item: item[0]):
@@ -33,7 +53,7 @@ def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def modules_digest(model: nn.Module) -> str:
+def modules_digest(model: "nn.Module") -> str:
     """Return the sha256 of what a model computes with besides its weights.
 
     That is, of every module: name, class, and all attributes that are plain values, such as a

@@ -3,6 +3,9 @@
 Every message says what happened, what was found, what was wanted and what to do.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class RaybioError(Exception):
     """Base class of every error that raybio raises on purpose."""
@@ -37,7 +40,35 @@ class RecordFormatError(RecordError):
 
 
 class ClusterError(RaybioError):
-    """The cluster cannot carry out the request: resources, storage or a lost worker."""
+    """The cluster cannot carry out the request: resources, storage or a lost worker.
+
+    It may pass: workers that end with it are started again, and so is a trial of a sweep.
+    """
+
+
+class StorageError(ClusterError):
+    """A bucket cannot be reached, does not exist, or refuses the request."""
+
+
+class MissingObjectError(StorageError):
+    """A bucket holds no object of this name."""
+
+
+@contextmanager
+def named_by(option: str) -> Iterator[None]:
+    """Let errors of a bucket begin with the option that named it.
+
+    Raises:
+        StorageError: that of the block.
+    """
+    try:
+        yield
+    except StorageError as error:
+        raise type(error)(f"{option} {error}".strip()) from None
+
+
+class DamagedObjectError(RaybioError):
+    """An object of a bucket is not what was uploaded, whenever it is downloaded."""
 
 
 class DivergedError(RaybioError):

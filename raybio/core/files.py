@@ -1,7 +1,6 @@
 """Checks of paths before long work, and folders that are written as a whole or not at all."""
 
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -10,10 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raybio.core.errors import ConfigError
-
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""One slash, since ``Path`` makes ``s3:/bucket`` of ``s3://bucket``; a scheme has two letters or
-more."""
+from raybio.core.location import is_uri, without_credentials
 
 
 def check_local(path: str | Path, option: str) -> None:
@@ -22,10 +18,10 @@ def check_local(path: str | Path, option: str) -> None:
     Raises:
         ConfigError: naming ``option``.
     """
-    if _URI.match(os.fspath(path)):
+    if is_uri(path):
         raise ConfigError(
-            f"{option}: got the URI {os.fspath(path)!r}, want a local path; object storage is not "
-            "supported yet. Give a path of a file system that all nodes mount"
+            f"{option}: got the URI {without_credentials(os.fspath(path))!r}, want a local path: "
+            "object storage is not supported here, but where --help says PATH|URI"
         )
 
 

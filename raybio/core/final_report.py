@@ -63,7 +63,8 @@ class FinalReport:
             their own stores them, not the JSON.
         embedding_map: of the trained model, where the method draws one; on the first worker only.
         sizes: split -> what its scores are means over, such as ``14 links of 25 nodes``.
-        details: what one method adds; plain JSON. ``remarks`` are lines below its tables.
+        remarks: what the evaluation left out, without a full stop; shown below its tables.
+        details: what one method adds; plain JSON.
     """
 
     scores: Mapping[Stage, SplitScores]
@@ -71,12 +72,8 @@ class FinalReport:
     unit_scores: Mapping[Stage, Mapping[str, UnitScores]] = field(default_factory=dict)
     embedding_map: LabeledMap | None = None
     sizes: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def remarks(self) -> list[str]:
-        """What the evaluation left out, without a full stop; shown below its tables."""
-        return list(self.details.get("remarks", []))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON without the unit scores; details stand next to scores and spread."""
@@ -84,6 +81,7 @@ class FinalReport:
             "scores": dict(self.scores),
             "spread": dict(self.spread),
             "sizes": dict(self.sizes),
+            "remarks": list(self.remarks),
             **self.details,
         }
         if self.embedding_map is not None:
@@ -106,6 +104,7 @@ class FinalReport:
         scores = nan_for_null(details.pop("scores"))
         spread = details.pop("spread", {})
         sizes = details.pop("sizes", {})
+        remarks = details.pop("remarks", [])
         points = details.pop("embedding_map", None)
         embedding_map = None
         if points is not None:
@@ -115,6 +114,7 @@ class FinalReport:
             spread=spread,
             embedding_map=embedding_map,
             sizes=sizes,
+            remarks=remarks,
             details=details,
         )
 

@@ -13,36 +13,52 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
-from raybio.core.batch import PaddedTokens, TokenBatch
+from raybio.core.batch import StaticShape, TokenBatch, Tokens
 from raybio.core.final_report import FinalReport
 from raybio.core.shared_scores import SharedScores
 
 
 class Encoded(NamedTuple):
-    """An encoder's output: hidden states of tokens (R, L, D), embeddings of sequences (R, D)."""
+    """An encoder's output: hidden states of tokens and embeddings of sequences (R, D).
+
+    Hidden states are (R, L, D) of padded tokens, and (T, D) of packed ones.
+    """
 
     hidden_RLD: Tensor
     embedding_RD: Tensor
 
 
 class Encoder(nn.Module):
-    """A torch module that turns padded tokens into hidden states and embeddings.
+    """A torch module that turns tokens into hidden states and embeddings.
 
     Attributes:
         width: D, the width of an embedding.
         pad_id: token id of padding.
+        packing: whether batches are packed instead of padded for it; "auto": on a GPU.
+        static_shape: of the micro-batches that a compiled encoder trains on; None: it is not
+            compiled.
     """
 
     width: int
     pad_id: int
+    packing: bool | Literal["auto"] = "auto"
+    static_shape: StaticShape | None = None
+
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        return f"{type(self).__name__} reads padded sequences"
+
+    def why_eager(self) -> str:
+        """Return why it is not compiled; empty if it can be."""
+        return f"{type(self).__name__} reads other inputs than single sequences"
 
     @abstractmethod
-    def forward(self, tokens: PaddedTokens) -> Encoded:
+    def forward(self, tokens: Tokens) -> Encoded:
         """Encode sequences; the embedding of one must not depend on the others in the batch."""
 
     @abstractmethod
@@ -104,7 +120,7 @@ class Objective(Protocol):
         ...
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
     ) -> LossReport:
         """Compute the separable part over one micro-batch."""
         ...
@@ -163,6 +179,8 @@ class System:
         is_pretrained: whether the encoder starts from trained weights.
         is_supervised: whether labels may legitimately put all embeddings on a line, as two classes
             or a number do.
+        prepare_node: makes in the cache of a machine what ``collate`` reads there if it finds it,
+            next to training; None: there is nothing that is worth it. Picklable.
     """
 
     name: str
@@ -177,3 +195,4 @@ class System:
     data_digest: str
     is_pretrained: bool
     is_supervised: bool = False
+    prepare_node: Callable[[], None] | None = None

@@ -7,12 +7,14 @@ kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raybio.core.errors import RecordError, RecordFormatError
+from raybio.core.errors import ConfigError, RecordError, RecordFormatError
 from raybio.core.files import replace_text
+from raybio.core.location import Location
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ FORMATS = {
         "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
     ),
     "comparison": Format(1, _ANY),
+    "mirror": Format(2, _SAME_COMMAND),
     "shared scores": Format(1, _SAME_COMMAND),
     "score table": Format(1, _ANY),
     "fold scores": Format(1, _ANY),
@@ -66,6 +69,8 @@ FORMATS = {
     "embedding part": Format(1, _ANY),
     "vector index": Format(1, _ANY),
     "export settings": Format(1, "Export the run again: give its own command."),
+    "task head": Format(1, "Export the run again: give its own command."),
+    "word predictor": Format(1, "Export the run again: give its own command."),
     "verified store": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
 }
@@ -81,10 +86,15 @@ def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     Raises:
         OSError: if it cannot be written.
     """
+    replace_text(path, record_text(kind, content))
+
+
+def record_text(kind: str, content: Mapping[str, Any]) -> str:
+    """Return the text of a record; as ``write_record``."""
     plain = json.loads(
         json.dumps(to_record(kind, content), default=float), parse_constant=lambda _: None
     )
-    replace_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_record(path: Path, kind: str) -> dict[str, Any] | None:
@@ -103,6 +113,36 @@ def read_record(path: Path, kind: str) -> dict[str, Any] | None:
     return from_record(record, kind, path)
 
 
+@contextmanager
+def export_record(path: Path, kind: str, method: str) -> Iterator[dict[str, Any]]:
+    """Yield the content of a record in an export; the block reads it.
+
+    Args:
+        path: the record.
+        kind: its expected kind.
+        method: the method whose exports have it.
+
+    Raises:
+        ConfigError: if there is no such file, it is damaged or of another kind or format version,
+            or the block raises ``LookupError``, ``TypeError``, ``ValueError``, ``OSError`` or
+            ``ConfigError``.
+    """
+    try:
+        content = read_record(path, kind)
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
+    if content is None:
+        raise ConfigError(
+            f"{path.parent}: has no {path.name}; want the export/ of a run of {method}"
+        )
+    try:
+        yield content
+    except LookupError as error:
+        raise ConfigError(f"{path}: lacks {error}; export the run again") from None
+    except (OSError, TypeError, ValueError, ConfigError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
+
+
 def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the content of a record that is written again when it is lost.
 
@@ -113,13 +153,26 @@ def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
         RecordFormatError: if it is a record of another kind or format version.
     """
     try:
-        record = json.loads(path.read_bytes())
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return parse_recomputable(text, kind, path)
+
+
+def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, Any] | None:
+    """Return the content of a record's text; as ``read_recomputable``.
+
+    Args:
+        text: JSON.
+        kind: its expected kind.
+        source: the file that it was read from.
+    """
+    try:
+        record = json.loads(text)
     except ValueError as error:
-        _log.warning("%s: damaged, not JSON (%s); it is written again", path, error)
+        _log.warning("%s: damaged, not JSON (%s); it is written again", source, error)
         return None
-    return from_record(record, kind, path)
+    return from_record(record, kind, source)
 
 
 def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,7 +183,7 @@ def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return header | dict(content)
 
 
-def from_record(record: Any, kind: str, source: Path) -> dict[str, Any]:
+def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
     """Return the content of a parsed record.
 
     Args:

@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from raybio.core.config import BaseConfig, did_you_mean, fields, override, read_mapping, value_at
+from raybio.core.config import (
+    SEE_ALL,
+    BaseConfig,
+    did_you_mean,
+    fields,
+    override,
+    read_mapping,
+    value_at,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import (
     RANGES,
@@ -18,6 +26,11 @@ from raybio.core.search_space import (
     whole_problems,
 )
 
+SHIPPED = Path(__file__).parents[1] / "search_spaces"
+"""Search spaces that come with raybio: in a clone a link to the folder next to the package."""
+
+SUFFIX = ".yaml"
+
 
 def load_search_space(
     path: str | Path, configs: Mapping[str, Callable[[], BaseConfig]]
@@ -25,7 +38,7 @@ def load_search_space(
     """Read and check a search space.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of a search space that comes with raybio.
         configs: name of a method -> a callable that returns the base configuration of its trials,
             such as the configuration's class, which returns the defaults.
 
@@ -33,6 +46,7 @@ def load_search_space(
         ConfigError: listing every unknown name (with the nearest known one) and every value that
             its setting does not accept.
     """
+    path = _find(Path(path))
     try:
         mapping = read_mapping(path)
         method = mapping.get("method")
@@ -51,6 +65,19 @@ def load_search_space(
         several = f"{len(problems)} problems\n  " if len(problems) > 1 else ""
         raise ConfigError(f"{path}: {several}" + "\n  ".join(problems))
     return search_space
+
+
+def _find(given: Path) -> Path:
+    """Return a file of a search space, or the one of that name that comes with raybio."""
+    if given.is_file() or given.suffix == SUFFIX:
+        return given
+    shipped = {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
+    if str(given) not in shipped:
+        raise ConfigError(
+            f"search space {given}: want a YAML file, or one of {', '.join(shipped)}."
+            f"{did_you_mean(str(given), list(shipped))}"
+        )
+    return shipped[str(given)]
 
 
 def _parse(
@@ -128,7 +155,7 @@ def _parse_entry(path: str, entry: Any, base: BaseConfig) -> tuple[Distribution 
         hint = ""
         if isinstance(entry, dict) and len(entry) == 1:
             hint = did_you_mean(str(next(iter(entry))), list(kinds))
-            hint = hint.replace(" See --help for all settings.", "")
+            hint = hint.replace(SEE_ALL, "")
         return None, [
             *problems,
             f"{path}: got {entry!r}; want exactly one of {', '.join(kinds)}.{hint}",

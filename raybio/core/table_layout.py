@@ -35,14 +35,15 @@ class TableLayout:
         """Splits on which runs are compared; the last one counts most."""
         return [split for split in self.splits if split not in self.secondary]
 
-    def scale(self, measure: str) -> tuple[int, int]:
-        """Return the factor of a score in tables, and the digits after its point."""
-        return (1, 3) if measure in self.plain else (100, 2)
+    def scale(self, metric: str) -> tuple[int, int]:
+        """Return the factor of a score in tables, and the digits after its point.
 
-    def is_plain_metric(self, metric: str) -> bool:
-        """Return whether a logged metric, such as ``val/link_mrr``, is one of the plain scores."""
+        Args:
+            metric: a measure, or a logged metric of the same score, such as ``val/link_mrr``.
+        """
         name = metric.rpartition("/")[2]
-        return any(name == plain or name.endswith(f"_{plain}") for plain in self.plain)
+        is_plain = any(name == plain or name.endswith(f"_{plain}") for plain in self.plain)
+        return (1, 3) if is_plain else (100, 2)
 
     def shown(self, rows: Iterable[Mapping[str, Mapping[str, Any]]]) -> "TableLayout":
         """Return the layout with the optional measures that all rows have in all splits.

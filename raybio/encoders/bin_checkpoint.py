@@ -8,6 +8,7 @@ read from there later on. TensorFlow's names of layer norms become torch's.
 
 import hashlib
 import json
+import posixpath
 import re
 import shutil
 import zipfile
@@ -117,8 +118,7 @@ def convert_weights(source: str, revision: str, out_dir: Path) -> None:
 
 def _beside(source: str, revision: str, name: str) -> str:
     """Return the path inside a source of a file next to its weights."""
-    subfolder = find_weights(source, revision).subfolder
-    return f"{subfolder}/{name}" if subfolder else name
+    return posixpath.join(find_weights(source, revision).subfolder, name)
 
 
 def _torch_name(name: str) -> str:

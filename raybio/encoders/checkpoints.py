@@ -1,14 +1,15 @@
 """Models and tokenizers of a source: a folder or a hub id, without foreign code."""
 
+import inspect
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -32,8 +33,11 @@ from raybio.encoders.sources import (
     find_weights,
     require_file,
     unloadable,
-    weights_files,
 )
+from raybio.encoders.weight_shapes import weight_shapes
+
+WeightsReader = Callable[..., tuple[PreTrainedModel, list[str]]]
+"""``load_weights`` or ``check_weights``."""
 
 
 def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> Any:
@@ -58,7 +62,7 @@ def _untyped_config(source: str, revision: str, subfolder: str) -> PreTrainedCon
     BlueBERT and other checkpoints of 2019 have the settings of BERT's first release, which
     transformers 5 refuses.
     """
-    path = fetch_file(source, f"{subfolder}/{CONFIG}" if subfolder else CONFIG, revision)
+    path = fetch_file(source, posixpath.join(subfolder, CONFIG), revision)
     try:
         description = json.loads(path.read_text(encoding="utf-8")) if path else None
     except (OSError, ValueError):
@@ -85,7 +89,7 @@ def _guessed_type(description: Mapping[str, Any]) -> str:
     return "roberta" if description["type_vocab_size"] == 1 else "bert"
 
 
-def _from_pretrained(auto: Any, source: str, location: str | Path, **options: Any) -> Any:
+def _from_pretrained(auto: Any, source: str, location: str | Path | None, **options: Any) -> Any:
     try:
         return auto.from_pretrained(location, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError) as error:
@@ -124,6 +128,57 @@ def load_weights(
             ignore_mismatched_sizes=True,  # refused below, with our message
             **options,
         )
+    _refuse_other_shapes(source, report)
+    return model, sorted(report["missing_keys"])
+
+
+def check_weights(
+    auto: Any, source: str, revision: str, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return what ``load_weights`` returns, with zeros for weights: only headers are read.
+
+    Each zero of a weight is the same memory, so that a model of any size takes none.
+
+    Raises:
+        ConfigError: as ``load_weights``.
+    """
+    subfolder = options.pop("subfolder", "")
+    config = options.pop("config", None)
+    if config is None:
+        config = load_pretrained(AutoConfig, source, revision, subfolder=subfolder)
+    zeros = {
+        name: torch.zeros(()).expand(shape)
+        for name, shape in weight_shapes(source, revision).items()
+    }
+    # Weights that are missing are drawn, and must not change what is drawn later.
+    with _without_load_report(), torch.random.fork_rng(devices=[]):
+        model, report = _from_pretrained(
+            _model_class(auto, source, config),
+            source,
+            None,
+            config=config,
+            state_dict=zeros,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    _refuse_other_shapes(source, report)
+    return model, sorted(report["missing_keys"])
+
+
+def _model_class(auto: Any, source: str, config: PreTrainedConfig) -> Any:
+    """Return the class that ``auto`` (such as ``AutoModel``) has for these settings."""
+    if inspect.isclass(auto) and issubclass(auto, PreTrainedModel):
+        return auto
+    try:
+        with torch.device("meta"):
+            return type(auto.from_config(config, trust_remote_code=False))
+    except (ValueError, ImportError) as error:
+        raise unloadable(source, str(error)) from None
+
+
+def _refuse_other_shapes(source: str, report: Mapping[str, Any]) -> None:
     if mismatched := sorted(report["mismatched_keys"]):
         name, file_shape, config_shape = mismatched[0]
         raise unloadable(
@@ -131,16 +186,16 @@ def load_weights(
             f"{name} has shape {tuple(file_shape)} in the file, and config.json wants "
             f"{tuple(config_shape)}",
         )
-    return model, sorted(report["missing_keys"])
 
 
 @contextmanager
 def _without_load_report() -> Iterator[None]:
-    """Hide transformers' progress bar and its table of missing weights, which the caller checks."""
+    """Hide transformers' progress bar and its words on missing weights, which the caller checks."""
     log = logging.getLogger("transformers.modeling_utils")
 
     def is_no_report(record: logging.LogRecord) -> bool:
-        return "LOAD REPORT" not in record.getMessage()
+        message = record.getMessage()
+        return "LOAD REPORT" not in message and "tied weights mapping" not in message
 
     log.addFilter(is_no_report)
     shows_bars = is_progress_bar_enabled()
@@ -154,10 +209,10 @@ def _without_load_report() -> Iterator[None]:
 
 
 def check_source(source: str, revision: str) -> None:
-    """Refuse a source without weights that can be loaded, before anything is loaded.
+    """Refuse a source without weights that can be read, before anything is loaded.
 
-    Pickled weights are fetched and converted. Weights of a hub id as safetensors are only looked
-    for.
+    Pickled weights are fetched and converted. Of weights of a hub id as safetensors, only the
+    headers are fetched. ``check_weights`` compares their shapes with the settings.
 
     Raises:
         ConfigError: if a folder or hub id lacks config.json or weights, its weights are damaged or
@@ -166,22 +221,8 @@ def check_source(source: str, revision: str) -> None:
     if source == SCRATCH:
         return
     found = find_weights(source, revision)
-    inside = f"{found.subfolder}/{CONFIG}" if found.subfolder else CONFIG
-    require_file(source, inside, revision)
-    if found.is_pickle:
-        converted_weights(source, revision)
-    elif find_source(source, revision).commit is None:
-        for name in weights_files(source, revision):
-            _check_header(source, require_file(source, name, revision))
-
-
-def _check_header(source: str, path: Path) -> None:
-    """Refuse a file of weights that is cut, or that Git LFS has left a pointer to."""
-    try:
-        with safe_open(path, framework="pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise unloadable(source, f"{path.name} is damaged ({error}); fetch it again") from None
+    require_file(source, posixpath.join(found.subfolder, CONFIG), revision)
+    weight_shapes(source, revision)
 
 
 def check_complete(source: str, missing: list[str]) -> None:

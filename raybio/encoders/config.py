@@ -1,6 +1,6 @@
 """Settings of the transformers that methods share."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,44 @@ Pooling = Literal["mean", "cls"]
 
 SCRATCH = "scratch"
 """The source of an encoder with random weights."""
+
+
+class LoraConfig(BaseConfig):
+    """Low-rank adapters of linear layers (LoRA, Hu et al., 2022)."""
+
+    rank: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="train adapters of this rank and the heads, and freeze the encoder's own "
+        "weights; exports are merged into plain weights; wants peft (pip install 'raybio[lora]'); "
+        "null: no adapters, all weights are trained",
+    )
+    alpha: float | None = Field(
+        default=None, gt=0, description="adapters are scaled by alpha / rank; null: twice the rank"
+    )
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="of the adapters' inputs")
+    targets: Literal["all"] | tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        default="all",
+        min_length=1,
+        description="linear layers with adapters: all of the transformer, or names or ends of "
+        "names such as [query, value]",
+    )
+
+    @model_validator(mode="after")
+    def _rank_is_given(self) -> Self:
+        is_given = self.alpha is not None or self.dropout > 0 or self.targets != "all"
+        if self.rank is None and is_given:
+            raise ValueError(
+                "alpha, dropout and targets are settings of adapters, and rank is null; want a "
+                "rank, such as 8"
+            )
+        return self
+
+    @property
+    def scaled_alpha(self) -> float:
+        """The value of ``alpha``, its default included; 0 without adapters."""
+        return 2.0 * (self.rank or 0) if self.alpha is None else self.alpha
 
 
 class TransformerConfig(BaseConfig):
@@ -43,6 +81,7 @@ class TransformerConfig(BaseConfig):
         description="forget activations in the forward pass and compute them again: less memory, "
         "slower",
     )
+    lora: LoraConfig = LoraConfig()
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from raybio.core.files import atomic_folder
+from raybio.encoders.lora import merged
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
@@ -53,7 +54,8 @@ def export_text_encoder(
 
     The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` returns the
     encoder's embeddings; ``AutoModel``, ``AutoTokenizer`` and ``encoder.source`` load the folder,
-    the last with its pooling and normalization. A learned temperature is not exported. A head of
+    the last with its pooling and normalization. Adapters of LoRA are merged into the weights. A
+    learned temperature is not exported. A head of
     masked language modeling is a file of its own, which ``encoder.source`` reads and others
     ignore.
 
@@ -65,8 +67,9 @@ def export_text_encoder(
     Returns:
         ``directory``.
     """
+    model = merged(encoder.model)
     with atomic_folder(Path(directory)) as folder:
-        encoder.model.save_pretrained(folder)
+        model.save_pretrained(folder)
         _plain_tokenizer(encoder).save_pretrained(folder)
         if encoder.mask_head is not None:
             head = {
@@ -78,7 +81,7 @@ def export_text_encoder(
             card,
             default_name="Text encoder",
             tags=["sentence-transformers", "sentence-similarity", "raybio"],
-            facts=_facts(encoder),
+            facts=_facts(encoder, model),
             usage=_usage(encoder),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
@@ -122,9 +125,9 @@ def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
     )
 
 
-def _facts(encoder: TextEncoder) -> str:
-    config = encoder.model.config
-    millions = sum(weight.numel() for weight in encoder.model.parameters()) / 1e6
+def _facts(encoder: TextEncoder, model: PreTrainedModel) -> str:
+    config = model.config
+    millions = sum(weight.numel() for weight in model.parameters()) / 1e6
     pooled = (
         "the first token's last state"
         if encoder.pooling == "cls"

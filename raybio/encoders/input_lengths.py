@@ -194,14 +194,22 @@ def check_rows_differ(lengths: InputLengths) -> None:
     Raises:
         ConfigError: if more than half of the distinct rows are equal to another one.
     """
-    if 2 * lengths.num_equal > lengths.num_distinct:
-        raise ConfigError(
-            f"{lengths.setting} is {lengths.setting_value}: {lengths.name} are cut at "
-            f"{lengths.limit:,} of {lengths.longest:,} {lengths.unit}, and then "
-            f"{lengths.num_equal:,} of {lengths.num_distinct:,} different ones are equal to "
-            f"another; want inputs that differ. Raise {lengths.setting}, choose an encoder with "
-            "more positions, or crop the rows to where they differ"
-        )
+    if 2 * lengths.num_equal <= lengths.num_distinct:
+        return
+    setting = f"{lengths.setting} is {lengths.setting_value}"
+    advice = f"Raise {lengths.setting}, choose an encoder with more positions"
+    positions = lengths.num_positions
+    value = lengths.setting_value
+    if positions is not None and (value is None or value > positions):
+        # A larger setting changes nothing.
+        setting = f"the encoder reads at most {positions:,} tokens"
+        advice = "Choose an encoder with more positions"
+    raise ConfigError(
+        f"{setting}: {lengths.name} are cut at {lengths.limit:,} of {lengths.longest:,} "
+        f"{lengths.unit}, and then {lengths.num_equal:,} of {lengths.num_distinct:,} different "
+        f"ones are equal to another; want inputs that differ. {advice}, or crop the rows to where "
+        "they differ"
+    )
 
 
 def _rows_of_tokens(token_T: np.ndarray, indptr_N1: np.ndarray) -> list[bytes]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import load_pretrained, load_weights
+from raybio.encoders.checkpoints import check_weights, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.transformer import seeded_weights
 
@@ -113,13 +113,7 @@ def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
     Raises:
         ConfigError: if the source cannot be found or reached.
     """
-    if source == SCRATCH:
-        return None
-    # A folder of sentence-transformers with its transformer one level down has no language model.
-    folder = Path(source).expanduser()
-    names = None
-    if not folder.is_dir() or (folder / "config.json").is_file():
-        names = _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type)
+    names = _head_names(source, revision)
     if names is not None:
         model, missing = load_weights(AutoModelForMaskedLM, source, revision)
         if not set(missing) & set(names.values()):
@@ -133,3 +127,25 @@ def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
         "%s has no language-model head of a known kind; the head begins with random weights", source
     )
     return None
+
+
+def check_mask_head_weights(source: str, revision: str) -> None:
+    """Refuse weights that ``read_mask_head`` would refuse; only the headers of files are read.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or a weight has another shape than
+            config.json says.
+    """
+    if _head_names(source, revision) is not None:
+        check_weights(AutoModelForMaskedLM, source, revision)
+
+
+def _head_names(source: str, revision: str) -> dict[str, str] | None:
+    """Return the names of a head's weights in checkpoints of the source's type; None: unknown."""
+    if source == SCRATCH:
+        return None
+    # A folder of sentence-transformers with its transformer one level down has no language model.
+    folder = Path(source).expanduser()
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        return None
+    return _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type)

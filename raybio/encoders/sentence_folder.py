@@ -5,6 +5,8 @@ skipped silently, and is therefore refused by name.
 """
 
 import json
+import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -109,14 +111,35 @@ def read_sentence_folder(
 
 
 def write_sentence_files(
-    folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalized: bool = False
+    folder: Path,
+    *,
+    width: int,
+    pooling: Pooling,
+    max_tokens: int,
+    is_normalized: bool = False,
+    weight_by_token: Mapping[str, float] | None = None,
 ) -> None:
     """Write the files by which ``SentenceTransformer(folder)`` pools as this package does.
 
     The folder holds a model and its tokenizer already.
+
+    Args:
+        folder: the folder.
+        width: of an embedding.
+        pooling: of the encoder.
+        max_tokens: of an input, special ones included.
+        is_normalized: whether embeddings are scaled to length 1.
+        weight_by_token: weights of a mean over tokens, of all token ids in order; None: all real
+            tokens weigh the same.
     """
-    kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalized else [])
-    paths = ["", "1_Pooling", "2_Normalize"]
+    kinds = ["Transformer"]
+    if weight_by_token is not None:
+        kinds.append("WordWeights")
+    kinds.append("Pooling")
+    if is_normalized:
+        kinds.append("Normalize")
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], start=1))]
+    pooling_path = paths[kinds.index("Pooling")]
     # Names that all versions of sentence_transformers from 2 to 6 know.
     files: dict[str, Any] = {
         "modules.json": [
@@ -128,15 +151,21 @@ def write_sentence_files(
             }
             for number, (kind, path) in enumerate(zip(kinds, paths, strict=False))
         ],
-        "1_Pooling/config.json": {
+        f"{pooling_path}/config.json": {
             "word_embedding_dimension": width,
             "pooling_mode_cls_token": pooling == "cls",
             "pooling_mode_mean_tokens": pooling == "mean",
         },
         "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
     }
-    (folder / "1_Pooling").mkdir()
+    if weight_by_token is not None:
+        files[f"{paths[1]}/config.json"] = {
+            "vocab": list(weight_by_token),
+            "word_weights": dict(weight_by_token),
+            "unknown_word_weight": 1.0,
+        }
     for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -209,7 +238,7 @@ class _Reader:
     def transformer(self, subfolder: str) -> dict[str, Any]:
         """Return the settings of the Transformer, such as max_seq_length and do_lower_case."""
         for name in _TRANSFORMER_FILES:
-            settings = self.mapping(_join(subfolder, name))
+            settings = self.mapping(posixpath.join(subfolder, name))
             if settings:
                 break
         for key, value in settings.items():
@@ -233,7 +262,7 @@ class _Reader:
 
     def pooling(self, path: str) -> Pooling:
         """Return the pooling of the Pooling module in ``path``."""
-        settings = self.mapping(_join(path, "config.json"))
+        settings = self.mapping(posixpath.join(path, "config.json"))
         modes = settings.get("pooling_mode")
         if modes is None:
             modes = [
@@ -248,7 +277,7 @@ class _Reader:
 
     def check_normalize(self, path: str) -> None:
         """Refuse a Normalize module that scales anything but embeddings."""
-        for key, value in self.mapping(_join(path, "config.json")).items():
+        for key, value in self.mapping(posixpath.join(path, "config.json")).items():
             if value != "sentence_embedding":
                 raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
 
@@ -264,7 +293,3 @@ class _Reader:
             raise self.refusal(
                 f"it puts the prompt {prompt!r} before every text, which is not supported"
             )
-
-
-def _join(folder: str, name: str) -> str:
-    return f"{folder}/{name}" if folder else name

@@ -7,6 +7,7 @@ configuration, tokenizer and weights are of one commit, on every worker and at e
 import hashlib
 import json
 import logging
+import posixpath
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +21,13 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import (
     EntryNotFoundError,
+    GatedRepoError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
+from raybio.core.digest import file_digest
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
 
@@ -39,6 +42,13 @@ SAFETENSORS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
 INDEX = ".index.json"
 """Suffix of the file that lists the parts of weights in several files."""
+
+
+GATED = (
+    "its repository is gated. Accept its terms on its page of the hub, then set the environment "
+    "variable HF_TOKEN to an access token of that account, or log in with `hf auth login`"
+)
+"""Why a hub id cannot be read whose files are only for users who have accepted its terms."""
 
 
 class LocatedSource(NamedTuple):
@@ -112,6 +122,8 @@ def _find_on_hub(source: str, revision: str) -> LocatedSource:
         try:
             # Without a network, a download would retry for half a minute; this does not.
             get_hf_file_metadata(hf_hub_url(source, name, revision=revision))
+        except GatedRepoError:  # a kind of RepositoryNotFoundError
+            raise unloadable(source, GATED) from None
         except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError):
             continue
         except Exception as error:  # of any library that the hub's client uses
@@ -181,7 +193,7 @@ def find_weights(source: str, revision: str) -> WeightsFile:
     subfolder = _transformer_folder(source, revision)
     unreachable = ""
     for name in (SAFETENSORS, SAFETENSORS + INDEX, PICKLE, PICKLE + INDEX):
-        path = f"{subfolder}/{name}" if subfolder else name
+        path = posixpath.join(subfolder, name)
         try:
             if _has_file(source, path, revision):
                 return WeightsFile(path, is_pickle=name.startswith(PICKLE))
@@ -235,7 +247,7 @@ def weights_files(source: str, revision: str) -> list[str]:
     folder = name.rpartition("/")[0]
     if any("/" in str(part) or str(part).startswith(".") for part in parts):
         raise unloadable(source, f"{name} names parts outside its folder")
-    return sorted(f"{folder}/{part}" if folder else part for part in parts)
+    return sorted(posixpath.join(folder, part) for part in parts)
 
 
 def source_record(source: str, revision: str) -> dict[str, str]:
@@ -274,8 +286,7 @@ def sha256_of_weights(source: str, revision: str) -> str:
 @cache
 def _sha256_of_file(path: Path, size: int, mtime_ns: int) -> str:
     """Return the digest of a file; once a process for the same size and time."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_digest(path)
 
 
 def _folder_or_hub_id(source: str) -> str:

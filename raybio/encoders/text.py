@@ -12,12 +12,19 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import PackedTokens, Tokens
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import MAX_LENGTH, SCRATCH, Pooling, TextEncoderConfig
-from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
+from raybio.encoders.lora import add_adapters, check_adapters, check_lora
+from raybio.encoders.mlm_head import (
+    MaskHead,
+    build_mask_head,
+    check_mask_head_weights,
+    read_mask_head,
+)
+from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
 from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import (
@@ -80,22 +87,40 @@ class TextEncoder(Encoder):
                 # Embeddings do not use it. Frozen, it stays out of the optimizer and gradient sums.
                 parameter.requires_grad_(False)
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Return hidden states (R, L, D), and embeddings (R, D) in float32 or wider.
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        return why_padded(self.model)
+
+    def why_eager(self) -> str:
+        """Return why it is not compiled; empty if it can be."""
+        return why_padded(self.model)
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Return hidden states (R, L, D) or (T, D), and embeddings (R, D) in float32 or wider.
 
         Raises:
             DataError: if a text is longer than ``max_tokens``.
         """
-        if tokens.mask_RL.shape[1] > self.max_tokens:
-            self.check_length(int(tokens.mask_RL.sum(1).max()))
-        hidden_RLD = last_hidden_states(self.model, tokens, self.max_tokens)
-        if self.pooling == "cls":
-            embedding_RD = at_least_fp32(hidden_RLD[:, 0])
+        if isinstance(tokens, PackedTokens):
+            hidden_RLD, embedding_RD = self._read_packed(tokens)
         else:
-            embedding_RD = mean_over(hidden_RLD, tokens.mask_RL)
+            if tokens.mask_RL.shape[1] > self.max_tokens:
+                self.check_length(int(tokens.mask_RL.sum(1).max()))
+            hidden_RLD = last_hidden_states(self.model, tokens, self.max_tokens)
+            if self.pooling == "cls":
+                embedding_RD = at_least_fp32(hidden_RLD[:, 0])
+            else:
+                embedding_RD = mean_over(hidden_RLD, tokens.mask_RL)
         if self.is_normalized:
             embedding_RD = normalize(embedding_RD)
         return Encoded(hidden_RLD, embedding_RD)
+
+    def _read_packed(self, tokens: PackedTokens) -> tuple[Tensor, Tensor]:
+        self.check_length(tokens.longest)
+        hidden_TD = packed_states(self.model, tokens)
+        if self.pooling == "cls":
+            return hidden_TD, at_least_fp32(first_states(hidden_TD, tokens))
+        return hidden_TD, packed_mean(hidden_TD, tokens)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Return logits (K, V) of the vocabulary.
@@ -165,19 +190,34 @@ class TextEncoder(Encoder):
 
 
 def check_text_encoder(config: TextEncoderConfig) -> None:
-    """Refuse a checkpoint that does not exist or does not fit, without reading weights.
+    """Refuse a checkpoint that does not exist or does not fit; of its weights, read the headers.
 
     Raises:
         ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than
-            ``num_layers_kept``, or has no dropout to set.
+            ``num_layers_kept``, has no dropout to set, cannot have the adapters of ``lora``, or
+            weights are missing or of other shapes.
     """
+    check_lora(config)
     check_source(config.source, config.revision)
-    if config.source != SCRATCH:
-        _checkpoint(config).load_config(
-            config.num_layers_kept,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-        )
+    if config.source == SCRATCH:
+        return
+    checkpoint = _checkpoint(config)
+    dropouts = {"dropout": config.dropout, "attention_dropout": config.attention_dropout}
+    checkpoint.check_model(num_layers=config.num_layers_kept, **dropouts)
+    sizes = checkpoint.load_config(config.num_layers_kept, **dropouts)
+    check_adapters(lambda: AutoModel.from_config(sizes), config)
+
+
+def check_mask_head(config: TextEncoderConfig) -> None:
+    """Refuse a head of masked language modeling that does not fit, without reading weights.
+
+    Raises:
+        ConfigError: if a weight of the source's language model has another shape than its
+            config.json says.
+    """
+    has_own_file = (Path(config.source).expanduser() / MASK_HEAD_FILE).is_file()
+    if config.num_layers_kept is None and not has_own_file:
+        check_mask_head_weights(config.source, config.revision)
 
 
 def build_text_encoder(
@@ -194,7 +234,8 @@ def build_text_encoder(
             tokenizer; a checkpoint has its own.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or is no usable text encoder.
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or cannot
+            have the adapters of ``lora``.
     """
     with seeded_weights(seed):
         if config.source == SCRATCH:
@@ -215,6 +256,7 @@ def build_text_encoder(
                 num_layers=config.num_layers_kept,
             )
     fit_model(model, config, len(tokenizer))
+    add_adapters(model, config, seed=seed)
     _check_padding(config, model, tokenizer)
     if config.normalize == "auto":
         head = checkpoint.head if checkpoint else None

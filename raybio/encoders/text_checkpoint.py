@@ -17,7 +17,13 @@ from transformers import (
 )
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import check_complete, load_pretrained, load_weights
+from raybio.encoders.checkpoints import (
+    WeightsReader,
+    check_complete,
+    check_weights,
+    load_pretrained,
+    load_weights,
+)
 from raybio.encoders.sentence_folder import SentenceFolder, read_sentence_folder
 from raybio.encoders.tokenization import TokenizerSource
 
@@ -86,11 +92,29 @@ class TextCheckpoint:
                 fewer layers.
         """
         config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
+        return self._read(load_weights, config)
+
+    def check_model(
+        self,
+        *,
+        dropout: float | None = None,
+        attention_dropout: float | None = None,
+        num_layers: int | None = None,
+    ) -> None:
+        """Refuse what ``load_model`` would refuse; only the headers of the weights are read.
+
+        Raises:
+            ConfigError: as ``load_model``.
+        """
+        config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
+        self._read(check_weights, config)
+
+    def _read(self, read: WeightsReader, config: PreTrainedConfig) -> PreTrainedModel:
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
         # transformers takes the fused attention of torch by default, for architectures that support
         # it (MPNet does not).
-        model, missing = load_weights(
+        model, missing = read(
             AutoModel,
             self.source,
             self.revision,

@@ -67,6 +67,10 @@ class TokenizerSource:
         """64 hex digits of everything that determines tokens, except cut and padding."""
         return hashlib.sha256(f"{self.json}\n{list(self.special_ids)}".encode()).hexdigest()
 
+    def identity(self, max_length: int) -> str:
+        """Return what determines the tokens of texts that are cut to ``max_length``."""
+        return f"tokenizer {self.fingerprint}, {max_length} tokens, cut {self.cut}"
+
     def tokenize(
         self, texts: Sequence[str], max_length: int, *, keep_mask: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -172,12 +172,9 @@ class Evaluator(ABC):
             spread=spread,
             unit_scores=unit_scores,
             embedding_map=trained.embedding_map,
-            details={**details_by_name, **self.details(), **self._remarks()},
+            remarks=self.remarks(),
+            details={**details_by_name, **self.details()},
         )
-
-    def _remarks(self) -> dict[str, Any]:
-        remarks = list(self.remarks())
-        return {"remarks": remarks} if remarks else {}
 
     def _shared_scores(
         self, model: Encoder, collective: Collective, shared: SharedScores

@@ -17,9 +17,14 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#00
 
 MARKERS = "o^sDvPX*"
 
+STROKES = ("-", "--", ":", "-.")
+
 GREY = "#CCCCCC"
 
-DPI = 130
+LINE_INCHES = 0.2
+"""Height of a line of a legend."""
+
+DPI = 160
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -45,6 +50,18 @@ def style_of(number: int) -> tuple[str, str]:
     color = COLORS[number % len(COLORS)]
     marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
     return color, marker
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Return the style of a line; marker and stroke together repeat after 32."""
+    index = number % len(MARKERS)
+    stroke = STROKES[(number + number // len(MARKERS)) % len(STROKES)]
+    return {"color": COLORS[index], "marker": MARKERS[index], "ms": 5, "linestyle": stroke}
+
+
+def num_lines(texts: Sequence[str]) -> int:
+    """Return the lines of texts in a legend."""
+    return sum(text.count("\n") + 1 for text in texts)
 
 
 def labeled_scatter(

@@ -1,5 +1,6 @@
 """Plots of scores and of embeddings, as PNG files."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,22 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from raybio.core.final_report import Score, SplitScores
+from raybio.evaluation.curves import CurvePoint
 from raybio.evaluation.figures import (
     COLORS,
     GREY,
-    MARKERS,
+    LINE_INCHES,
     labeled_scatter,
+    line_style,
     new_figure,
+    num_lines,
     save_figure,
 )
 
 MOST_GROUPS = 16
 """Groups of an embedding map with a color and marker of their own."""
 
-Curve = Sequence[tuple[int, float]]
-"""(step, score) of one run; the score is a share."""
+_MOST_MARKERS = 12
 
 
 def plot_embedding_map(
@@ -153,49 +156,42 @@ def plot_heat_map(
 
 
 def plot_curves(
-    runs_by_label: Mapping[str, Sequence[Curve]],
+    points: Sequence[CurvePoint],
     path: Path,
     *,
     title: str = "",
     x_label: str = "step",
-    y_label: str = "accuracy",
-    percent: bool = True,
+    y_label: str = "",
+    in_percent: bool = False,
 ) -> Path:
-    """Plot scores over steps: a line a label, the mean of its runs, and their standard deviation.
+    """Plot scores over steps: a line for each label, shaded by the standard deviation of its runs.
 
     Args:
-        runs_by_label: label (a model, a mask ratio) -> a curve for each seed or sentence set. At
-            each step, the runs that have it are averaged.
+        points: in order of label and step.
         path: the PNG file.
         title: above the plot.
         x_label: name of the steps.
         y_label: name of the score.
-        percent: whether the score is shown in percent, else as it is.
+        in_percent: whether the scores are shares, and shown in percent.
     """
-    figure = new_figure(7, 4.2)
+    labels = list(dict.fromkeys(point.label for point in points))
+    shown = [textwrap.fill(label, 44) for label in labels]
+    figure = new_figure(5, 3.2 + LINE_INCHES * num_lines(shown))
     axes = figure.subplots()
-    scale = 100 if percent else 1
-    for number, (label, runs) in enumerate(runs_by_label.items()):
-        scores_by_step: dict[int, list[float]] = {}
-        for run in runs:
-            for step, score in run:
-                scores_by_step.setdefault(step, []).append(scale * score)
-        steps = sorted(scores_by_step)
-        mean = np.array([np.mean(scores_by_step[step]) for step in steps])
-        deviation = np.array([_deviation(scores_by_step[step]) for step in steps])
-        color = COLORS[number % len(COLORS)]
-        marker = MARKERS[number // len(COLORS) % len(MARKERS)]
-        axes.plot(steps, mean, color=color, marker=marker, ms=4, linewidth=1.4, label=label)
+    scale = 100 if in_percent else 1
+    for number, label in enumerate(labels):
+        of_label = [point for point in points if point.label == label]
+        steps = [point.step for point in of_label]
+        mean = scale * np.array([point.mean for point in of_label])
+        deviation = scale * np.array([point.deviation for point in of_label])
+        style = line_style(number)
+        every = max(1, len(steps) // _MOST_MARKERS)
+        axes.plot(steps, mean, label=shown[number], linewidth=1.4, markevery=every, **style)
         axes.fill_between(
-            steps, mean - deviation, mean + deviation, color=color, alpha=0.2, linewidth=0
+            steps, mean - deviation, mean + deviation, color=style["color"], alpha=0.2, linewidth=0
         )
-    axes.set(xlabel=x_label, ylabel=f"{y_label} (%)" if percent else y_label)
+    axes.set(xlabel=x_label, ylabel=f"{y_label} (%)" if in_percent else y_label)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(frameon=False, fontsize=9, loc="outside lower center", handlelength=4)
     return save_figure(figure, path)
-
-
-def _deviation(scores: Sequence[float]) -> float:
-    """Return the standard deviation of a sample (divided by one less); a single score has none."""
-    return float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0

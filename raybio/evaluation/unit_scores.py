@@ -95,7 +95,7 @@ def paired_difference(
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
     rng = np.random.default_rng(seed)
-    if len(unit_U) > 1 and min(len(first), len(second)) >= MIN_SEEDS:
+    if _has_seeds(len(unit_U), len(first), len(second)):
         return PairedDifference(len(unit_U), *hierarchical_test(first_SU, second_SU, rng))
     difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
     return PairedDifference(len(unit_U), mean_interval(difference_U, rng), None)
@@ -128,7 +128,7 @@ def untrained_difference(
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
     rng = np.random.default_rng(seed)
-    if len(unit_U) > 1 and len(trained) >= MIN_SEEDS:
+    if _has_seeds(len(unit_U), len(trained)):
         return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
     return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
 
@@ -149,16 +149,27 @@ def interval_over_runs(
         seed: of the bootstrap.
     """
     value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
-    if value_SU.shape[1] == 1 or not np.isfinite(value_SU).all():
+    if not np.isfinite(value_SU).all():
         return Interval(float(np.mean(score_S)), math.nan, math.nan)
     rng = np.random.default_rng(seed)
-    if len(value_SU) >= MIN_SEEDS:
+    num_runs, num_units = value_SU.shape
+    if _has_seeds(num_units, num_runs):
         of_units = hierarchical_mean(value_SU, rng).difference
     else:
         of_units = mean_interval(value_SU.mean(axis=0), rng)
     score = float(np.mean(score_S))
     shift = score - of_units.value
     return Interval(score, of_units.low + shift, of_units.high + shift)
+
+
+def _has_seeds(num_units: int, *num_runs: int) -> bool:
+    """Return whether an interval is over seeds too; of a single unit, nothing is known of others.
+
+    Args:
+        num_units: units that were evaluated.
+        num_runs: runs of each side.
+    """
+    return num_units > 1 and min(num_runs) >= MIN_SEEDS
 
 
 def stored_unit_scores(

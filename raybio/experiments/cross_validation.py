@@ -6,6 +6,8 @@ sweeps/NAME/
     folds/MODEL-1.json  scores of a fold's test sentences
     folds.md, .json     mean ± deviation over the folds, intervals and differences
 sweeps/.untrained/      scores of rivals and of the encoder before training, for all of them
+
+Of a sweep in a bucket, ``sweeps`` is the driver's copy (``runtime/spool``).
 """
 
 import json
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from raybio.core.config import override, value_at
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.location import absolute
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
@@ -34,9 +37,10 @@ from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
-from raybio.runtime.run.options import FOLD, RunOptions, default_folder, resolve
+from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
+from raybio.runtime.spool.spool import publish
 from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -150,16 +154,18 @@ def cross_validate(
             "--all-folds: a fold is a trial of one worker and one seed; leave --seeds and "
             "--workers out"
         )
-    if options.runs is not None:
-        raise ConfigError(
-            "--all-folds: is a sweep and goes to sweeps/; RAYBIO_SWEEPS changes that, --runs does "
-            "not"
-        )
     if any(text.partition("=")[0].strip() == FOLD for text in options.settings):
         raise ConfigError(
             f"--all-folds trains every fold, and {FOLD} names one; leave one of them out"
         )
-    sweeps = default_folder("sweeps", "RAYBIO_SWEEPS")
+    # A cross-validation is a sweep: --runs names the folder of sweeps.
+    sweeps, bucket = sweeps_folder(options.runs, options.name)
+    if bucket is not None and has_last_training:
+        raise ConfigError(
+            f"--last-training, with sweeps in a bucket ({bucket}); want a folder that all nodes "
+            "see (--runs or RAYBIO_SWEEPS), or leave it out"
+        )
+    options = replace(options, runs=None)
     identity = RunFolder(sweeps, options.name).read_identity() if options.name else None
     if identity and options.store is None and options.config is None:
         raise ConfigError(
@@ -173,7 +179,9 @@ def cross_validate(
         gpus_per_worker=0 if options.compute.device == "cpu" else None,
     )
     name = options.name or "-".join([run.name, *models])
-    run = replace(run, name=name, runs=sweeps, compute=compute, explicit=frozenset())
+    if bucket is not None:
+        print(f"sweeps: {bucket}; the driver's copy is {sweeps}", flush=True)
+    run = replace(run, name=name, runs=sweeps, bucket=bucket, compute=compute, explicit=frozenset())
     swept = train_all_folds(run, models, has_last_training=has_last_training)
     folder = swept.folder.path
     print((folder / "folds.md").read_text(encoding="utf-8"))
@@ -224,7 +232,7 @@ def _evaluate_together(
     """Evaluate the models, train the last ones, and write the tables."""
     folder = swept.folder
     models = swept.spec.space.space[MODEL].values
-    store = run.store.absolute()
+    store = absolute(run.store)
     exports = {}
     for trial in swept.trials:
         key = (trial.settings[MODEL], trial.settings[FOLD])
@@ -232,17 +240,20 @@ def _evaluate_together(
     rows = _folder_rows(folder, exports, "")
     folds = sorted({fold for _, fold in exports})
     untrained = untrained_evaluations(folder, sentences, swept.spec.run.config, folds)
-    evaluations = fold_evaluations(folder, store, exports, models)
+    bucket = None if run.bucket is None else run.bucket / folder.name
+    evaluations = fold_evaluations(folder, bucket, store, exports, models)
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     if has_last_training:
         last = last_trainings(swept, evaluations)
         _train_last(list(last.values()), run)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
-        again = fold_evaluations(folder, store, exports, models, suffix=AFTER_LAST)
+        again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
         run_tasks(again, run.compute, verbose=run.verbose)
         evaluations += again
     _write_tables(folder, untrained, evaluations, sentences, rows)
+    if run.bucket is not None:
+        publish(folder, run.bucket)
     return swept
 
 
@@ -263,7 +274,7 @@ def _write_tables(
         chance[fold] = chance_scores(sentences, rows, "test")
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
     for of_fold in untrained:
-        for row, row_scores in of_fold.known().items():
+        for row, row_scores in (of_fold.known() or {}).items():
             scores.setdefault(row, {})[of_fold.config.data.fold] = row_scores
     for evaluation in evaluations:
         known = evaluation.known()

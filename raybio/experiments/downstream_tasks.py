@@ -9,15 +9,17 @@ import numpy as np
 
 from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
+from raybio.core.location import Location
 from raybio.core.recipes import recipes_of
 from raybio.methods.sppt.downstream.config import TASKS, Config, TaskConfig
 from raybio.methods.sppt.downstream.formats.read import read_task_files
-from raybio.methods.sppt.downstream.prepare import prepare_task
+from raybio.methods.sppt.downstream.prepare import DRAWN, prepare_task
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.runtime.run.options import RunOptions, default_folder
 from raybio.store.demo_corpus import cached_store
+from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.store import SCHEMA_VERSION, open_store
+from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 NUM_SPECIAL = 2
@@ -28,12 +30,18 @@ MAX_SHOWN = 8
 """Maximum number of classes that are printed when a task's files are read."""
 
 
+MIN_STEPS_BETWEEN_EVALUATIONS = 10
+"""Fewest steps between two evaluations of a task of one's own, if epochs are shorter."""
+
+MIN_EVALUATIONS = 4
+"""Evaluations that even the shortest training has, unless it has fewer epochs."""
+
 VERSION = 2
 """Raised whenever the same files give another store."""
 
 
 def task_parts(
-    names: Sequence[str], data: Sequence[Path], stores: Sequence[Path]
+    names: Sequence[str], data: Sequence[Path], stores: Sequence[Location]
 ) -> dict[str, RunOptions]:
     """Return options with the store and the published settings of each task.
 
@@ -52,9 +60,9 @@ def task_parts(
         opened = [kept_task(name, files) for name, files in zip(names, data, strict=True)]
     for name, store in zip(names, opened, strict=True):
         if store.task != name:
-            raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
+            raise ConfigError(f"--store {store.location}: is of {store.task}, want one of {name}")
     return {
-        store.task: RunOptions(store=store.path, published=partial(published_settings, store))
+        store.task: RunOptions(store=store.location, published=partial(published_settings, store))
         for store in opened
     }
 
@@ -91,6 +99,14 @@ def _print_warnings(store: TaskStore) -> None:
     """Print skipped rows, rows that are also training rows, and classes without training rows."""
     for reason, facts in store.manifest["quarantine"].items():
         print(f"skipped: {reason}: {facts['count']:,}", flush=True)
+    num_drawn = store.manifest.get(DRAWN, 0)
+    if num_drawn:
+        relatives = "" if TASKS[store.task].on_texts else ", relatives may be in several"
+        print(
+            f"{num_drawn:,} rows have no split: 80 % train, 10 % dev, 10 % test were drawn; equal "
+            f"ones are in one split{relatives}. A column 'split' says it otherwise",
+            flush=True,
+        )
     for split, num in store.known_from_training().items():
         if num:
             rows = len(store.split_rows(split))
@@ -106,6 +122,9 @@ def _print_warnings(store: TaskStore) -> None:
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
     """Return the paper's settings for a task, those of its recipe ``paper_TASK``.
 
+    A task of one's own has those of a published task of its kind. Where an epoch has only a few
+    steps, it is evaluated every few epochs.
+
     Proteins are read to the end of the longest one, as TAPE's code does.
 
     Args:
@@ -113,25 +132,32 @@ def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[s
         given: the configuration that all settings give, whose batch decides the steps of an
             epoch; None: the paper's batch.
     """
-    recipe = recipes_of("raybio.methods.sppt.downstream")[f"paper_{store.task}"].settings
+    task = TASKS[store.task]
+    name = task.recipe or f"paper_{store.task}"
+    recipe = recipes_of("raybio.methods.sppt.downstream")[name].settings
     schedule = recipe["schedule"]
     num_train = len(store.split_rows("train"))
     rows = recipe["plan"]["global_batch_rows"]
     if isinstance(given, Config):
         rows = given.plan.global_batch_rows
     epoch = max(1, math.ceil(num_train / rows))
+    max_epochs = schedule["max_epochs"]
+    every = epoch
+    if task.is_own:
+        # An epoch of a small table is a step or two, and an evaluation takes longer.
+        num_epochs = math.ceil(MIN_STEPS_BETWEEN_EVALUATIONS / epoch)
+        every *= max(1, min(num_epochs, max_epochs // MIN_EVALUATIONS))
     settings: dict[str, object] = {
         "plan.global_batch_rows": rows,
-        "schedule.max_steps": epoch * schedule["max_epochs"],
-        "schedule.evaluate_every_steps": epoch,
-        "schedule.checkpoint_every_steps": epoch,
+        "schedule.max_steps": epoch * max_epochs,
+        "schedule.evaluate_every_steps": every,
+        "schedule.checkpoint_every_steps": every,
     }
     settings |= {f"optim.{name}": value for name, value in recipe["optim"].items()}
     in_epochs = ("max_epochs", "evaluate_every_epochs")
     settings |= {
         f"schedule.{name}": value for name, value in schedule.items() if name not in in_epochs
     }
-    task = TASKS[store.task]
     if not task.on_texts:
         longest = int(np.diff(store.indptr_N1).max()) + NUM_SPECIAL
         default = Config().encoder.max_length

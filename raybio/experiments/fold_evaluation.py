@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.final_report import nan_for_null
+from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.export import SETTINGS
 from raybio.runtime.cluster.resources import TrialResources
+from raybio.runtime.run.encoder_source import pin_record
 from raybio.runtime.run.folder import RunFolder
-from raybio.store.store import sha256_of
+from raybio.store.manifest import sha256_of
+from raybio.store.remote_folder import fetched_folder
 
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
 """Model of the relations of a row -> model of its entities."""
@@ -38,6 +41,10 @@ class FoldEvaluation:
     """Two models that are evaluated together: a ``Task`` that keeps its scores in a file.
 
     Attributes:
+        sweep: folder of the sweep, as the driver sees it.
+        bucket: folder of the sweep in a bucket, from which machines fetch the exports; None: they
+            see ``sweep``.
+        encoder: what the sweep recorded of the encoder's weights, whose commit is loaded.
         store: path of the prepared sentences.
         row: row of the table.
         fold: fold, from 1.
@@ -47,7 +54,10 @@ class FoldEvaluation:
         has_graphs: whether the first model is also evaluated on true and false graphs.
     """
 
-    store: Path
+    sweep: RunFolder
+    bucket: BucketPath | None
+    encoder: dict[str, str] | None
+    store: Location
     row: str
     fold: int
     relations: Path
@@ -91,14 +101,23 @@ class FoldEvaluation:
             graph_accuracy_of_sentences,
         )
 
+        pin_record(self.encoder)
         device = "cuda" if reserved.gpus_per_worker else "cpu"
-        chosen, fixed = evaluate_exports_twice(self.relations, self.entities, self.store, device)
+        relations = self._seen_here(self.relations)
+        entities = self._seen_here(self.entities)
+        chosen, fixed = evaluate_exports_twice(relations, entities, self.store, device)
         scores = dict(chosen.values)
         if self.has_graphs:
-            accuracy_S = graph_accuracy_of_sentences(self.relations, self.store, device)
+            accuracy_S = graph_accuracy_of_sentences(relations, self.store, device)
             scores["graph_accuracy"] = float(accuracy_S.mean())
         fixed_scores = None if fixed is None else fixed.values
         return FoldScores(scores, chosen.settings._asdict(), fixed_scores)
+
+    def _seen_here(self, export: Path) -> Path:
+        """Return an export as the machine of the task sees it."""
+        if self.bucket is None:
+            return export
+        return fetched_folder(self.bucket / export.relative_to(self.sweep.path).as_posix())
 
     def _digests(self) -> list[str]:
         return [_digest(self.relations), _digest(self.entities)]
@@ -106,7 +125,8 @@ class FoldEvaluation:
 
 def fold_evaluations(
     folder: RunFolder,
-    store: Path,
+    bucket: BucketPath | None,
+    store: Location,
     exports: Mapping[tuple[str, int], Path],
     models: Sequence[str],
     *,
@@ -116,6 +136,7 @@ def fold_evaluations(
 
     Args:
         folder: folder of the sweep.
+        bucket: its folder in a bucket; None: it is in a local folder.
         store: path of the prepared sentences.
         exports: (model, fold) -> its export.
         models: models in the order of the rows.
@@ -129,6 +150,9 @@ def fold_evaluations(
         file_name = row.replace(" + ", "-").replace(", ", "-").replace(" ", "-")
         for fold in folds:
             evaluation = FoldEvaluation(
+                sweep=folder,
+                bucket=bucket,
+                encoder=folder.encoder,
                 store=store,
                 row=row,
                 fold=fold,

@@ -26,8 +26,9 @@ from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
-from raybio.runtime.run.options import RunOptions, default_folder, resolve
+from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.spool.spool import publish
 from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -118,6 +119,8 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         raise ConfigError(
             f"--device: got {compute.device!r}, want auto or cpu; --gpus-per-worker shares GPUs"
         )
+    # Before anything is made: a bucket that cannot be used is refused.
+    sweeps, bucket = sweeps_folder(options.runs, options.name)
     config_by_kind, run = _resolve_kinds(options, experiments)
     space = experiment_space(config_by_kind, experiments)
     store = open_store(run.store, TopicStore)
@@ -130,11 +133,14 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
     from raybio.runtime.tracking.tracker import add_artifacts
     from raybio.runtime.tune.driver import sweep
 
+    if bucket is not None:
+        print(f"sweeps: {bucket}; the driver's copy is {sweeps}", flush=True)
     run = replace(
         run,
         config=config_by_kind[experiments.kinds[0]],
         name=options.name or f"{run.name}-{_digest(experiments, config_by_kind)}",
-        runs=default_folder("sweeps", "RAYBIO_SWEEPS"),
+        runs=sweeps,
+        bucket=bucket,
         compute=Compute(
             cpus_per_worker=run.compute.cpus_per_worker,
             gpus_per_worker=0 if compute.device == "cpu" else compute.gpus_per_worker,
@@ -154,6 +160,8 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
             "machine"
         )
     files = report(swept, config_by_kind, store, experiments)
+    if bucket is not None:
+        publish(swept.folder, bucket)
     add_artifacts(swept.folder, files)
     print(files[0].read_text(encoding="utf-8"))
     for path in files:
@@ -186,7 +194,7 @@ def _resolve_kinds(
     for kind in experiments.kinds:
         # The embedded sentences have settings of their own.
         published = None if options.store is None else partial(_published, kind)
-        run = resolve("sppt_synthetic", replace(options, published=published))
+        run = resolve("sppt_synthetic", replace(options, runs=None, published=published))
         runs.append(run)
         assert isinstance(run.config, Config)
         config_by_kind[kind] = override_all(

@@ -1,7 +1,8 @@
 """Rows of a cross-validation's table that need no training, for each fold; Ray tasks.
 
 Their scores depend on the store, the encoder and the settings of the evaluation. They lie next to
-the sweeps, and all cross-validations with the same of these read them.
+the sweeps, and all cross-validations with the same of these read them. Each cross-validation keeps
+a copy, which its table is made of from then on.
 """
 
 import json
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from raybio.core.config import override
 from raybio.core.digest import modules_digest, weights_digest
-from raybio.core.errors import ClusterError
+from raybio.core.final_report import nan_for_null
+from raybio.core.location import Location
+from raybio.core.records import read_recomputable, write_record
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.fold_report import FIXED, UNTUNED
@@ -21,6 +24,7 @@ from raybio.methods.relation_graphs.rivals import lexical_rivals
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
+from raybio.runtime.run.encoder_source import pin_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import FOLD
 from raybio.runtime.run.untrained import shared_scores
@@ -41,14 +45,18 @@ class UntrainedEvaluation:
     Attributes:
         store: path of the prepared sentences.
         config: settings of a run of the fold.
+        sweep: folder of the sweep, as the driver sees it.
+        encoder: what the sweep recorded of the encoder's weights, whose commit is loaded.
         shared: the scores next to the sweeps.
-        identity: everything that these scores depend on.
+        identity: everything that these scores depend on; None where the sweep has its copy.
     """
 
-    store: Path
+    store: Location
     config: Config
+    sweep: RunFolder
+    encoder: dict[str, str] | None
     shared: SharedScores
-    identity: Identity
+    identity: Identity | None
 
     def __str__(self) -> str:
         """Return the line that is printed when it is done."""
@@ -57,25 +65,35 @@ class UntrainedEvaluation:
     @property
     def is_done(self) -> bool:
         """Whether the scores are kept."""
-        return self.shared.read(self.identity) is not None
+        return self.known() is not None
 
-    def known(self) -> RowScores:
-        """Return the kept scores.
+    @property
+    def path(self) -> Path:
+        """File of the sweep's own copy."""
+        return copy_of_fold(self.sweep, self.config.data.fold)
 
-        Raises:
-            ClusterError: if there are none.
-        """
-        scores: RowScores | None = self.shared.read(self.identity)
-        if scores is None:
-            raise ClusterError(
-                f"{self.shared.path(self.identity)}: has no scores of rivals; want a folder that "
-                "can be written. The same command computes them again"
-            )
-        return scores
+    def known(self) -> RowScores | None:
+        """Return the kept scores; None if there are none."""
+        own = read_recomputable(self.path, "fold scores")
+        if own is not None:
+            rows: RowScores = nan_for_null(own["rows"])
+            return rows
+        if self.identity is None:
+            return None
+        shared: RowScores | None = self.shared.read(self.identity)
+        if shared is not None:
+            self._write_copy(shared)
+        return shared
 
     def keep(self, result: RowScores) -> None:
         """Write the scores."""
-        self.shared.write(self.identity, json.dumps(result))
+        self._write_copy(result)
+        if self.identity is not None:
+            self.shared.write(self.identity, json.dumps(result))
+
+    def _write_copy(self, rows: RowScores) -> None:
+        self.path.parent.mkdir(exist_ok=True)
+        write_record(self.path, "fold scores", {"rows": rows})
 
     def work(self, reserved: TrialResources) -> RowScores:
         """Evaluate.
@@ -83,10 +101,11 @@ class UntrainedEvaluation:
         Raises:
             RaybioError: as the evaluation of the method.
         """
+        pin_record(self.encoder)
         store = open_store(self.store, WordStore)
         fold = read_fold(store, self.config.data)
         evaluation = self.config.evaluation
-        has_dev = len(fold.dev) > 0
+        has_dev = len(fold.dev) > 0 and not self.config.data.train_on_validation
         rows = {}
         if evaluation.rivals:
             rivals = lexical_rivals(store, fold, evaluation, has_dev=has_dev, has_dev_scores=False)
@@ -115,19 +134,31 @@ def untrained_evaluations(
         ConfigError: if the encoder cannot be loaded.
     """
     assert isinstance(config, Config)
-    initial = WordModel.before_training(config, store, "cpu")
-    facts = {
-        "initial_weights_sha256": weights_digest(initial.encoder.body.state_dict().items()),
-        "initial_modules_sha256": modules_digest(initial.encoder.body),
-    }
-    data_digest = f"{store.digest} read as {initial.reader.digest}"
-    path = store.path.absolute()
+    data_digest = ""
+    facts: dict[str, str] = {}
+    if not all(copy_of_fold(folder, fold).is_file() for fold in folds):
+        initial = WordModel.before_training(config, store, "cpu")
+        facts = {
+            "initial_weights_sha256": weights_digest(initial.encoder.body.state_dict().items()),
+            "initial_modules_sha256": modules_digest(initial.encoder.body),
+        }
+        data_digest = f"{store.digest} read as {initial.reader.digest}"
+    path = store.location
     evaluations = []
     for fold in folds:
         of_fold = override(config, FOLD, fold)
         # Words are embedded in float32, whatever the precision of training.
         shared = shared_scores("relation_graphs", data_digest, of_fold, folder, "fp32")
-        ignored = frozenset(of_fold.to_mapping()) - SETTINGS
-        identity = shared.identity(ignored, facts)
-        evaluations.append(UntrainedEvaluation(path, of_fold, shared, identity))
+        identity = None
+        if facts:
+            ignored = frozenset(of_fold.to_mapping()) - SETTINGS
+            identity = shared.identity(ignored, facts)
+        evaluations.append(
+            UntrainedEvaluation(path, of_fold, folder, folder.encoder, shared, identity)
+        )
     return evaluations
+
+
+def copy_of_fold(sweep: RunFolder, fold: int) -> Path:
+    """Return the file in which a sweep keeps the scores of a fold's rows without training."""
+    return sweep.path / "folds" / f"untrained-{fold}.json"

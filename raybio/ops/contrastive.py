@@ -5,6 +5,7 @@ Shape letters: N anchors, M candidates, D embedding width, B anchors of a block.
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -58,10 +59,11 @@ def info_nce(
         )
     if num_anchors == 0:
         return (anchor_ND.sum() + candidate_MD.sum()) * 0
-    low = int(positive_index_N.min())
-    high = int(positive_index_N.max())
-    if low < 0 or high >= num_candidates:
-        raise ValueError(f"positive_index_N spans [{low}, {high}], want [0, {num_candidates})")
+    known = values_on_host(positive_index_N)
+    if known is not None and not (known.min() >= 0 and known.max() < num_candidates):
+        raise ValueError(
+            f"positive_index_N spans [{known.min()}, {known.max()}], want [0, {num_candidates})"
+        )
     rows = block_rows or max(1, _ENTRIES_AT_ONCE // num_candidates)
     query_ND = normalize(anchor_ND) / temperature
     loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -80,14 +82,22 @@ def equal_rows(row_ND: Tensor) -> Tensor:
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Check that a temperature is positive.
+    """Check that a temperature is positive; a tensor is checked on a CPU only.
 
     Raises:
         ValueError: with its value, if it is not.
     """
-    value = temperature.item() if isinstance(temperature, Tensor) else temperature
-    if not value > 0:
+    value = values_on_host(temperature) if isinstance(temperature, Tensor) else temperature
+    if value is not None and not value > 0:
         raise ValueError(f"temperature is {value}, want a number > 0")
+
+
+def values_on_host(tensor: Tensor) -> np.ndarray | None:
+    """Return the values of a tensor on a CPU, for checks; None on another device.
+
+    Reading them there would make the host wait for the device.
+    """
+    return tensor.detach().numpy() if tensor.device.type == "cpu" else None
 
 
 class _BlockedCrossEntropy(torch.autograd.Function):

@@ -74,7 +74,11 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
 
 
 def sort_rows(score_BN: Tensor) -> Tensor:
-    """Return the block with each row sorted, ascending. Overwrites ``score_BN``."""
+    """Return the block with each row sorted, ascending. Overwrites ``score_BN``.
+
+    On a GPU it takes the memory of a few blocks more. It serves counts at many thresholds of the
+    same block; the ranks of links (``count_ranks``) need no sorted block there.
+    """
     if score_BN.device.type != "cpu":
         return score_BN.sort(1).values
     score_BN.numpy().sort(axis=1)  # vectorized, many times faster than torch's sort
@@ -92,7 +96,7 @@ def count_at_least(sorted_BN: Tensor, threshold_U: Tensor) -> Tensor:
     num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=sorted_BN.device)
     for part in torch.split(sorted_BN.reshape(-1), _SEARCHED_AT_ONCE):
         if part.device.type == "cpu":
-            # numpy's search goes on from the entry before, which is near in a sorted row.
+            # numpy's search begins at the entry before, which is near in a sorted row.
             slot = torch.from_numpy(np.searchsorted(threshold_U.numpy(), part.numpy(), "right"))
         else:
             slot = torch.searchsorted(threshold_U, part, right=True)
@@ -107,7 +111,7 @@ def count_at_least_by_row(sorted_BN: Tensor, threshold_K: Tensor) -> Tensor:
 
 
 def _sorts_scores(score: Tensor) -> bool:
-    """Return whether to sort scores: it is fast on a CPU, and takes much memory on a GPU."""
+    """Return whether to rank links by sorting scores: on a GPU it is cheaper to sort the links."""
     return score.device.type == "cpu"
 
 

@@ -61,3 +61,17 @@ def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Position
     owner = np.repeat(np.arange(len(first_R)), length_R)
     before_R = np.cumsum(length_R) - length_R
     return np.arange(int(length_R.sum())) + (first_R - before_R)[owner], owner
+
+
+def entries_of_rows(indptr_R1: Positions, row_M: Positions) -> tuple[Positions, Positions]:
+    """Return the positions of all entries of rows ``row_M``, and which of these rows each is of."""
+    start_M = indptr_R1[row_M].astype(np.int64)
+    return expand(start_M, indptr_R1[row_M + 1] - start_M)
+
+
+def take_segments(
+    value_T: Integers, indptr_R1: Positions, row_M: Positions
+) -> tuple[Integers, Positions]:
+    """Return the values of rows ``row_M`` end to end, and their row pointers (M + 1,)."""
+    entry_T, _ = entries_of_rows(indptr_R1, row_M)
+    return value_T[entry_T], indptr_from_lengths(indptr_R1[row_M + 1] - indptr_R1[row_M])

@@ -2,33 +2,53 @@
 
 The input is cut into parts; a part that is embedded is committed as a file of its own. The same
 command again verifies the parts that are there and embeds only those that are missing, damaged or
-of another model. The parts lie next to the output, in a folder that all workers must see
-(``embed_parts``). In the end they become one Parquet file.
+of another model. The parts lie next to the output (``embed_parts``), in a bucket or in a folder
+that all workers must see. In the end they become one Parquet file.
 
 Shape letters: R inputs of a part, D embedding width.
 """
 
+import contextlib
 import logging
-import shutil
+import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import torch
 
-from raybio.core.errors import ConfigError, DataError
+from raybio.core.cache import cache_folder
+from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.files import check_writable_file
+from raybio.core.location import BucketPath, Location, absolute
 from raybio.encoders.config import Pooling
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import connected
-from raybio.runtime.embed_parts import VERSION, Parts, check_output, cut_of, join
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
+from raybio.runtime.embed_parts import (
+    VERSION,
+    DamagedPartsError,
+    PartError,
+    Parts,
+    check_output,
+    cut_of,
+    held_alone,
+    join,
+)
+from raybio.runtime.run.folder import RunFolder, near_runs
+from raybio.runtime.run.spec import LeaseKey
+from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
+from raybio.store.bucket import BucketFolder
+from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
-from raybio.training.embedding_model import EmbeddingModel, digest_of, digest_of_file
+from raybio.store.remote_folder import fetched_folder
+from raybio.training.embedding_model import EmbeddingModel, digest_of
+from raybio.training.precision import embedding_precision, resolve_precision
 from raybio.training.text_embedding_model import read_text_embedding_model
 
 
@@ -39,10 +59,16 @@ def model_of_run(runs: Path, name: str) -> EmbeddingModel:
         ConfigError: if there is no such run, it has not finished, or its model embeds no whole
             inputs.
     """
-    export = RunFolder(runs, name).export
+    folder = RunFolder(runs, name)
+    export = folder.export
+    if not folder.path.exists():
+        raise ConfigError(
+            f"--run {name}: no run of that name in {runs}; {near_runs(runs, name)} (--runs names "
+            "another folder of runs)"
+        )
     if not (export / "config.json").exists():
         raise ConfigError(
-            f"--run {name}: {export} holds no model; want a finished run. Is --runs right?"
+            f"{export}: holds no model; want the name of a finished run, and the folder of its runs"
         )
     return model_of_folder(export)
 
@@ -84,6 +110,25 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
 
 
 @dataclass(frozen=True)
+class EmbeddingFormat:
+    """The arithmetic of a bulk embedding, and how its output is stored.
+
+    Attributes:
+        dtype: of the stored numbers: "float32" or "float16".
+        precision: of the encoder: "fp32" or "bf16". Pooling and output are not rounded to bf16.
+    """
+
+    dtype: Literal["float32", "float16"] = "float32"
+    precision: Literal["fp32", "bf16"] = "fp32"
+
+    def digest(self, model_digest: str) -> str:
+        """Return what identifies embeddings of a model in this format."""
+        if self == EmbeddingFormat():
+            return model_digest
+        return digest_of({"model": model_digest, "dtype": self.dtype, "precision": self.precision})
+
+
+@dataclass(frozen=True)
 class EmbedSummary:
     """The result of a bulk embedding.
 
@@ -105,119 +150,234 @@ class EmbedSummary:
 def embed_file(
     model: EmbeddingModel,
     source: Path,
-    out: Path,
+    out: Location,
     *,
+    model_in_bucket: BucketPath | None = None,
     rows_per_part: int = 4096,
     workers: int = 1,
     cpus_per_worker: float | None = None,
     use_gpu: bool | None = None,
+    field: str | None = None,
     strip_stop: bool = False,
     max_bad_share: float = 0.1,
+    form: EmbeddingFormat = EmbeddingFormat(),
     verbose: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> EmbedSummary:
     """Embed every good record of ``source`` into ``out``.
 
-    The output has columns ``key`` and ``embedding`` (D float32), in the order of the input.
+    The output has columns ``key`` and ``embedding`` (D numbers of ``form.dtype``), in the order of
+    the input.
 
     Args:
         model: the encoder.
-        source: FASTA for a model of proteins, ``text_lines`` for one of texts; plain or gzip.
-        out: Parquet file.
+        source: FASTA for a model of proteins, ``text_lines`` for one of texts, plain or gzip; or
+            the folder of a prepared store of proteins or texts.
+        out: Parquet file, local or in a bucket.
+        model_in_bucket: the folder in a bucket that ``model`` was fetched from: each machine
+            fetches it; None: all machines see the model's own folder.
         rows_per_part: inputs between two commits.
         workers: processes that embed.
         cpus_per_worker: logical CPUs of each; None: an equal share of what there is.
         use_gpu: whether workers have GPUs; None: if there are any.
+        field: of the rows of a store, such as "abstract"; None: its first.
         strip_stop: remove one ``*`` at a protein's end.
         max_bad_share: maximum fraction of invalid records.
+        form: precision and type of the output.
         verbose: show Ray's own logs.
         say: called with warnings about the parts, one line each.
 
     Raises:
+        ClusterError: if another command is at work on ``out``.
         ConfigError: if the model cannot be loaded, or ``out`` not be written.
         DataError: if the input is missing, or not what the model reads.
+        StorageError: if a bucket is missing, refuses or does not answer.
         StoreError: if ``out`` comes from another model or input or is damaged, or its parts from
             another input.
     """
-    check_writable_file(out)
-    if strip_stop and model.reads == "texts":
-        raise ConfigError(
-            f"--strip-stop is for proteins, and {model.folder} reads texts; leave the option out"
-        )
+    check_output_path(out)
+    records = inputs_of(source, model, field=field, strip_stop=strip_stop)
     model_digest = model.digest()
     origin = digest_of(
         {
-            "input": digest_of_file(source),
+            "input": records.digest(),
             "reads": model.reads,
             "strip_stop": strip_stop,
             "version": VERSION,
         }
     )
-    result = digest_of({"origin": origin, "model": model_digest})
-    if out.exists():
-        return EmbedSummary(check_output(out, result), 0, 0, {}, cut_of(out))
-    parts = Parts(out.with_name(out.name + ".parts"))
-    quarantine = Quarantine(max_bad_share)
-    tables = partial(_tables, model, source, quarantine, rows_per_part, strip_stop)
-    cut_digest = digest_of({"origin": origin, "rows_per_part": rows_per_part})
-    kind = "protein" if model.reads == "proteins" else "text"
-    manifest = _cut(parts, cut_digest, tables, kind, quarantine, say)
-    inputs: list[str] = manifest["inputs"]
-    missing = _missing(parts, inputs, model_digest, say)
-    if missing:
-        with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
-            _embed_parts(model, parts.folder, missing, resources, verbose=verbose)
-    contents = (parts.read_input(number)[0].column("content") for number in range(len(inputs)))
-    cut = model.input_lengths(contents, len(inputs)).remark
-    num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest, cut=cut)
-    shutil.rmtree(parts.folder)
-    return EmbedSummary(
-        num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"], cut
-    )
+    part_digest = form.digest(model_digest)
+    result = digest_of({"origin": origin, "model": part_digest})
+    folder = out.parent / f"{out.name}.parts"
+    with held_alone(folder) as lease:
+        parts = Parts(folder) if lease is None else Parts(folder, lease.check)
+        with _output_here(out) as here:
+            if here.exists():
+                summary = EmbedSummary(check_output(here, result, out), 0, 0, {}, cut_of(here))
+                # A command that was killed after its output was there left some.
+                parts.delete()
+                return summary
+        quarantine = Quarantine(max_bad_share)
+        tables = partial(_tables, model, records, quarantine, rows_per_part)
+        cut_digest = digest_of({"origin": origin, "rows_per_part": rows_per_part})
+        manifest, cut = _cut(parts, cut_digest, tables, model, quarantine, say)
+        inputs: list[str] = manifest["inputs"]
+        embed = partial(
+            _embed_parts,
+            model,
+            model_in_bucket,
+            form,
+            parts.folder,
+            None if lease is None else lease.key,
+        )
+        embedded: set[int] = set()
+        missing = _missing(parts, inputs, part_digest, say)
+        while True:
+            if missing:
+                with connected(
+                    workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose
+                ) as resources:
+                    embed(missing, resources, verbose=verbose)
+                embedded |= set(missing)
+            try:
+                with _output_here(out) as here:
+                    num_rows = join(
+                        parts,
+                        inputs,
+                        here,
+                        origin=result,
+                        part_digest=part_digest,
+                        model_digest=model_digest,
+                        cut=cut,
+                    )
+                    if lease is not None:
+                        lease.check()
+                break
+            except DamagedPartsError as error:
+                # Parts of an earlier command are verified as they are joined.
+                if embedded & error.fault_by_part.keys():
+                    raise
+                missing = _faulty(parts, error.fault_by_part, say)
+        parts.delete()
+    num_found = len(inputs) - len(embedded)
+    return EmbedSummary(num_rows, len(inputs), num_found, manifest["quarantine"], cut)
+
+
+def check_output_path(out: Location) -> None:
+    """Refuse a path at which no output can be written, before long work starts.
+
+    Raises:
+        ConfigError: for a local path that cannot be written, a bucket without a path, or another
+            suffix than ``.parquet``.
+        StorageError: for a bucket that is missing or refuses.
+    """
+    if isinstance(out, BucketPath) and not out.key:
+        raise ConfigError(
+            f"--out {out}: want a file in the bucket, such as {out}/embeddings.parquet"
+        )
+    if not out.name.lower().endswith(".parquet"):
+        raise ConfigError(f"--out {out}: embeddings are written as Parquet; want a .parquet file")
+    if isinstance(out, BucketPath):
+        BucketFolder(out.parent, is_patient=False).check_writable("--out")
+    else:
+        check_writable_file(out)
+
+
+@contextlib.contextmanager
+def _output_here(out: Location) -> Iterator[Path]:
+    """Yield the local path of the output.
+
+    One in a bucket is fetched before and, if it was not there, uploaded after the block.
+    """
+    if not isinstance(out, BucketPath):
+        yield out
+        return
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="embed-", dir=cache_folder()) as folder:
+        here = Path(folder) / out.name
+        bucket = BucketFolder(out.parent)
+        is_there = bucket.info(out.name) is not None
+        if is_there:
+            download_object(bucket, out.name, here)
+        yield here
+        if here.exists() and not is_there:
+            bucket.upload(here, out.name)
 
 
 def _cut(
     parts: Parts,
     origin: str,
     tables: Callable[[], Iterator[pa.Table]],
-    kind: str,
+    model: EmbeddingModel,
     quarantine: Quarantine,
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Cut the input into files, or verify those that are there; return their manifest."""
+) -> tuple[dict[str, Any], str]:
+    """Cut the input into files, or verify those that are there.
+
+    Returns:
+        Their manifest, and a line that says which inputs the model cuts.
+    """
+
+    def remark(inputs: list[str]) -> str:
+        return model.input_lengths(parts.contents(inputs), len(inputs)).remark
+
     manifest = parts.read_manifest(origin)
     if manifest is not None:
-        damaged = parts.damaged_inputs(manifest["inputs"])
-        if not damaged:
-            return manifest
-        say(f"{damaged[0]} is missing or damaged; cutting the input again")
+        try:
+            return manifest, remark(manifest["inputs"])
+        except PartError as error:
+            say(f"{error}; cutting the input again")
     inputs = parts.cut(tables())
+    kind = "protein" if model.reads == "proteins" else "text"
     quarantine.check(kind)
     if not inputs:
         raise DataError(f"no good {kind} in the input, want at least one: {quarantine.summary()}")
-    return parts.finish_cut(origin, inputs, quarantine.summary())
+    manifest = parts.finish_cut(origin, inputs, quarantine.summary())
+    try:
+        return manifest, remark(inputs)
+    except PartError as error:
+        raise StoreError(
+            f"{error}, although it was just written. Give the same command again"
+        ) from None
 
 
 def _missing(
-    parts: Parts, inputs: list[str], model_digest: str, say: Callable[[str], None]
+    parts: Parts, inputs: list[str], part_digest: str, say: Callable[[str], None]
 ) -> list[int]:
     """Return the parts that have to be embedded, and say which existing ones are unusable."""
-    missing = []
+    embedded = parts.embedded()
+    fault_by_part: dict[int, str] = {}
+    for number in sorted(embedded & set(range(len(inputs)))):
+        fault = parts.fault(number, input_digest=inputs[number], model_digest=part_digest)
+        if fault is not None:
+            fault_by_part[number] = fault
+    absent = set(range(len(inputs))) - embedded
+    return sorted(absent.union(_faulty(parts, fault_by_part, say)))
+
+
+def _faulty(
+    parts: Parts, fault_by_part: Mapping[int, str], say: Callable[[str], None]
+) -> list[int]:
+    """Return the parts that have faults, and say which."""
     numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
-    for number, input_digest in enumerate(inputs):
-        if not parts.output(number).exists():
-            missing.append(number)
-        elif fault := parts.fault(number, input_digest=input_digest, model_digest=model_digest):
-            missing.append(number)
-            numbers_by_fault[fault].append(number)
+    for number, fault in fault_by_part.items():
+        numbers_by_fault[fault].append(number)
     for fault, numbers in numbers_by_fault.items():
         more = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
         say(f"{parts.output(numbers[0])} {fault}{more}; embedding again")
-    return missing
+    return list(fault_by_part)
 
 
 def _embed_parts(
-    model: EmbeddingModel, parts: Path, missing: list[int], resources: Any, *, verbose: bool
+    model: EmbeddingModel,
+    model_in_bucket: BucketPath | None,
+    form: EmbeddingFormat,
+    parts: Location,
+    lease: LeaseKey | None,
+    missing: list[int],
+    resources: Any,
+    *,
+    verbose: bool,
 ) -> None:
     import ray.data
 
@@ -226,9 +386,18 @@ def _embed_parts(
     context.print_on_execution_start = verbose
     if not verbose:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
+        # It warns that there are no progress bars.
+        logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
-        fn_constructor_args=(model, str(parts.absolute()), resources.threads_per_worker),
+        fn_constructor_args=(
+            model,
+            model_in_bucket,
+            form,
+            absolute(parts),
+            lease,
+            resources.threads_per_worker,
+        ),
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
@@ -242,41 +411,57 @@ def _embed_parts(
 class _EmbedPart:
     """A Ray Data actor: loads the model once, then turns input parts into output parts."""
 
-    def __init__(self, model: EmbeddingModel, parts: str, threads: int | None) -> None:
+    def __init__(
+        self,
+        model: EmbeddingModel,
+        model_in_bucket: BucketPath | None,
+        form: EmbeddingFormat,
+        parts: Location,
+        lease: LeaseKey | None,
+        threads: int | None,
+    ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self.parts = Parts(Path(parts))
+        if model_in_bucket is not None:
+            model = replace(model, folder=str(fetched_folder(model_in_bucket)))
+        self.parts = Parts(parts)
+        if lease is not None:
+            # Ray may leave a worker of a dead driver alive for a while.
+            self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
         self.model = model
-        self.encoder = model.load().to("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.encoder = model.load().to(device)
+        self.precision = resolve_precision(form.precision, device)
+        self.dtype = np.dtype(form.dtype)
         # After loading: a folder that was overwritten since the start gives parts that the driver
         # does not accept.
-        self.model_digest = model.digest()
+        self.part_digest = form.digest(model.digest())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         for number in batch.column("part").to_pylist():
             table, input_digest = self.parts.read_input(number)
-            embedding_RD = self.model.embed(self.encoder, table.column("content").to_pylist())
-            values = pa.array(embedding_RD.reshape(-1), pa.float32())
+            with embedding_precision(self.precision):
+                embedding_RD = self.model.embed(self.encoder, table.column("content").to_pylist())
+            values = pa.array(embedding_RD.reshape(-1).astype(self.dtype))
             column = pa.FixedSizeListArray.from_arrays(values, embedding_RD.shape[1])
             embedded = pa.table({"key": table.column("key"), "embedding": column})
             self.parts.write(
-                number, embedded, input_digest=input_digest, model_digest=self.model_digest
+                number, embedded, input_digest=input_digest, model_digest=self.part_digest
             )
         return batch
 
 
 def _tables(
     model: EmbeddingModel,
-    source: Path,
+    inputs: EmbeddingInputs,
     quarantine: Quarantine,
     rows_per_part: int,
-    strip_stop: bool,
 ) -> Iterator[pa.Table]:
     """Yield key and content (bytes) of the good records, one table for each part."""
     schema = pa.schema([("key", pa.string()), ("content", pa.large_binary())])
     waiting: list[pa.Table] = []
     num_waiting = 0
-    for batch in model.read_file(source, quarantine, strip_stop=strip_stop):
+    for batch in inputs.blocks(model, quarantine):
         waiting.append(pa.table(batch.columns, schema=schema))
         num_waiting += len(batch)
         while num_waiting >= rows_per_part:

@@ -1,17 +1,23 @@
-"""Parts of a bulk embedding on disk, each verified before it is used.
+"""Parts of a bulk embedding on disk or in a bucket, each verified before it is used.
 
     OUT.parts/
         manifest.json          how the input was cut, and the sha256 of each part; written last
         input-000000.arrow     key and content of some records
-        part-000000.parquet    key and embedding (D float32) of the same records
-        part-000000.json       sha256 of that part, and of its input and model
+        part-000000.parquet    key and embedding (D numbers) of the same records
+        part-000000.json       sha256 of that part; digests of its input, and of model and format
 
-Every file is written under another name, forced to the disk and renamed. A damaged part is embedded
-again.
+On a disk, every file is written under another name, forced to the disk and renamed; an object of a
+bucket appears whole. A damaged part is embedded again.
+
+One command at a time works on an output: it holds ``OUT.parts/.lock``, in a bucket
+``OUT.parts/lease.json`` (``spool/lease``).
 """
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,39 +25,114 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.core.errors import RecordFormatError, StoreError
-from raybio.core.records import read_recomputable, write_record
-from raybio.training.durable import commit_file, file_sha256, replace_file
+from raybio.core.errors import ClusterError, DataError, RecordFormatError, StoreError
+from raybio.core.location import BucketPath, Location
+from raybio.core.records import parse_recomputable, record_text
+from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
+from raybio.runtime.whole_files import whole_files
+from raybio.store.bucket import BucketFolder
+from raybio.training.durable import commit_file
 
 VERSION = 1
 """Version of the embedding itself: outputs and parts of another one are not reused."""
 
+_MANIFEST = "manifest.json"
+
+_LOCK = ".lock"
+
+_NUMBERED = re.compile(r"(?:input|part)-(\d{6,})\.(?:arrow|parquet|json)")
+
+_OUTPUT_NAME = re.compile(r"part-(\d{6,})\.parquet")
+
 _ORIGIN_KEY = b"raybio"
 _CUT_KEY = b"raybio.cut"
+_MODEL_KEY = b"raybio.model"
 
 
 class PartError(Exception):
     """A part that cannot be used; says why."""
 
 
-class Parts:
-    """The folder ``OUT.parts``; driver and workers see it under one path."""
+class DamagedPartsError(StoreError):
+    """Parts that cannot be joined.
 
-    def __init__(self, folder: Path) -> None:
+    Attributes:
+        fault_by_part: number of each such part -> why.
+    """
+
+    def __init__(self, message: str, fault_by_part: Mapping[int, str]) -> None:
+        super().__init__(message)
+        self.fault_by_part = fault_by_part
+
+
+@contextlib.contextmanager
+def held_alone(folder: Location) -> Iterator[Lease | None]:
+    """Hold the folder of an output's parts for a ``with`` block; yield its lease in a bucket.
+
+    A block that succeeds has deleted the parts, and nothing of the folder stays.
+
+    Raises:
+        ClusterError: if another command holds it, with its name; for a local folder, without.
+        StorageError: if a bucket cannot be read or written.
+    """
+    if isinstance(folder, BucketPath):
+        with held(BucketFolder(folder, is_patient=False), AN_EMBEDDING) as lease:
+            yield lease
+            lease.delete()
+        return
+    path = folder / _LOCK
+    with contextlib.ExitStack() as stack:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Another command may delete the folder, or the lock that was just opened.
+            with contextlib.suppress(FileNotFoundError):
+                file = stack.enter_context(path.open("a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ClusterError(
+                        f"{folder}: another command is at work on this embedding. Wait until it "
+                        "ends, stop it, or choose another --out"
+                    ) from None
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
+        try:
+            yield None
+        finally:
+            path.unlink(missing_ok=True)
+            # Parts stay after a failure.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+class Parts:
+    """The folder ``OUT.parts``; driver and workers see it under one path.
+
+    In a bucket, every method raises StorageError if the bucket refuses or does not answer.
+
+    Args:
+        folder: the folder.
+        check_held: called before each change; raises if another command has taken over.
+    """
+
+    def __init__(self, folder: Location, check_held: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
+        self._check_held = check_held
+        self._files = whole_files(folder)
 
     def cut(self, tables: Iterator[pa.Table]) -> list[str]:
         """Write each table as an input part; return their sha256.
 
         ``finish_cut`` makes them valid.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         return [self._write_input(number, table) for number, table in enumerate(tables)]
 
     def finish_cut(
         self, origin: str, inputs: Sequence[str], quarantine: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Write and return the manifest, which says that all input parts are there.
+
+        Parts beyond them are deleted: another cut, which was interrupted, had more.
 
         Args:
             origin: digest of the input and of how it is cut; not of the model.
@@ -63,7 +144,9 @@ class Parts:
             "inputs": list(inputs),
             "quarantine": dict(quarantine),
         }
-        write_record(self._manifest, "embedding manifest", manifest)
+        numbered = [match for name in self._files.names() if (match := _NUMBERED.fullmatch(name))]
+        self._delete({match[0] for match in numbered if int(match[1]) >= len(inputs)})
+        self._write_record(_MANIFEST, "embedding manifest", manifest)
         return manifest
 
     def read_manifest(self, origin: str) -> dict[str, Any] | None:
@@ -74,7 +157,7 @@ class Parts:
                 of raybio.
         """
         try:
-            manifest = read_recomputable(self._manifest, "embedding manifest")
+            manifest = self._read_record(_MANIFEST, "embedding manifest")
         except RecordFormatError:
             manifest = {}
         if manifest is not None and manifest.get("origin") != origin:
@@ -84,27 +167,38 @@ class Parts:
             )
         return manifest
 
-    def damaged_inputs(self, inputs: Sequence[str]) -> list[Path]:
-        """Return the input parts that are missing or whose bytes have changed."""
-        damaged = []
+    def contents(self, inputs: Sequence[str]) -> Iterator[pa.ChunkedArray]:
+        """Yield the contents of each input part, which is verified.
+
+        Raises:
+            PartError: if one is missing or its bytes have changed.
+        """
         for number, digest in enumerate(inputs):
-            path = self.input(number)
-            if not path.is_file() or file_sha256(path) != digest:
-                damaged.append(path)
-        return damaged
+            try:
+                content = self._files.read(self.input(number).name)
+            except FileNotFoundError:
+                content = b""
+            if sha256(content).hexdigest() != digest:
+                raise PartError(f"{self.input(number)} is missing or damaged")
+            yield _table(content).column("content")
+
+    def embedded(self) -> set[int]:
+        """Return the numbers of the parts that are there, sound or not."""
+        numbers = map(_OUTPUT_NAME.fullmatch, self._files.names())
+        return {int(match[1]) for match in numbers if match is not None}
 
     def read_input(self, number: int) -> tuple[pa.Table, str]:
         """Read an input part; return it and the sha256 of the bytes that were read."""
-        content = self.input(number).read_bytes()
-        return pa.ipc.open_file(pa.BufferReader(content)).read_all(), sha256(content).hexdigest()
+        content = self._files.read(self.input(number).name)
+        return _table(content), sha256(content).hexdigest()
 
     def write(self, number: int, table: pa.Table, *, input_digest: str, model_digest: str) -> None:
         """Write a part, then its record."""
         stream = pa.BufferOutputStream()
         pq.write_table(table, stream)
-        written = replace_file(self.output(number), memoryview(stream.getvalue()))
-        record = {"sha256": written.sha256, "input": input_digest, "model": model_digest}
-        write_record(self.record(number), "embedding part", record)
+        written = self._write(self.output(number).name, stream)
+        record = {"sha256": written, "input": input_digest, "model": model_digest}
+        self._write_record(self.record(number).name, "embedding part", record)
 
     def read(self, number: int, *, input_digest: str, model_digest: str) -> pa.Table:
         """Read a part that was made from this input by this model.
@@ -112,46 +206,73 @@ class Parts:
         Raises:
             PartError: if it was not, or its bytes have changed.
         """
-        content = self._verified(number, input_digest, model_digest)
+        try:
+            content = self._files.read(self.output(number).name)
+        except OSError as error:
+            raise PartError(f"cannot be read ({error.strerror})") from None
+        if sha256(content).hexdigest() != self._recorded(number, input_digest, model_digest):
+            raise PartError("is damaged")
         return pq.read_table(pa.BufferReader(content))
 
     def fault(self, number: int, *, input_digest: str, model_digest: str) -> str | None:
-        """Say why a part cannot be used; None if it can."""
+        """Say why the record of a part excludes it; None if it does not.
+
+        The part itself is verified when it is read.
+        """
         try:
-            self._verified(number, input_digest, model_digest)
+            self._recorded(number, input_digest, model_digest)
         except PartError as error:
             return str(error)
         return None
 
-    def input(self, number: int) -> Path:
+    def delete(self) -> None:
+        """Delete all files but those of ``held_alone``."""
+        self._delete(self._files.names() - {_LOCK, LEASE})
+
+    def input(self, number: int) -> Location:
         """Path of an input part."""
         return self.folder / f"input-{number:06d}.arrow"
 
-    def output(self, number: int) -> Path:
+    def output(self, number: int) -> Location:
         """Path of an embedded part."""
         return self.folder / f"part-{number:06d}.parquet"
 
-    def record(self, number: int) -> Path:
+    def record(self, number: int) -> Location:
         """Path of an embedded part's record."""
-        return self.output(number).with_suffix(".json")
+        return self.folder / f"part-{number:06d}.json"
 
-    @property
-    def _manifest(self) -> Path:
-        return self.folder / "manifest.json"
+    def _delete(self, names: set[str]) -> None:
+        self._check_held()
+        self._files.delete(names)
+
+    def _write(self, name: str, stream: pa.BufferOutputStream) -> str:
+        """Write a file, and return its sha256."""
+        content = memoryview(stream.getvalue())
+        self._check_held()
+        self._files.write(name, content)
+        return sha256(content).hexdigest()
+
+    def _write_record(self, name: str, kind: str, content: Mapping[str, Any]) -> None:
+        self._check_held()
+        self._files.write(name, record_text(kind, content).encode())
+
+    def _read_record(self, name: str, kind: str) -> dict[str, Any] | None:
+        try:
+            text = self._files.read(name)
+        except FileNotFoundError:
+            return None
+        return parse_recomputable(text, kind, self.folder / name)
 
     def _write_input(self, number: int, table: pa.Table) -> str:
         stream = pa.BufferOutputStream()
         with pa.ipc.new_file(stream, table.schema) as writer:
             writer.write_table(table)
-        return replace_file(self.input(number), memoryview(stream.getvalue())).sha256
+        return self._write(self.input(number).name, stream)
 
-    def _verified(self, number: int, input_digest: str, model_digest: str) -> bytes:
+    def _recorded(self, number: int, input_digest: str, model_digest: str) -> str:
+        """Return the sha256 that a part of this input and model has by its record."""
         try:
-            content = self.output(number).read_bytes()
-        except OSError as error:
-            raise PartError(f"cannot be read ({error.strerror})") from None
-        try:
-            record = read_recomputable(self.record(number), "embedding part")
+            record = self._read_record(self.record(number).name, "embedding part")
         except RecordFormatError:
             record = None
         if record is None:
@@ -160,40 +281,64 @@ class Parts:
             raise PartError("comes from another model")
         if record.get("input") != input_digest:
             raise PartError("comes from another input")
-        if record.get("sha256") != sha256(content).hexdigest():
-            raise PartError("is damaged")
-        return content
+        return str(record.get("sha256"))
+
+
+def _table(content: bytes) -> pa.Table:
+    return pa.ipc.open_file(pa.BufferReader(content)).read_all()
 
 
 def join(
-    parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_digest: str, cut: str
+    parts: Parts,
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    origin: str,
+    part_digest: str,
+    model_digest: str,
+    cut: str,
 ) -> int:
     """Write all parts into one Parquet file, in order; return its number of rows.
 
-    Its pages have checksums, ``check_output`` knows the file again by ``origin``, and ``cut_of``
-    returns ``cut``.
+    ``part_digest`` identifies the model and the format that the parts were written with.
+
+    Its pages have checksums, ``check_output`` knows the file again by ``origin``, ``cut_of``
+    returns ``cut`` and ``model_digest_of`` the model's digest.
 
     Raises:
-        StoreError: if a part is not whole, or the file cannot be read back as it was written.
+        DamagedPartsError: if parts are not whole; it names all of them.
+        StoreError: if the file cannot be read back as it was written.
     """
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     writer: pq.ParquetWriter | None = None
     num_rows = 0
+    fault_by_part: dict[int, str] = {}
     try:
         for number, input_digest in enumerate(inputs):
             try:
-                table = parts.read(number, input_digest=input_digest, model_digest=model_digest)
+                table = parts.read(number, input_digest=input_digest, model_digest=part_digest)
             except PartError as error:
-                raise StoreError(
-                    f"{parts.output(number)} {error}, although it was just embedded or verified: "
-                    "the model or the disk changed meanwhile. Give the same command again"
-                ) from None
+                fault_by_part[number] = str(error)
+                continue
+            if fault_by_part:
+                continue
             table = table.replace_schema_metadata(
-                {_ORIGIN_KEY: origin.encode(), _CUT_KEY: cut.encode()}
+                {
+                    _ORIGIN_KEY: origin.encode(),
+                    _CUT_KEY: cut.encode(),
+                    _MODEL_KEY: model_digest.encode(),
+                }
             )
             writer = writer or pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
             writer.write_table(table)
             num_rows += table.num_rows
+        if fault_by_part:
+            number, fault = next(iter(fault_by_part.items()))
+            raise DamagedPartsError(
+                f"{parts.output(number)} {fault}, although it was just embedded: the model or the "
+                "disk changed meanwhile. Give the same command again",
+                fault_by_part,
+            )
         if writer is not None:
             writer.close()
         num_read = check_output(temporary, origin)
@@ -210,27 +355,33 @@ def join(
     return num_rows
 
 
-def check_output(out: Path, origin: str) -> int:
+def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
     """Read a finished file and compare the checksums of its pages; return its number of rows.
+
+    Args:
+        out: the file.
+        origin: where it must come from.
+        shown: its path in errors; None: ``out``.
 
     Raises:
         StoreError: if it is damaged, or comes from another model or input.
     """
     num_rows = 0
+    shown = out if shown is None else shown
     try:
         with pq.ParquetFile(out, page_checksum_verification=True) as file:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(_ORIGIN_KEY, b"").decode() != origin:
                 raise StoreError(
-                    f"{out} exists and comes from another model or input. Choose another --out, or "
-                    "delete it"
+                    f"{shown} exists and comes from another model or input. Choose another --out, "
+                    "or delete it"
                 )
             for batch in file.iter_batches():
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]
         raise StoreError(
-            f"{out} exists and is damaged, or no Parquet file ({reason}). Delete it"
+            f"{shown} exists and is damaged, or no Parquet file ({reason}). Delete it"
         ) from None
     return num_rows
 
@@ -239,3 +390,17 @@ def cut_of(out: Path) -> str:
     """Return the line of a finished file that says which inputs were cut; empty if none was."""
     metadata = pq.read_schema(out).metadata or {}
     return str(metadata.get(_CUT_KEY, b"").decode())
+
+
+def model_digest_of(out: Path) -> str:
+    """Return the digest of the model that made a finished file; "" if the file does not say it.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        metadata = pq.read_schema(out).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{out}: cannot be read as Parquet ({reason})") from None
+    return str(metadata.get(_MODEL_KEY, b"").decode())

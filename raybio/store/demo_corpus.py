@@ -10,7 +10,8 @@ import numpy as np
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.errors import StoreError
-from raybio.store.store import SCHEMA_VERSION, S, open_store
+from raybio.store.manifest import SCHEMA_VERSION
+from raybio.store.store import S, open_store
 
 C = TypeVar("C", bound=BaseConfig)
 

@@ -6,14 +6,13 @@ where none is published. A file that agrees with its checksum is not downloaded 
 interrupted call resumes.
 """
 
-import hashlib
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from raybio.core.digest import file_digest
 from raybio.core.errors import DataError
 from raybio.store.retrying_http import RetryingHttp, check_space
 
@@ -24,7 +23,6 @@ MD5_LINES = (
 SHA256_LINE = re.compile(r"([0-9a-f]{64})  (\S+)\n")
 
 MAX_SUM_BYTES = 4 << 10
-HASH_BYTES = 1 << 20
 MAGIC = {".gz": b"\x1f\x8b", ".zip": b"PK"}
 """Ending of a file -> its first bytes. A page of a portal or an error begins with ``<``."""
 
@@ -43,22 +41,6 @@ class RemoteFile(NamedTuple):
     path: str
     num_bytes: int | None = None
     md5_url: str = ""
-
-
-def http_client(
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    timeout_seconds: float = 60.0,
-    num_tries: int = 6,
-) -> RetryingHttp:
-    """Return the client of all downloads.
-
-    Args:
-        sleep: waits for a number of seconds before a retry.
-        timeout_seconds: maximum silence of the server.
-        num_tries: tries of each request, counted from the last byte that arrived.
-    """
-    return RetryingHttp(sleep=sleep, timeout_seconds=timeout_seconds, num_tries=num_tries)
 
 
 def download_files(
@@ -128,9 +110,9 @@ def _is_complete(path: Path, file: RemoteFile) -> bool:
         content = sum_file.read(MAX_SUM_BYTES)
     if file.md5_url:
         wanted = _md5_in(content, path.name)
-        return wanted is not None and _digest(path, "md5") == wanted
+        return wanted is not None and file_digest(path, "md5") == wanted
     match = SHA256_LINE.fullmatch(content.decode("utf-8", "replace"))
-    return match is not None and match[2] == path.name and _digest(path, "sha256") == match[1]
+    return match is not None and match[2] == path.name and file_digest(path, "sha256") == match[1]
 
 
 def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
@@ -140,7 +122,7 @@ def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
         http.download(file.url, part, is_checked=False)
         _check_length(file, part)
         _check_kind(file, part, path)
-        digest = _digest(part, "sha256")
+        digest = file_digest(part, "sha256")
         part.replace(path)
         _write(path.with_name(path.name + ".sha256"), f"{digest}  {path.name}\n".encode())
         return
@@ -153,7 +135,7 @@ def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
     digest = ""
     for _ in range(2):
         http.download(file.url, part, is_checked=True)
-        digest = _digest(part, "md5")
+        digest = file_digest(part, "md5")
         if digest == wanted:
             part.replace(path)
             _write(path.with_name(path.name + ".md5"), content)
@@ -207,11 +189,3 @@ def _md5_in(content: bytes, name: str) -> str | None:
     else:
         return None
     return digest.lower() if listed_name.rpartition("/")[2] == name else None
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with path.open("rb") as file:
-        while block := file.read(HASH_BYTES):
-            digest.update(block)
-    return digest.hexdigest()

@@ -31,6 +31,12 @@ _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 def take_rows(column: pa.Array, row_R: np.ndarray) -> pa.Array:
     """Return rows of a mapped column of texts or bytes, in the order of ``row_R``."""
+    request_rows(column, row_R)
+    return column.take(pa.array(row_R))
+
+
+def request_rows(column: pa.Array, row_R: np.ndarray) -> None:
+    """Let the disk read rows of a mapped column that are about to be read; return at once."""
     _, offsets, content = column.buffers()
     if content is not None and is_large(content.size):
         has_long_offsets = pa.types.is_large_binary(column.type) or pa.types.is_large_string(
@@ -39,19 +45,19 @@ def take_rows(column: pa.Array, row_R: np.ndarray) -> pa.Array:
         offset_N = np.frombuffer(offsets, dtype=np.int64 if has_long_offsets else np.int32)
         stored_R = np.asarray(row_R) + column.offset
         _request(content.address, offset_N[stored_R], offset_N[stored_R + 1])
-    return column.take(pa.array(row_R))
 
 
 def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) -> None:
     """Let the disk read slices of a mapped array that is about to be read; return at once.
 
     Args:
-        array_T: bytes.
+        array_T: one-dimensional and contiguous.
         first_R: first position of each slice.
         end_R: position behind each slice.
     """
     if is_large(array_T.nbytes):
-        _request(array_T.ctypes.data, first_R, end_R)
+        size = array_T.itemsize
+        _request(array_T.ctypes.data, size * first_R, size * end_R)
 
 
 def is_large(num_bytes: int) -> bool:

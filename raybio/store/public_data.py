@@ -6,6 +6,7 @@ A mirror replaces ``https://HOST`` of an address and keeps its path.
 import json
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
@@ -14,6 +15,9 @@ from raybio.store.download import RemoteFile
 from raybio.store.retrying_http import RetryingHttp
 
 MAX_INDEX_BYTES = 16 << 20
+NUM_SIZE_REQUESTS = 4
+"""Requests at the same time for the sizes of PubMed's files, over 1,200."""
+
 LINK = re.compile(r"""href\s*=\s*["']?\s*([^"'\s<>]{1,300})""", re.IGNORECASE)
 PUBMED_NAME = re.compile(r"pubmed[0-9]{2}n([0-9]{4,6})\.xml\.gz")
 BUCKET = "s3://openalex/"
@@ -202,7 +206,7 @@ def pubmed_files(
     """Return PubMed's baseline or update files in order of name, from the index that lists them.
 
     Args:
-        http: the client.
+        http: the client, which asks for the sizes.
         mirror: as ``mirrored``.
         updates: the daily updates instead of the year's baseline.
         first: lowest file number (1 for ``pubmed25n0001.xml.gz``).
@@ -232,7 +236,13 @@ def pubmed_files(
             f"{url}: lists the numbers {numbers[0]} to {numbers[-1]}, none from first={low} to "
             f"last={high}"
         )
-    return [RemoteFile(url + name, name, md5_url=f"{url}{name}.md5") for name in names]
+    # One request a file: the sizes of the index are rounded.
+    with ThreadPoolExecutor(NUM_SIZE_REQUESTS) as pool:
+        sizes = list(pool.map(lambda name: http.num_bytes(url + name), names))
+    return [
+        RemoteFile(url + name, name, num_bytes, f"{url}{name}.md5")
+        for name, num_bytes in zip(names, sizes, strict=True)
+    ]
 
 
 def _file(http: RetryingHttp, url: str) -> RemoteFile:

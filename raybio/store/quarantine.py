@@ -88,8 +88,12 @@ class Quarantine:
             self._num_bad[kind] += num
             self._bad_reasons.setdefault(kind, set()).add(reason)
 
-    def check(self, kind: str) -> None:
+    def check(self, kind: str, advice: str = "") -> None:
         """Refuse the input if too many records of ``kind`` are invalid.
+
+        Args:
+            kind: kind of the records.
+            advice: a sentence for the error on what would make them valid.
 
         Raises:
             DataError: with the count and first example of each reason, and what to do.
@@ -106,7 +110,8 @@ class Quarantine:
         raise DataError(
             f"{num_bad:,} of {num_seen:,} {kind} records are bad "
             f"({num_bad / max(num_seen, 1):.1%}), want at most {self.max_bad_share:.1%}: "
-            f"{'; '.join(shown)}. Repair the input, or allow more with --max-bad-share."
+            f"{'; '.join(shown)}. {f'{advice}. ' if advice else ''}Repair the input, or allow more "
+            "with --max-bad-share."
         )
 
     def summary(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import http.client
 import re
 import shutil
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -38,13 +39,17 @@ class RetryingHttp:
     """HTTP client with a bounded number of tries and growing waits between them.
 
     Args:
-        sleep: waits for a number of seconds.
+        sleep: waits for a number of seconds before a retry.
         timeout_seconds: maximum silence of the server.
-        num_tries: tries of each request.
+        num_tries: tries of each request, counted from the last byte that arrived.
     """
 
     def __init__(
-        self, *, sleep: Callable[[float], None], timeout_seconds: float, num_tries: int
+        self,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        timeout_seconds: float = 60.0,
+        num_tries: int = 6,
     ) -> None:
         """Make no request yet."""
         self._sleep = sleep

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
 from raybio.core.errors import DataError
-from raybio.store.store import canonical_json, sha256_of
+from raybio.store.manifest import canonical_json, sha256_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 

@@ -6,22 +6,24 @@ not verified yet (``verification.py``). The methods declare what the files hold 
 """
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
 
 from raybio.core.errors import StoreError
-from raybio.core.files import check_local
+from raybio.core.location import BucketPath, Location, location
+from raybio.store.bucket_cache import remove_copy
+from raybio.store.manifest import (
+    MANIFEST,
+    PREPARE_AGAIN,
+    canonical_json,
+    parse_manifest,
+    sha256_of,
+)
+from raybio.store.remote_store import fetched_store
 from raybio.store.verification import Verification, file_state
-
-SCHEMA_VERSION = 2
-
-MANIFEST = "manifest.json"
-
-PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits of a labeled corpus."""
@@ -30,10 +32,11 @@ SPLITS = ("train", "dev", "test")
 class Store:
     """An open store of any kind; every array is a read-only view of a mapped file.
 
-    It pickles as its path and digest, and each process maps it once.
+    It pickles as its location and digest, and each process maps it once.
 
     Attributes:
-        path: its folder.
+        path: its folder; of a store in a bucket, that of this machine's copy.
+        location: where it was opened: its folder, or its path in the bucket.
         manifest: content of ``manifest.json``.
         digest: sha256 of the manifest, which covers the sha256 of every file.
     """
@@ -41,21 +44,50 @@ class Store:
     kind: ClassVar[str] = ""
     """Name of the kind of store, as the manifest has it; "" for any."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], digest: str) -> None:
+    make_again: ClassVar[str] = PREPARE_AGAIN
+    """What errors advise where a store of this kind is damaged."""
+
+    inputs_are: ClassVar[Literal["proteins", "texts"]] = "texts"
+    """Kind of the inputs that ``inputs`` returns."""
+
+    input_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a row that can be embedded as a whole; none where inputs have marked parts."""
+
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], digest: str, location: Location | None = None
+    ) -> None:
         """Use ``open_store`` instead."""
         self.path = path
+        self.location = location or path
         self.manifest = manifest
         self.digest = digest
         self._batch_by_name: dict[str, pa.RecordBatch] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path and the digest, which is checked when the store is opened again."""
-        return _reopen, (type(self), str(self.path), self.digest)
+        """Pickle the location and the digest, which is checked when the store is opened again."""
+        return _reopen, (type(self), str(self.location), self.digest)
+
+    @property
+    def _advice(self) -> str:
+        if isinstance(self.location, BucketPath):
+            return f"Remove {self.path}: it is a copy, and fetched again."
+        return self.make_again
 
     @property
     def num_rows(self) -> int:
         """The number of rows, N."""
         return int(self.manifest["counts"]["rows"])
+
+    @property
+    def content_digest(self) -> str:
+        """The sha256 of the kind and of all files' digests.
+
+        Unlike ``digest`` it does not depend on the source files: the same content has the same one,
+        whatever the format in which it was given.
+        """
+        digests = {name: facts["sha256"] for name, facts in self.manifest["files"].items()}
+        content = {"kind": self.manifest["kind"], "files": digests}
+        return hashlib.sha256(canonical_json(content)).hexdigest()
 
     def verify(self, *, again: bool = True) -> None:
         """Read every file and compare its sha256 with the manifest's.
@@ -74,10 +106,10 @@ class Store:
             found = sha256_of(self.path / name)
             if found != facts["sha256"]:
                 verification.remove(name)
-                raise StoreError(
+                raise DamagedStoreError(
                     f"{self.path / name}: sha256 is {found[:16]}…, the manifest says "
                     f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
-                    f"{PREPARE_AGAIN}"
+                    f"{self._advice}"
                 )
             # What is written while it is read has no state that the sha256 belongs to.
             if file_state(self.path / name) == state:
@@ -88,6 +120,20 @@ class Store:
         if name not in self._batch_by_name:
             self._batch_by_name[name] = _map(self.path / name)
         return self._batch_by_name[name]
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return keys (M,) and contents (M,) of the rows ``[start, end)``.
+
+        Args:
+            field: one of ``input_fields``.
+            start: first row.
+            end: row after the last one.
+
+        Returns:
+            Keys as strings, and upper-case residue letters or UTF-8 as large_binary; empty where a
+            row lacks the field.
+        """
+        raise NotImplementedError
 
     def column(self, file: str, name: str) -> pa.Array:
         """Return a column of a file, mapped.
@@ -109,54 +155,91 @@ S = TypeVar("S", bound=Store, default=Store)
 _OPENED: dict[tuple[type[Store], str, str], Store] = {}
 
 
-def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False) -> S:  # type: ignore[assignment]
+class DamagedStoreError(StoreError):
+    """Files of a store are truncated, damaged or changed."""
+
+
+def open_store(
+    path: str | Path | BucketPath,
+    kind: type[S] = Store,  # type: ignore[assignment]
+    *,
+    verify: bool = False,
+    digest: str = "",
+) -> S:
     """Open a prepared store.
 
+    A store in a bucket is fetched into the cache of this machine (``RAYBIO_CACHE``), once.
+
     Args:
-        path: its folder.
+        path: its folder, or the URI of its path in a bucket.
         kind: class of the store; ``Store`` opens any.
         verify: also check the sha256 of every file that this machine has not verified in its
             present state; training does so before it starts.
+        digest: the digest that it must have; "" for any.
 
     Raises:
-        ConfigError: if the path is a URI.
-        StoreError: naming the file, if the store is missing, unfinished, of another kind or schema
-            version, truncated or changed.
+        ConfigError: for a URI that is not supported.
+        StorageError: if it cannot be fetched from a bucket.
+        StoreError: naming the file, if the store is missing, unfinished, of another kind, digest or
+            schema version, truncated or changed.
     """
-    check_local(path, "--store")
-    folder = Path(path).resolve()
-    manifest, digest = _read_manifest(folder)
+    given = location(path, "store")
+    if isinstance(given, Path):
+        return _open(given.resolve(), kind, None, verify, digest)
+    folder = fetched_store(given, digest)
+    try:
+        return _open(folder, kind, given, verify, digest)
+    except DamagedStoreError:
+        # The copy is damaged, not the store.
+        remove_copy(folder)
+        for key in [key for key, store in _OPENED.items() if store.path == folder]:
+            del _OPENED[key]
+        return _open(fetched_store(given, digest), kind, given, verify, digest)
+
+
+def _open(
+    folder: Path, kind: type[S], origin: BucketPath | None, verify: bool, wanted_digest: str
+) -> S:
+    try:
+        manifest, digest = _read_manifest(folder)
+    except StoreError as error:
+        if origin is None:
+            raise
+        # A copy is fetched again.
+        raise DamagedStoreError(str(error)) from None
+    if wanted_digest and digest != wanted_digest:
+        raise StoreError(
+            f"{folder}: holds store {digest[:16]}, want {wanted_digest[:16]}: it was prepared "
+            "again while in use. Start the run again."
+        )
     if kind.kind not in ("", manifest["kind"]):
         raise StoreError(
-            f"{folder}: is a store of {manifest['kind']}, want one of {kind.kind}. Choose another "
-            "--store."
+            f"{origin or folder}: is a store of {manifest['kind']}, want one of {kind.kind}. "
+            "Choose another store."
         )
     for name, facts in manifest["files"].items():
         try:
             num_bytes = (folder / name).stat().st_size
         except OSError as error:
-            raise StoreError(
-                f"{folder / name}: cannot be read ({error.strerror}). {PREPARE_AGAIN}"
+            raise DamagedStoreError(
+                f"{folder / name}: cannot be read ({error.strerror}). {kind.make_again}"
             ) from None
         if num_bytes != facts["bytes"]:
-            raise StoreError(
+            raise DamagedStoreError(
                 f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was "
-                f"truncated or changed. {PREPARE_AGAIN}"
+                f"truncated or changed. {kind.make_again}"
             )
-    store = cast(S, _OPENED.setdefault((kind, str(folder), digest), kind(folder, manifest, digest)))
+    key = (kind, str(origin or folder), digest)
+    if key not in _OPENED or _OPENED[key].path != folder:
+        _OPENED[key] = kind(folder, manifest, digest, origin)
+    store = cast(S, _OPENED[key])
     if verify:
         store.verify(again=False)
     return store
 
 
 def _reopen(kind: type[S], path: str, digest: str) -> S:
-    store = open_store(path, kind)
-    if store.digest != digest:
-        raise StoreError(
-            f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared again "
-            "while in use. Start the run again."
-        )
-    return store
+    return open_store(path, kind, digest=digest)
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
@@ -169,27 +252,10 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
             state = "has no manifest.json, so it is no finished store"
         elif folder.exists():
             state = "is a file, want the folder of a prepared store"
-        raise StoreError(f"{folder}: {state}. Prepare one with jobs/prepare.py.") from None
+        raise StoreError(f"{folder}: {state}. Prepare one with raybio prepare.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
-    try:
-        manifest = json.loads(content)
-        version = manifest["schema_version"]
-        checksum = manifest.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise StoreError(
-            f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
-        ) from None
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"{folder}: has store schema version {version}, this raybio reads version "
-            f"{SCHEMA_VERSION}. {PREPARE_AGAIN}"
-        )
-    if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
-        raise StoreError(
-            f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
-        )
-    return manifest, hashlib.sha256(content).hexdigest()
+    return parse_manifest(content, folder)
 
 
 def _map(path: Path) -> pa.RecordBatch:
@@ -205,21 +271,3 @@ def _map(path: Path) -> pa.RecordBatch:
         raise StoreError(
             f"{path}: is not a readable Arrow file ({error}). {PREPARE_AGAIN}"
         ) from None
-
-
-def canonical_json(value: Any) -> bytes:
-    """Return JSON with sorted keys and no spaces, as UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def sha256_of(path: str | Path) -> str:
-    """Return the sha256 of a file, in hex.
-
-    Raises:
-        StoreError: if it cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None

@@ -1,4 +1,4 @@
-"""Text files, plain or gzip: one text a line, or an id, a tab and the text."""
+"""Texts in files: one a line, or an id, a tab and the text; or a column of a table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +8,19 @@ import pyarrow as pa
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
+from raybio.store.table_rows import is_table, read_input_rows
 
 LINES_AT_ONCE = 4096
 
-TEXT_SCHEMA = pa.schema([("key", pa.string()), ("text", pa.large_string())])
+TEXT_SCHEMA = pa.schema([("key", pa.string()), ("text", pa.large_string()), ("line", pa.int64())])
 
 
 def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
     """Read the texts of a file, in blocks.
 
-    The first line decides the format. If it has a tab, each line is an id and a text. If not, each
-    line is a text, and its number, from 1, is its id.
+    A table (``is_table``) has a column "text", and perhaps "id". Of other files the first line
+    decides the format. If it has a tab, each line is an id and a text. If not, each line is a text,
+    and its number, from 1, is its id.
 
     Args:
         path: UTF-8; gzip is recognized by its content.
@@ -31,10 +33,14 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
     Raises:
         DataError: if the file is missing, a truncated gzip, not UTF-8, or FASTA.
     """
+    if is_table(Path(path)):
+        yield from _read_table(Path(path), quarantine)
+        return
     name = Path(path).name
     has_ids: bool | None = None
     keys: list[str] = []
     texts: list[str] = []
+    lines: list[int] = []
     for number, line in enumerate(read_lines(Path(path), "a file of texts"), start=1):
         content = line.rstrip("\r\n")
         quarantine.saw("text", 1)
@@ -54,12 +60,32 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
             continue
         keys.append(key)
         texts.append(text)
+        lines.append(number)
         if len(keys) == LINES_AT_ONCE:
-            yield _batch(keys, texts)
+            yield _batch(keys, texts, lines)
             keys = []
             texts = []
+            lines = []
     if keys:
-        yield _batch(keys, texts)
+        yield _batch(keys, texts, lines)
+
+
+def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    """Yield the valid rows of a table."""
+    for rows in read_input_rows(path, "text"):
+        quarantine.saw("text", len(rows.keys))
+        keys = []
+        texts = []
+        lines = []
+        for key, text, line in zip(rows.keys, rows.contents, rows.lines, strict=True):
+            if text.strip() and key.strip():
+                keys.append(key)
+                texts.append(text)
+                lines.append(line)
+            else:
+                reason = "row without an id" if text.strip() else "row without a text"
+                quarantine.add("text", reason, path.name, line, key[:80])
+        yield _batch(keys, texts, lines)
 
 
 def _problem(key: str, tab: str, text: str, has_ids: bool) -> str | None:
@@ -73,7 +99,10 @@ def _problem(key: str, tab: str, text: str, has_ids: bool) -> str | None:
     return None if text.strip() else "no text after the tab"
 
 
-def _batch(keys: list[str], texts: list[str]) -> pa.RecordBatch:
-    return pa.record_batch(
-        [pa.array(keys, pa.string()), pa.array(texts, pa.large_string())], schema=TEXT_SCHEMA
-    )
+def _batch(keys: list[str], texts: list[str], lines: list[int]) -> pa.RecordBatch:
+    columns = [
+        pa.array(keys, pa.string()),
+        pa.array(texts, pa.large_string()),
+        pa.array(lines, pa.int64()),
+    ]
+    return pa.record_batch(columns, schema=TEXT_SCHEMA)

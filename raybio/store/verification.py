@@ -32,7 +32,7 @@ def file_state(path: Path) -> FileState:
     return [
         status.st_size,
         status.st_mtime_ns,
-        # No program can set it: it also tells a file whose old time of change was restored.
+        # No program can set it: it also differs where a file's old time of change was restored.
         status.st_ctime_ns,
         status.st_ino,
         status.st_dev,

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local, sync
-from raybio.store.store import MANIFEST, SCHEMA_VERSION, S, canonical_json, open_store, sha256_of
+from raybio.store.manifest import MANIFEST, SCHEMA_VERSION, canonical_json, sha256_of
+from raybio.store.store import S, open_store
 
 LOCK = "lock"
 """Name of the lock file in a draft."""

@@ -1,9 +1,10 @@
 """Checkpoints that survive any kill: own format, checksums, one atomic commit, no pickle.
 
     checkpoints/step-00000100/
-        model.safetensors      parameters and buffers
+        model.safetensors      parameters and buffers; without frozen weights below adapters
         optimizer.safetensors  moments, by parameter name
-        state.json             step, the loop's own state, which parameters the optimizer updates
+        state.json             step, the loop's own state, which parameters the optimizer updates,
+                               sha256 of the frozen weights
         manifest.json          sha256 and bytes of the files above, configuration, data digest,
                                versions
 
@@ -15,7 +16,6 @@ process writes, any number may read.
 import json
 import logging
 import os
-import re
 import shutil
 import threading
 import time
@@ -27,16 +27,20 @@ from raybio.core.config import BaseConfig, changed_settings, fingerprint
 from raybio.core.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint_files import (
+    FOLDER_NAME,
     STATE,
     CheckpointState,
     Contents,
     DamagedError,
     Identity,
+    PrunedError,
     copy_checkpoint,
     read_checkpoint,
     read_manifest,
+    step_of_name,
     write_checkpoint,
 )
+from raybio.training.remote_checkpoints import RemoteCheckpoints, restore_log
 from raybio.training.snapshot import Staging, TrainingState, model_tensors, optimizer_tensors
 
 __all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
@@ -44,7 +48,6 @@ __all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 
-_FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _WRITING = ".writing-"
 _REMOVING = ".removing-"
 
@@ -64,6 +67,7 @@ class CheckpointStore:
         *,
         keep: int = 3,
         run: Mapping[str, Any] | None = None,
+        remote: RemoteCheckpoints | None = None,
         retry_delays_seconds: tuple[float, ...] = RETRY_DELAYS_SECONDS,
     ) -> None:
         """Use ``directory``, made when first needed.
@@ -72,6 +76,8 @@ class CheckpointStore:
             directory: folder of the checkpoints.
             keep: number of newest checkpoints that are kept.
             run: copies of the run's own records as plain JSON, stored in each manifest.
+            remote: the run's checkpoints in a bucket. Only those are loaded then, and what is
+                saved is uploaded.
             retry_delays_seconds: pauses after a failed write.
         """
         if keep < 1:
@@ -80,6 +86,7 @@ class CheckpointStore:
             )
         self.directory = Path(directory).absolute()
         self.keep = keep
+        self.remote = remote
         self._run: Mapping[str, Any] = run or {}
         self._retry_delays_seconds = retry_delays_seconds
         self._identity: Identity | None = None
@@ -88,6 +95,7 @@ class CheckpointStore:
         self._optimizer_staging = Staging()
         self._writer: threading.Thread | None = None
         self._failure: CheckpointError | None = None
+        self._loaded: Path | None = None
 
     def check_writable(self) -> None:
         """Write, force to disk, rename and delete a file, as saving will.
@@ -127,7 +135,7 @@ class CheckpointStore:
             CheckpointError: if there are checkpoints and none verifies, or the newest belongs to
                 another configuration or other data (the message lists what differs).
         """
-        self.wait()
+        self._join_writer()
         self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest, self._run)
         newest = self.latest()
         if newest is None:
@@ -145,6 +153,7 @@ class CheckpointStore:
                 f"{newest.path} belongs to other settings than this run: {'; '.join(changes)}. "
                 "Resume with the old ones, or give the run a new name."
             )
+        self._loaded = newest.path
         return newest
 
     def latest(self) -> CheckpointState | None:
@@ -155,20 +164,19 @@ class CheckpointStore:
                 read.
         """
         reasons = []
-        try:
-            folders = list_checkpoints(self.directory)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.directory}: checkpoints cannot be looked for there ({error})"
-            ) from error
-        for folder in folders:
+        names = self._names()
+        while names:
+            name = names.pop(0)
             try:
-                state = read_checkpoint(folder)
+                state = read_checkpoint(self._folder(name))
+            except PrunedError:
+                # Another process of the run has written newer ones.
+                names = self._names()
             except (DamagedError, OSError) as error:
                 # An unreadable disk may come back: only what is proven to be damaged may be deleted
                 # later.
                 if isinstance(error, DamagedError):
-                    self._known_damaged.add(folder)
+                    self._mark_damaged(name)
                 reasons.append(str(error))
             else:
                 if reasons:
@@ -180,7 +188,7 @@ class CheckpointStore:
                 return state
         if reasons:
             raise CheckpointError(
-                f"{self.directory}: none of the {len(reasons)} checkpoints can be used: "
+                f"{self.place}: none of the {len(reasons)} checkpoints can be used: "
                 f"{'; '.join(reasons)}. Restore one from a backup, or delete them to start again."
             )
         return None
@@ -191,19 +199,58 @@ class CheckpointStore:
         Raises:
             CheckpointError: if there is none, or it is damaged.
         """
-        self.wait()
+        self.wait_for(step)
         reasons = []
-        for folder in list_checkpoints(self.directory):
-            if step_of_checkpoint(folder) == step:
+        for name in self._names():
+            if step_of_name(name) == step:
                 try:
-                    return read_checkpoint(folder)
+                    return read_checkpoint(self._folder(name))
                 except (DamagedError, OSError) as error:
                     reasons.append(str(error))
+                except PrunedError:
+                    reasons.append("it was deleted meanwhile")
         raise CheckpointError(
-            f"{self.directory}: the checkpoint of step {step}, the best one, cannot be used: "
+            f"{self.place}: the checkpoint of step {step}, the best one, cannot be used: "
             f"{'; '.join(reasons) or 'there is none'}. Restore it from a backup, or train again "
             "under a new name"
         )
+
+    @property
+    def place(self) -> str:
+        """Where the checkpoints lie: a folder, or a path in a bucket."""
+        if self.remote is None:
+            return str(self.directory)
+        return str(self.remote.bucket.path / "checkpoints")
+
+    def _names(self) -> list[str]:
+        """Return the names of the checkpoints from which a run can resume, newest first."""
+        if self.remote is not None:
+            return self.remote.names()
+        try:
+            return [folder.name for folder in list_checkpoints(self.directory)]
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory}: checkpoints cannot be looked for there ({error})"
+            ) from error
+
+    def _folder(self, name: str) -> Path:
+        """Return the local folder of a checkpoint, fetched if need be."""
+        return self.directory / name if self.remote is None else self.remote.fetch(name)
+
+    def _mark_damaged(self, name: str) -> None:
+        """Have a damaged checkpoint deleted after the next save."""
+        if self.remote is None:
+            self._known_damaged.add(self.directory / name)
+        else:
+            self.remote.mark_damaged(name)
+
+    def restore_log(self, log: Path) -> None:
+        """Put the log that came with the checkpoint that was loaded, if any, in place of ``log``.
+
+        Checkpoints on a disk come without: the log lies next to them.
+        """
+        if self.remote is not None and self._loaded is not None:
+            restore_log(self._loaded, log)
 
     def save(self, state: TrainingState, step: int, protected_step: int | None = None) -> None:
         """Copy ``state`` now and write it in the background as the checkpoint of ``step``.
@@ -217,23 +264,27 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: if the previous write failed for good.
+            ClusterError: if an upload failed for good, or another driver has the run.
         """
         if self._identity is None:
             raise CheckpointError(
                 "save was called before load_newest, which says what configuration and data the "
                 "checkpoints belong to"
             )
-        self.wait()
+        self._join_writer()
+        if self.remote is not None:
+            self.remote.raise_failure()
         tensors, description = optimizer_tensors(state)
         # A round trip through JSON, because the loop goes on changing these while the thread
         # writes.
         extra, description = json.loads(json.dumps([state.extra, description]))
         contents = Contents(
             step,
-            self._model_staging.copy(model_tensors(state.model)),
+            self._model_staging.copy(model_tensors(state.model, state.base)),
             self._optimizer_staging.copy(tensors),
             description,
             extra,
+            None if state.base is None else state.base.sha256,
         )
         self._writer = threading.Thread(
             target=self._write_with_retries,
@@ -243,11 +294,27 @@ class CheckpointStore:
         self._writer.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written.
+        """Return when nothing is being written or uploaded.
 
         Raises:
             CheckpointError: if the last write failed for good; once.
+            ClusterError: as ``save``; once.
         """
+        self._join_writer()
+        if self.remote is not None:
+            self.remote.wait()
+
+    def wait_for(self, step: int) -> None:
+        """Return when the checkpoint of a step is written and uploaded; as ``wait``.
+
+        A newer one may wait for the report of its step, which comes later.
+        """
+        self._join_writer()
+        if self.remote is not None:
+            self.remote.wait_for(step)
+
+    def _join_writer(self) -> None:
+        """Wait for the local write; the copies may then be overwritten."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -259,6 +326,8 @@ class CheckpointStore:
     def close(self) -> None:
         """Finish writing and free the memory of the copies; see ``wait`` for what it raises."""
         self.wait()
+        if self.remote is not None:
+            self.remote.close()
         self._model_staging = Staging()
         self._optimizer_staging = Staging()
 
@@ -300,6 +369,10 @@ class CheckpointStore:
             # Half a checkpoint on a full disk must not take the space that the retry needs.
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        if self.remote is not None:
+            folders = list_checkpoints(self.directory)
+            best = [path for path in folders if step_of_checkpoint(path) == protected_step]
+            self.remote.upload(final, best[0] if best else None, protected_step)
         try:
             self._prune(final, protected_step)
         except OSError as error:
@@ -320,8 +393,9 @@ class CheckpointStore:
         old = [
             path for path in sound[self.keep - 1 :] if step_of_checkpoint(path) != protected_step
         ]
+        in_use = set() if self.remote is None else self.remote.in_use
         for path in [*old, *self._known_damaged]:
-            if path.exists():
+            if path.exists() and path not in in_use:
                 durable.remove_folder(path, path.with_name(_REMOVING + path.name))
         self._known_damaged.clear()
 
@@ -358,7 +432,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    matches = [match for match in map(_FOLDER_NAME.fullmatch, names) if match]
+    matches = [match for match in map(FOLDER_NAME.fullmatch, names) if match]
     matches.sort(key=lambda match: (int(match[1]), int(match[2] or 0)), reverse=True)
     return [directory / match[0] for match in matches]
 
@@ -414,9 +488,7 @@ def copy_to_run(source: Path, directory: Path, config: BaseConfig, run: Mapping[
 
 def step_of_checkpoint(folder: Path) -> int:
     """Return the step of a checkpoint from its folder, as ``list_checkpoints`` returns it."""
-    match = _FOLDER_NAME.fullmatch(folder.name)
-    assert match is not None
-    return int(match[1])
+    return step_of_name(folder.name)
 
 
 def _names(name: str) -> Iterator[str]:

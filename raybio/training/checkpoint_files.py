@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
-import raybio
+from raybio.core.digest import file_digest
 from raybio.core.errors import CheckpointError
+from raybio.core.version import VERSION
 from raybio.training import durable
-from raybio.training.snapshot import Tensors, TrainingState, restore_model, restore_optimizer
+from raybio.training.snapshot import (
+    BaseWeights,
+    Tensors,
+    TrainingState,
+    restore_model,
+    restore_optimizer,
+)
 
 FORMAT_VERSION = 2
 
@@ -24,9 +32,16 @@ STATE = "state.json"
 MANIFEST = "manifest.json"
 FILES = (MODEL, OPTIMIZER, STATE)
 
+FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+"""Names of the folders of checkpoints: the step, and a number if there are several of a step."""
+
 
 class DamagedError(Exception):
     """A committed checkpoint is not what was written; the message names the file."""
+
+
+class PrunedError(Exception):
+    """A checkpoint was deleted between listing and reading, since newer ones are there."""
 
 
 class Identity(NamedTuple):
@@ -48,13 +63,17 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a checkpoint: CPU tensors that nothing changes during writing, and plain JSON."""
+    """Contents of a checkpoint: CPU tensors that nothing changes during writing, and plain JSON.
+
+    ``base_sha256`` is the digest of ``TrainingState.base``; None if the model is complete.
+    """
 
     step: int
     model: Tensors
     optimizer: Tensors
     optimizer_description: dict[str, Any]
     extra: dict[str, Any]
+    base_sha256: str | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,8 @@ class CheckpointState:
         step: optimizer updates that it has seen.
         extra: ``TrainingState.extra`` of the save.
         manifest: its manifest, with the configuration and versions.
+        optimizer_description: see ``snapshot.optimizer_tensors``.
+        base_sha256: digest of the model's weights that it leaves out; None: it has all of them.
     """
 
     path: Path
@@ -73,23 +94,47 @@ class CheckpointState:
     extra: dict[str, Any]
     manifest: dict[str, Any]
     optimizer_description: dict[str, Any]
+    base_sha256: str | None
 
     def model_tensors(self) -> Tensors:
         """Return the saved weights by name, on the CPU."""
         return load_file(self.path / MODEL)
 
     def restore(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        base: BaseWeights | None = None,
     ) -> None:
         """Put weights, and the optimizer's state if one is given, into freshly built ones.
 
+        Args:
+            model: the model.
+            optimizer: over its parameters.
+            base: its weights that checkpoints leave out; None: none.
+
         Raises:
-            CheckpointError: if they have other names, shapes or dtypes.
+            CheckpointError: if they have other names, shapes or dtypes, or ``base`` is not what the
+                checkpoint was trained on.
         """
-        restore_model(model, self.model_tensors())
+        base_sha256 = None if base is None else base.sha256
+        if base_sha256 != self.base_sha256:
+            raise CheckpointError(
+                f"{self.path}: its adapters were trained on frozen weights of sha256 "
+                f"{self.base_sha256}, and the model has {base_sha256}: encoder.source has changed. "
+                "Restore it, or give the run a new name"
+            )
+        restore_model(model, self.model_tensors(), base)
         if optimizer is not None:
             state = TrainingState(model, optimizer, {})
             restore_optimizer(state, load_file(self.path / OPTIMIZER), self.optimizer_description)
+
+
+def step_of_name(name: str) -> int:
+    """Return the step of a checkpoint from the name of its folder."""
+    match = FOLDER_NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1])
 
 
 def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> None:
@@ -107,6 +152,7 @@ def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> No
                 "step": contents.step,
                 "extra": contents.extra,
                 "optimizer": contents.optimizer_description,
+                "base_sha256": contents.base_sha256,
             },
         ),
     }
@@ -115,7 +161,7 @@ def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> No
         "step": contents.step,
         "files": {name: record._asdict() for name, record in files.items()},
         "versions": {
-            "raybio": raybio.__version__,
+            "raybio": VERSION,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -158,10 +204,18 @@ def read_checkpoint(folder: Path) -> CheckpointState:
             raise DamagedError(f"{folder / name}: missing") from None
         if num_bytes != record["bytes"]:
             raise DamagedError(f"{folder / name}: {num_bytes:,} bytes, want {record['bytes']:,}")
-        if durable.file_sha256(folder / name) != record["sha256"]:
+        if file_digest(folder / name) != record["sha256"]:
             raise DamagedError(f"{folder / name}: its sha256 is not the manifest's")
     state = _read_json(folder / STATE)
-    return CheckpointState(folder, state["step"], state["extra"], manifest, state["optimizer"])
+    return CheckpointState(
+        folder,
+        state["step"],
+        state["extra"],
+        manifest,
+        state["optimizer"],
+        # Checkpoints of before have no such key, and all weights.
+        state.get("base_sha256"),
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

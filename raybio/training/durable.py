@@ -118,12 +118,6 @@ def commit_file(written: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def commit_folder(written: Path, final: Path) -> None:
     """Give a fully written folder its final name, in one atomic step that survives a power loss."""
     sync(written)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raybio.core.batch import TokenBatch
 from raybio.core.interfaces import Collective, Encoder
-from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
+from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision, current_embedding_precision
 
 ROWS_AT_ONCE = 4096
@@ -24,23 +24,22 @@ def embed_rows(
     collective: Collective,
     *,
     max_tokens: int,
-    precision: Precision | None = None,
 ) -> Tensor:
     """Return embeddings (N, D) of stored rows, float32, the same on every worker.
 
     Each worker encodes a share of the rows and gathers the rest. No row is dropped or padded, with
-    any number of workers. Where ``read`` returns batches of documents, N counts their pairs.
+    any number of workers. Where ``read`` returns batches of documents, N counts their pairs. The
+    arithmetic is that of the surrounding ``embedding_precision``: in evaluations of a run the
+    run's, and float32 elsewhere, as in commands that embed with an export.
 
     Args:
         encoder: it encodes in evaluation mode and keeps the mode it was in.
         read: rows -> their tokens.
         row_N: rows to embed, in the order of the result.
         collective: the other workers.
-        max_tokens: padded tokens that are encoded at once.
-        precision: the arithmetic; default: that of ``embedding_precision``, in an evaluation the
-            run's, and float32 elsewhere.
+        max_tokens: tokens that are encoded at once, padding included.
     """
-    precision = precision or current_embedding_precision()
+    precision = current_embedding_precision()
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
@@ -52,22 +51,23 @@ def embed_rows(
             row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
             begin = len(row_M) * collective.rank // collective.world
             end = len(row_M) * (collective.rank + 1) // collective.world
-            batch = read(row_M[begin:end]).to(device)
-            embedding_MD = _embed(encoder, batch, max_tokens, precision)
+            batch = read(row_M[begin:end])
+            embedding_MD = _embed(encoder, batch, device, max_tokens, precision)
             parts.append(collective.all_gather(embedding_MD).row_MD)
     encoder.train(was_training)
     return torch.cat(parts)
 
 
-def _embed(encoder: Encoder, batch: TokenBatch, max_tokens: int, precision: Precision) -> Tensor:
-    device = batch.token_T.device
+def _embed(
+    encoder: Encoder,
+    batch: TokenBatch,
+    device: torch.device,
+    max_tokens: int,
+    precision: Precision,
+) -> Tensor:
     embedding_MD = torch.empty(batch.num_embeddings, encoder.width, device=device)
-    if batch.num_rows:
-        overhead_tokens = overhead_tokens_on(device)
-        for rows in token_budget_micro_batches(
-            batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens
-        ):
-            with precision.autocast():
-                encoded = encoder(batch.pad(rows, encoder.pad_id))
-            embedding_MD[batch.embedding_rows(rows)] = encoded.embedding_RD.float()
+    for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
+        with precision.autocast():
+            encoded = encoder(tokens)
+        embedding_MD[rows] = encoded.embedding_RD.float()
     return embedding_MD

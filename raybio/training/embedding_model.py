@@ -6,7 +6,7 @@ Shape letters: R inputs, M some of them, D embedding width.
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.batch import TokenBatch
+from raybio.core.digest import file_digest
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
-from raybio.training.durable import file_sha256
 from raybio.training.embed import embed_rows
 
 MAX_TOKENS_AT_ONCE = 16_384
@@ -60,12 +60,21 @@ class EmbeddingModel(ABC):
         """Yield columns ``key`` and ``content`` (bytes) of the good records of a file.
 
         Args:
-            source: FASTA for proteins, ``text_lines`` for texts; plain or gzip.
+            source: FASTA for proteins, ``text_lines`` for texts, plain or gzip; or a table of
+                ``table_rows`` with a column "sequence" or "text", and perhaps "id".
             quarantine: collects the records that are skipped.
             strip_stop: remove one ``*`` at the end of a protein.
 
         Raises:
             DataError: if the file is missing, or not of the kind that the model reads.
+        """
+
+    @abstractmethod
+    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+        """Return inputs in memory as ``embed`` takes them.
+
+        Raises:
+            DataError: naming the first one that is no such input.
         """
 
     @abstractmethod
@@ -93,6 +102,11 @@ class EmbeddingModel(ABC):
 
     def embed(self, encoder: Encoder, contents: list[bytes]) -> np.ndarray:
         """Return the embeddings (R, D) of inputs, float32.
+
+        They are computed in the precision of the surrounding ``embedding_precision``, outside of
+        any in fp32, also where the run trained in another one, so that an export gives the same
+        embeddings on every machine. Scores of commands that embed with an export differ from those
+        of such a run's table accordingly.
 
         Args:
             encoder: from ``load``.
@@ -126,6 +140,36 @@ class EmbeddingModel(ABC):
         return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
 
 
+def check_values(values: Sequence[str], wanted: str) -> None:
+    """Refuse anything but a list of strings.
+
+    Args:
+        values: what was given.
+        wanted: what the strings are, in the plural.
+
+    Raises:
+        DataError: naming the first value that is no string.
+    """
+    if isinstance(values, str | bytes):
+        raise DataError(f"got one {type(values).__name__}, want a list of {wanted}; put it in []")
+    for number, value in enumerate(values):
+        if not isinstance(value, str):
+            raise DataError(
+                f"input {number}: got {type(value).__name__} {value!r:.60}, want a string; "
+                f"give a list of {wanted}"
+            )
+
+
+def check_strip_stop(strip_stop: bool, reads: str, folder: str | Path) -> None:
+    """Refuse to strip stop symbols of anything but proteins.
+
+    Raises:
+        ConfigError: if ``strip_stop`` is set and a model reads something else.
+    """
+    if strip_stop and reads != "proteins":
+        raise ConfigError(f"strip_stop is for proteins, and {folder} reads {reads}; leave it out")
+
+
 def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None) -> Pooling:
     """Return the pooling that a folder states, or the one given by the user if it states none.
 
@@ -134,13 +178,11 @@ def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None)
     """
     if stated is None and given is None:
         raise ConfigError(
-            f"{folder} does not say how its tokens are pooled; give --model {folder} and --pooling "
-            "mean or cls"
+            f"{folder}: does not state how its tokens are pooled; give the pooling, mean or cls"
         )
     if stated is not None and given is not None and stated != given:
         raise ConfigError(
-            f"--pooling {given}: {folder} says {stated}; leave the option out, or choose another "
-            "folder"
+            f"pooling {given}: {folder} states {stated}; leave it out, or choose another folder"
         )
     pooling = stated or given
     assert pooling is not None
@@ -159,6 +201,6 @@ def digest_of_file(path: Path) -> str:
         DataError: if it cannot be read.
     """
     try:
-        return file_sha256(path)
+        return file_digest(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None

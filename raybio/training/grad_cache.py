@@ -11,7 +11,7 @@ its embeddings
 The seed of the dropout depends on (seed, step, rank, micro-batch) and is set before each encoding.
 The second pass therefore equals the first, and a resumed run equals the unbroken one.
 
-Shape letters: R sequences of the shard, L padded length, D width.
+Shape letters: R sequences of the shard, D width.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens, TokenBatch
+from raybio.core.batch import TokenBatch, Tokens
 from raybio.core.interfaces import Collective, Encoded, LossReport, System
 from raybio.ops.similarity import at_least_fp32
-from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
+from raybio.training.micro_batches import MicroBatch, micro_batches
 from raybio.training.precision import Precision
 
 Terms = dict[str, Tensor]
@@ -43,9 +43,10 @@ def compute_gradients(
 
     Args:
         system: model and objective.
-        batch: this worker's shard of the step.
+        batch: this worker's shard of the step, best on the host: there it is cut without waiting
+            for a GPU.
         collective: the other workers.
-        max_tokens: padded tokens that are encoded at once.
+        max_tokens: tokens that are encoded at once, padding included.
         gradient_caching: encode twice and keep the graph of one micro-batch at a time, not all.
         precision: the arithmetic of the encoder.
         seed_of: number of a micro-batch -> seed of its dropout.
@@ -53,7 +54,9 @@ def compute_gradients(
     Returns:
         This worker's shares of the loss and of its named terms, detached.
     """
-    step = _Step(system, batch, collective, _split(batch, max_tokens), precision, seed_of)
+    device = next(system.model.parameters()).device
+    cut = micro_batches(batch.to("cpu"), system.model, device, max_tokens=max_tokens)
+    step = _Step(system, batch.to(device), collective, list(cut), precision, seed_of)
     if not system.objective.uses_embeddings:
         step.separable()
     elif gradient_caching and len(step.micro_batches) > 1:
@@ -71,7 +74,7 @@ class _Step:
         system: System,
         batch: TokenBatch,
         collective: Collective,
-        micro_batches: list[Tensor],
+        micro_batches: list[MicroBatch],
         precision: Precision,
         seed_of: Callable[[int], int],
     ) -> None:
@@ -82,7 +85,7 @@ class _Step:
         self.precision = precision
         self.seed_of = seed_of
         self.device = batch.token_T.device
-        self.micro_batches = [rows.to(self.device) for rows in micro_batches]
+        self.micro_batches = micro_batches
         self.normalizer = self.objective.normalizer(batch, collective)
         self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
@@ -90,7 +93,7 @@ class _Step:
     def separable(self) -> None:
         """Back-propagate each micro-batch on its own: nothing couples the sequences."""
         for number in range(len(self.micro_batches)):
-            self._row_loss(*self._encode(number)).backward()
+            self._backward(self._row_loss(*self._encode(number)))
 
     def plain(self) -> None:
         """Keep the graphs of all micro-batches until the coupling loss is known."""
@@ -102,7 +105,7 @@ class _Step:
             if self.objective.uses_rows:
                 losses.append(self._row_loss(tokens, encoded))
         losses.append(self._embedding_loss(self._in_order(embeddings)))
-        torch.stack(losses).sum().backward()
+        self._backward(torch.stack(losses).sum())
 
     def cached(self) -> None:
         """Encode everything twice and keep the graph of one micro-batch at a time."""
@@ -112,31 +115,38 @@ class _Step:
                 _, encoded = self._encode(number)
                 embeddings.append(encoded.embedding_RD)
         embedding_RD = self._in_order(embeddings).requires_grad_()
-        self._embedding_loss(embedding_RD).backward()
+        self._backward(self._embedding_loss(embedding_RD))
         gradient_RD = embedding_RD.grad
         if gradient_RD is None:
             gradient_RD = torch.zeros_like(embedding_RD)
-        for number, rows in enumerate(self.micro_batches):
+        for number, (_, rows) in enumerate(self.micro_batches):
             tokens, encoded = self._encode(number)
-            rows_gradient = gradient_RD[self.batch.embedding_rows(rows)]
+            rows_gradient = gradient_RD[rows]
             loss = (encoded.embedding_RD * rows_gradient).sum()
             if self.objective.uses_rows:
                 loss = loss + self._row_loss(tokens, encoded)
-            loss.backward()
+            self._backward(loss)
 
-    def _encode(self, number: int) -> tuple[PaddedTokens, Encoded]:
-        tokens = self.batch.pad(self.micro_batches[number], self.model.pad_id)
+    def _encode(self, number: int) -> tuple[Tokens, Encoded]:
+        tokens = self.micro_batches[number].tokens
         with _seeded(self.seed_of(number), self.device), self.precision.autocast():
             encoded = self.model(tokens)
         return tokens, Encoded(encoded.hidden_RLD, at_least_fp32(encoded.embedding_RD))
 
-    def _row_loss(self, tokens: PaddedTokens, encoded: Encoded) -> Tensor:
+    def _row_loss(self, tokens: Tokens, encoded: Encoded) -> Tensor:
         with self.precision.autocast():
             report = self.objective.row_loss(self.model, encoded, tokens, self.normalizer)
             return self._add(report)
 
     def _embedding_loss(self, embedding_RD: Tensor) -> Tensor:
-        return self._add(self.objective.embedding_loss(embedding_RD, self.batch, self.collective))
+        # Its forward pass is float32 with every precision; the backward pass has the run's.
+        with Precision("fp32", self.device.type).matmul_settings():
+            report = self.objective.embedding_loss(embedding_RD, self.batch, self.collective)
+        return self._add(report)
+
+    def _backward(self, loss: Tensor) -> None:
+        with self.precision.matmul_settings():
+            loss.backward()
 
     def _add(self, report: LossReport) -> Tensor:
         """Add a report to the sums of the step, and return its loss."""
@@ -150,19 +160,10 @@ class _Step:
         if not embeddings:
             # A worker without rows still takes part in the gathers of the coupling loss.
             return torch.zeros(0, self.model.width, device=self.device, requires_grad=True)
-        order_R = torch.cat([self.batch.embedding_rows(rows) for rows in self.micro_batches])
+        order_R = torch.cat([rows for _, rows in self.micro_batches])
         position_R = torch.empty_like(order_R)
         position_R[order_R] = torch.arange(len(order_R), device=self.device)
         return torch.cat(embeddings)[position_R]
-
-
-def _split(batch: TokenBatch, max_tokens: int) -> list[Tensor]:
-    if not batch.num_rows:
-        return []
-    overhead_tokens = overhead_tokens_on(batch.token_T.device)
-    return token_budget_micro_batches(
-        batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens
-    )
 
 
 @contextmanager

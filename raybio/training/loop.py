@@ -4,6 +4,7 @@ The loop owns time: when to log, evaluate, save and stop. The step owns learning
 store owns saving, and the caller that iterates decides what to do with a report.
 """
 
+import difflib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from raybio.core.batch import TokenBatch
-from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.interfaces import Collective, System
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
@@ -25,8 +26,8 @@ from raybio.training.precision import (
     resolve_precision,
 )
 from raybio.training.settings import TrainingConfig
-from raybio.training.snapshot import TrainingState
-from raybio.training.step import TrainStep
+from raybio.training.snapshot import BaseWeights, TrainingState
+from raybio.training.step import LaunchedStep, TrainStep
 
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> this worker's shards of that step and all later ones, in order."""
@@ -50,7 +51,7 @@ class Report:
         is_checkpoint: whether a checkpoint of this step was saved.
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``tf32`` or ``bf16``.
         best_step: in the last report, the step of the best weights, which the model then has; None
             if it has those of ``step``.
     """
@@ -78,7 +79,7 @@ class Progress:
             checkpoint is kept.
         best_step_metric: that value.
         num_skipped: steps skipped by ``on_nonfinite``.
-        precision: ``fp32`` or ``bf16``.
+        precision: ``fp32``, ``tf32`` or ``bf16``.
     """
 
     step: int = 0
@@ -127,8 +128,8 @@ def fit(
         batches: this worker's batches; default: ``local_batches``.
         collective: the other workers; default: none.
         device: where the model computes.
-        precision: ``fp32`` or ``bf16``, as decided for the run; None: the checkpoint's, or decided
-            for this process by ``config.precision``.
+        precision: ``fp32``, ``tf32`` or ``bf16``, as decided for the run; None: the checkpoint's,
+            or decided for this process by ``config.precision``.
         checkpoints: where to save and to resume from; None: nowhere.
         should_stop: called at the start and after each step; if it returns True on any worker, all
             workers save a checkpoint and end.
@@ -180,6 +181,7 @@ class _Run:
         self.checkpoints = checkpoints
         self.schedule = config.schedule
         self._check_metrics()
+        self.base = None if checkpoints is None else BaseWeights.of(system.model)
         system.model.to(device)
         saved = self._newest_checkpoint()
         self._agree_on(saved.step if saved else 0)
@@ -190,8 +192,10 @@ class _Run:
             system, config, collective, Precision(self.precision, device.type)
         )
         if saved:
-            saved.restore(system.model, self.train_step.optimizer)
+            saved.restore(system.model, self.train_step.optimizer, self.base)
             self.train_step.num_skipped = self.progress.num_skipped
+        self.launched: LaunchedStep | None = None
+        self.num_read = self.progress.step
         self.watch = None
         if collective.rank == 0:
             self.watch = CollapseWatch(
@@ -234,11 +238,11 @@ class _Run:
                     f"the stream brought step {step}, want {self.progress.step}: steps come in "
                     "order"
                 )
-            metrics = self.train_step(step, batch.to(self.device))
-            meter.add(metrics)
+            launched = self.train_step.launch(step, batch)
+            # A GPU computes this step while the host waits for the metrics of the one before.
+            self._read_step(meter)
+            self.launched = launched
             self.progress.step = step + 1
-            if self.watch is not None:
-                self.watch.observe_step(self.progress.step, metrics)
             is_last = self.progress.step >= self.schedule.max_steps
             reason = "finished" if is_last else ""
             is_checkpoint_requested = False
@@ -255,6 +259,21 @@ class _Run:
         if self.checkpoints is not None:
             self.checkpoints.wait()
 
+    def _read_step(self, meter: "_Meter") -> None:
+        """Read the metrics of the launched step, if they have not been read.
+
+        Raises:
+            DivergedError: see ``TrainStep``; updates after the diverged step have been skipped.
+        """
+        if self.launched is None:
+            return
+        metrics = self.launched.read()
+        self.launched = None
+        self.num_read += 1
+        meter.add(metrics)
+        if self.watch is not None:
+            self.watch.observe_step(self.num_read, metrics)
+
     def _report(self, meter: "_Meter", reason: str, is_checkpoint_requested: bool) -> Report | None:
         """Evaluate and save if that is due; return the report of the step, None if none is due."""
         step = self.progress.step
@@ -270,6 +289,7 @@ class _Run:
         is_due = step in FIRST_REPORTED_STEPS or step % schedule.log_every_steps == 0
         if not (is_evaluation or is_checkpoint or reason or is_due):
             return None
+        self._read_step(meter)
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
         if is_evaluation:
             metrics |= self._evaluate()
@@ -289,6 +309,8 @@ class _Run:
 
     def _on_any_worker_each(self, *conditions: Callable[[], bool]) -> list[bool]:
         """Return for each condition whether it holds on any worker; the same on all of them."""
+        if self.collective.world == 1:
+            return [bool(condition()) for condition in conditions]
         holds = torch.tensor([int(condition()) for condition in conditions], device=self.device)
         return [bool(total) for total in self.collective.all_sum(holds).tolist()]
 
@@ -345,8 +367,13 @@ class _Run:
         """Return the value of the metric that a setting of the schedule names; None for null."""
         name = getattr(self.schedule, setting)
         if name is not None and name not in metrics:
+            split, _, score = name.partition("/")
+            near = difflib.get_close_matches(name, metrics)
+            if split in ("dev", "valid", "validation") and f"val/{score}" in metrics:
+                near = [f"val/{score}"]
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
-                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}"
+                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}{hint}"
             )
         return None if name is None else metrics[name]
 
@@ -355,9 +382,9 @@ class _Run:
         best_step = self.progress.best_step
         if self.checkpoints is None or best_step in (None, self.progress.step):
             return None
-        self.checkpoints.wait()
+        self.checkpoints.wait_for(best_step)
         self._on_any_worker(lambda: False)  # a barrier: rank 0 has written by now
-        self.checkpoints.of_step(best_step).restore(self.system.model)
+        self.checkpoints.of_step(best_step).restore(self.system.model, base=self.base)
         return best_step
 
     def _newest_checkpoint(self) -> Any:
@@ -382,17 +409,23 @@ class _Run:
         name = resolve_precision(self.config.precision, self.device).name
         # No driver has decided: workers on different machines take what all of them support.
         num_fp32 = self.collective.all_sum(torch.tensor(int(name == "fp32"), device=self.device))
-        return "fp32" if int(num_fp32) else "bf16"
+        return "fp32" if int(num_fp32) else name
 
     def _agree_on(self, step: int) -> None:
-        """Check that all workers resume from one step, which folders that differ would prevent."""
+        """Check that all workers resume from one step.
+
+        A slow disk or bucket may show the newest checkpoint to some of them only.
+
+        Raises:
+            ClusterError: if they do not; workers that are started again may agree.
+        """
         steps = torch.tensor([step, -step], device=self.device)
         highest, negative_lowest = self.collective.all_max(steps).tolist()
         lowest = -negative_lowest
         if highest != lowest:
-            raise CheckpointError(
-                f"the workers found checkpoints of steps {lowest} to {highest}, want the same "
-                "one: the run's folder differs between them. Put it on storage that they share"
+            raise ClusterError(
+                f"the workers found checkpoints of steps {lowest} to {highest}, want the same one. "
+                "They are started again; if that does not help, their runs folders differ"
             )
 
     def _save(self) -> bool:
@@ -405,7 +438,9 @@ class _Run:
         if self.collective.rank == 0:
             progress = self.progress
             progress.num_skipped = self.train_step.num_skipped
-            state = TrainingState(self.system.model, self.train_step.optimizer, vars(progress))
+            state = TrainingState(
+                self.system.model, self.train_step.optimizer, vars(progress), self.base
+            )
             self.checkpoints.save(state, progress.step, progress.best_step)
         return True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from raybio.core.location import Location
 from raybio.core.recipes import Recipe, recipes_of
 from raybio.core.table_layout import TableLayout
 from raybio.training.settings import TrainingConfig
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from raybio.core.interfaces import System
     from raybio.encoders.config import Pooling
     from raybio.training.embedding_model import EmbeddingModel
+    from raybio.training.predictor import Predictor
 
 
 class PartEncoder(NamedTuple):
@@ -27,6 +29,18 @@ class PartEncoder(NamedTuple):
 
     settings: str
     parts: str
+
+
+class PredictorModule(NamedTuple):
+    """Where a method's predictions for new inputs are computed.
+
+    Attributes:
+        record: name of the file in its export that only models with such a head have.
+        module: dotted path of the module that defines ``read_predictor``.
+    """
+
+    record: str
+    module: str
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -43,10 +57,12 @@ class Method:
     ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``.
 
     Attributes:
-        name: key in ``raybio.methods.METHODS``; also the name of its job, search space and MLflow
-            experiment.
+        name: key in ``raybio.methods.METHODS``; also the name of its command ``raybio train NAME``,
+            search space and MLflow experiment.
+        about: what it trains, in a sentence or two: the first lines of its help.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
+        first_settings: paths of the settings that one changes first, which its help shows.
         system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
             ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
             ``write_step_selection``.
@@ -58,19 +74,25 @@ class Method:
             embeds whole inputs.
         embedding: dotted path of the module that defines ``read_embedding_model``; None for
             encoders of texts.
+        predictor: how exports with a head are recognized and read; None if it trains no head.
         epoch_rows: what the rows are that an epoch has once each, in the plural.
+        citation: the paper, as Markdown, for model cards; empty if there is none.
     """
 
     name: str
+    about: str
     config: type[TrainingConfig]
     demo: TrainingConfig
     system: str
     table: TableLayout
     step_metrics: tuple[str, ...]
+    first_settings: tuple[str, ...] = ()
     comparison: str | None = None
     part_encoder: PartEncoder | None = None
     embedding: str | None = None
+    predictor: PredictorModule | None = None
     epoch_rows: str = "rows"
+    citation: str = ""
 
     @property
     def store(self) -> type[Any]:
@@ -105,7 +127,7 @@ class Method:
         schedule = config.schedule.in_steps(self._module.steps_per_epoch(config, store))
         return config.model_copy(update={"schedule": schedule})
 
-    def build(self, config: Any, store: str | Path) -> "System":
+    def build(self, config: Any, store: str | Location) -> "System":
         """Wire the method over the store at a path."""
         return self._module.build(config, store)
 
@@ -139,6 +161,16 @@ class Method:
         if self.embedding is None:
             return None
         return importlib.import_module(self.embedding).read_embedding_model(folder, pooling)
+
+    def read_predictor(self, folder: Path) -> "Predictor | None":
+        """Read the head in an export, without its weights; None if it has none of this method.
+
+        Raises:
+            ConfigError: if its records are damaged, or it has been trained for something else.
+        """
+        if self.predictor is None or not (folder / self.predictor.record).is_file():
+            return None
+        return importlib.import_module(self.predictor.module).read_predictor(folder)
 
     @property
     def _module(self) -> ModuleType:

@@ -1,16 +1,158 @@
-"""Micro-batches: a worker's shard cut into groups of sequences within a budget of padded tokens.
+"""Micro-batches: a worker's shard cut into groups of sequences within a budget of tokens.
+
+A GPU reads them packed: end to end, without padding. A CPU, and an encoder that cannot read packed
+sequences, reads groups of similar length, padded: on a CPU that is faster.
 
 Shape letters: R sequences of the shard, M sequences of one micro-batch.
 """
+
+import logging
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PADDING_MULTIPLE
+from raybio.core.batch import PADDING_MULTIPLE, StaticShape, TokenBatch, Tokens
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Encoder
+from raybio.training.settings import MemoryConfig
 
 CPU_OVERHEAD_TOKENS = 128
 """Cost of one more micro-batch on a CPU, in padded tokens that take as long to encode."""
+
+GPU_OVERHEAD_TOKENS = 2048
+"""The same on a GPU, which large groups fill better; an estimate, not measured."""
+
+logger = logging.getLogger(__name__)
+
+
+class MicroBatch(NamedTuple):
+    """Sequences that are encoded at once.
+
+    Attributes:
+        tokens: padded or packed, on the encoder's device.
+        embedding_rows: which embeddings of the whole batch they have, on that device.
+    """
+
+    tokens: Tokens
+    embedding_rows: Tensor
+
+
+def micro_batches(
+    batch: TokenBatch, encoder: Encoder, device: torch.device, *, max_tokens: int
+) -> Iterator[MicroBatch]:
+    """Yield the micro-batches of a batch, which is on the host, from long sequences to short ones.
+
+    Args:
+        batch: all sequences.
+        encoder: its ``packing`` says how it reads them.
+        device: where it computes.
+        max_tokens: tokens that are encoded at once, padding included.
+    """
+    if not batch.num_rows:
+        return
+    # Evaluations are not compiled: they take little time, and are the same with either setting.
+    shape = encoder.static_shape if encoder.training else None
+    is_packed = shape is not None or reads_packed(encoder, device)
+    if shape is not None:
+        groups = packed_micro_batches(
+            batch.length_R, max_tokens=shape.num_tokens, max_rows=shape.max_rows
+        )
+    elif is_packed:
+        groups = packed_micro_batches(batch.length_R, max_tokens=max_tokens)
+    else:
+        groups = token_budget_micro_batches(
+            batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens_on(device)
+        )
+    for row_M in groups:
+        tokens: Tokens
+        if shape is not None:
+            tokens = batch.pack_static(row_M, encoder.pad_id, shape)
+        else:
+            cut = batch.pack if is_packed else batch.pad
+            tokens = cut(row_M, encoder.pad_id)
+        yield MicroBatch(tokens.to(device), batch.embedding_rows(row_M).to(device))
+
+
+def reads_packed(encoder: Encoder, device: torch.device) -> bool:
+    """Return whether an encoder's batches are packed; warn once where it cannot read them so."""
+    is_wanted = device.type == "cuda" if encoder.packing == "auto" else encoder.packing
+    reason = encoder.why_padded() if is_wanted else ""
+    if reason:
+        _warn_of_padding(reason)
+    return is_wanted and not reason
+
+
+def static_shape(
+    encoder: Encoder, memory: MemoryConfig, device: torch.device
+) -> StaticShape | None:
+    """Return the shape of the micro-batches of a compiled encoder; None: it is not compiled.
+
+    Raises:
+        ConfigError: if ``memory.compile`` is true, and the encoder or other settings refuse it.
+    """
+    if memory.compile is False or (memory.compile == "auto" and device.type != "cuda"):
+        return None
+    reason = encoder.why_eager()
+    max_tokens = memory.max_tokens_per_micro_batch
+    longest = getattr(encoder, "max_tokens", 0)
+    if memory.gradient_caching:
+        reason = reason or "memory.gradient_caching encodes twice, which must be equal"
+    if memory.packing is False:
+        reason = reason or "memory.packing is false, and padded shapes differ"
+    if max_tokens < longest:
+        reason = reason or (
+            f"memory.max_tokens_per_micro_batch is {max_tokens}, and a sequence may have {longest}"
+        )
+    if not reason:
+        return StaticShape(max_tokens, longest)
+    if memory.compile == "auto":
+        return None
+    raise ConfigError(f"memory.compile is true: {reason}. Set memory.compile=false")
+
+
+@cache
+def _warn_of_padding(reason: str) -> None:
+    logger.warning("memory.packing: %s, and computes their padding", reason)
+
+
+def packed_micro_batches(
+    length_R: Tensor, *, max_tokens: int, max_rows: int | None = None
+) -> list[Tensor]:
+    """Group sequences in order of their lengths, from long to short, up to ``max_tokens`` each.
+
+    A longer sequence gets a group of its own.
+
+    Args:
+        length_R: tokens of each sequence, on the host.
+        max_tokens: maximum of the tokens of a group.
+        max_rows: maximum of its sequences; None: there is none.
+
+    Returns:
+        Row indices (M,) of each group, int64; every row is in exactly one group.
+
+    Raises:
+        ValueError: if ``max_tokens`` is not positive.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"got max_tokens={max_tokens}, want at least 1")
+    lengths = length_R.numpy()
+    order_R = np.argsort(-lengths, kind="stable")
+    end_R = np.cumsum(lengths[order_R])
+    groups = []
+    start = 0
+    while start < len(order_R):
+        num_before = end_R[start - 1] if start else 0
+        end = int(np.searchsorted(end_R, num_before + max_tokens, side="right"))
+        end = max(end, start + 1)
+        if max_rows is not None:
+            end = min(end, start + max_rows)
+        groups.append(torch.from_numpy(order_R[start:end]))
+        start = end
+    return groups
 
 
 def token_budget_micro_batches(
@@ -31,8 +173,7 @@ def token_budget_micro_batches(
             of its own.
         multiple: padded lengths are rounded up to this.
         overhead_tokens: cost of one more group in padded tokens; groups are cut so that the padded
-            tokens and this cost are least in total. None: groups are filled to the limit, which
-            suits a GPU.
+            tokens and this cost are least in total. None: groups are filled to the limit.
 
     Returns:
         Row indices (M,) of each group, int64 on the device of ``length_R``; every row is in exactly
@@ -61,9 +202,9 @@ def token_budget_micro_batches(
     return list(torch.split(order_R, sizes)) if sizes else []
 
 
-def overhead_tokens_on(device: torch.device) -> int | None:
-    """Return the cost of one more micro-batch; None on a GPU, which large groups fill better."""
-    return CPU_OVERHEAD_TOKENS if device.type == "cpu" else None
+def overhead_tokens_on(device: torch.device) -> int:
+    """Return the cost of one more padded micro-batch, in padded tokens."""
+    return CPU_OVERHEAD_TOKENS if device.type == "cpu" else GPU_OVERHEAD_TOKENS
 
 
 def _cheapest_sizes(

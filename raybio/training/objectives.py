@@ -1,13 +1,13 @@
 """Parts of objectives: one without a separable part, and masked language modeling as such a part.
 
-Shape letters: R sequences, L padded length, K masked tokens, V vocabulary, D width.
+Shape letters: R sequences, K masked tokens, V vocabulary, D width.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, TokenBatch, Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.ops.similarity import at_least_fp32
 
@@ -33,7 +33,7 @@ class CouplingObjective:
         return torch.ones(())
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
     ) -> LossReport:
         """Refuse: there is none, and ``uses_rows`` says so.
 
@@ -53,7 +53,7 @@ def count_labels(batch: TokenBatch, collective: Collective) -> Tensor:
 def masked_language_model(
     encoder: Encoder,
     encoded: Encoded,
-    tokens: PaddedTokens,
+    tokens: Tokens,
     num_labels: Tensor,
     *,
     weight: float = 1.0,
@@ -70,8 +70,7 @@ def masked_language_model(
         num_labels: masked tokens of the global batch, from ``count_labels``.
         weight: factor on the loss, but not on the logged term.
     """
-    is_label_RL = tokens.label_RL != IGNORED_LABEL
-    logits_KV = at_least_fp32(encoder.token_logits(encoded.hidden_RLD[is_label_RL]))
-    label_K = tokens.label_RL[is_label_RL]
-    cross_entropy = F.cross_entropy(logits_KV, label_K, reduction="sum") / num_labels
+    state_KD = tokens.states_of_labels(encoded.hidden_RLD)
+    logits_KV = at_least_fp32(encoder.token_logits(state_KD))
+    cross_entropy = F.cross_entropy(logits_KV, tokens.label_K, reduction="sum") / num_labels
     return LossReport(weight * cross_entropy, {"mlm_loss": cross_entropy.detach()})

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raybio.training.settings import OptimConfig
 
@@ -74,17 +74,24 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         group["lr"] = value * group["lr_ratio"]
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> float:
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
     """Scale gradients down to a joint 2-norm of at most ``max_norm``; None or 0 only measures.
 
+    The host does not wait for the norm.
+
     Returns:
-        The norm before clipping. If it is not finite, the gradients are unchanged, and the caller
-        must not update with them.
+        The norm () before clipping. If it is not finite, the gradients are unchanged, and the
+        caller must not update with them.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    known = list(parameters)
+    gradients = [parameter.grad for parameter in known if parameter.grad is not None]
     if not gradients:
-        return 0.0
-    norm = float(nn.utils.get_total_norm(gradients))
-    if max_norm and math.isfinite(norm) and norm > max_norm:
-        torch._foreach_mul_(gradients, max_norm / norm)
+        return torch.zeros((), device=known[0].device if known else None)
+    norm = nn.utils.get_total_norm(gradients)
+    if max_norm:
+        # In float64, as a Python number. A factor of 1 leaves all bits.
+        wide = norm.double()
+        is_clipped = wide.isfinite() & (wide > max_norm)
+        factor = torch.where(is_clipped, max_norm / wide, 1.0)
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
     return norm

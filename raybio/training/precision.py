@@ -5,6 +5,7 @@ import contextvars
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,11 +14,24 @@ from raybio.core.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 BF16_CAPABILITY = (8, 0)
-"""First compute capability of GPUs with bf16 matrix products."""
+"""First compute capability of GPUs with bf16 and TF32 matrix products."""
 
 
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 """Instruction sets of bf16 matrix products, as ``torch.cpu.get_capabilities`` names them."""
+
+# Torch's annotations lack its setting "fp32_precision".
+_BACKENDS: Any = torch.backends
+
+_FLOAT32_SETTINGS = (
+    _BACKENDS.cuda.matmul,
+    _BACKENDS.cudnn.conv,
+    _BACKENDS.cudnn.rnn,
+    _BACKENDS.mkldnn.matmul,
+    _BACKENDS.mkldnn.conv,
+    _BACKENDS.mkldnn.rnn,
+)
+"""Torch's settings of float32 products, one for each library and kind of operation."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,7 @@ class Precision:
     """The arithmetic of a training step; weights, gradients and optimizer state are always fp32.
 
     Attributes:
-        name: ``fp32`` or ``bf16``.
+        name: ``fp32``, ``tf32`` or ``bf16``.
         device_type: ``cpu`` or ``cuda``.
     """
 
@@ -33,10 +47,38 @@ class Precision:
     device_type: str
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a forward pass: bf16 autocast, or none for fp32."""
-        if self.name == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device_type, dtype=torch.bfloat16)
+        """Return the context of a forward pass."""
+        if self.name == "bf16":
+            return torch.autocast(self.device_type, dtype=torch.bfloat16)
+        return self.matmul_settings()
+
+    @contextlib.contextmanager
+    def matmul_settings(self) -> Iterator[None]:
+        """Set torch to multiply float32 tensors in TF32 for ``tf32``, in float32 otherwise.
+
+        Torch reads its settings when a product is computed: a backward pass needs the block, too.
+        The settings are those of the process, and they are restored.
+        """
+        before = [setting.fp32_precision for setting in _FLOAT32_SETTINGS]
+        for setting in _FLOAT32_SETTINGS:
+            setting.fp32_precision = "ieee"
+        # Torch has an older setting of matrix products next to these, which profilers and compilers
+        # read. Reading it while both contradict each other is an error; with "ieee" they never do.
+        older = torch.get_float32_matmul_precision()
+        is_tf32 = self.name == "tf32"
+        torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
+        if is_tf32:
+            _BACKENDS.cudnn.conv.fp32_precision = "tf32"
+            _BACKENDS.cudnn.rnn.fp32_precision = "tf32"
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(older)
+            for setting, value in zip(_FLOAT32_SETTINGS, before, strict=True):
+                # What was inherited from torch.backends.fp32_precision is inherited again.
+                setting.fp32_precision = "none"
+                if setting.fp32_precision != value:
+                    setting.fp32_precision = value
 
 
 _of_embeddings: contextvars.ContextVar[Precision | None] = contextvars.ContextVar(
@@ -48,12 +90,14 @@ _of_embeddings: contextvars.ContextVar[Precision | None] = contextvars.ContextVa
 def embedding_precision(precision: Precision) -> Iterator[None]:
     """Within this block, ``embed_rows`` encodes in a precision: that of the run in evaluations.
 
-    It concerns encoders only. Scores, probes and ranks compute as they do elsewhere, unlike in a
-    block of ``torch.autocast``.
+    It concerns encoders only. Scores, probes and ranks multiply float32 tensors in float32, unlike
+    in a block of ``torch.autocast``. Like autocast it is a context and no argument: between the
+    loop, which knows the precision, and ``embed_rows`` lies the code of each method's evaluation.
     """
     token = _of_embeddings.set(precision)
     try:
-        yield
+        with Precision("fp32", precision.device_type).matmul_settings():
+            yield
     finally:
         _of_embeddings.reset(token)
 
@@ -77,13 +121,18 @@ class Processor:
     has_bf16: bool
     is_gpu: bool = False
 
+    @property
+    def has_tf32(self) -> bool:
+        """Whether it has TF32 matrix products: GPUs got them together with bf16."""
+        return self.is_gpu and self.has_bf16
+
 
 @dataclass(frozen=True)
 class Decision:
     """The precision of all runs of a command.
 
     Attributes:
-        name: ``fp32`` or ``bf16``.
+        name: ``fp32``, ``tf32`` or ``bf16``.
         reason: why, for the first line of the output.
         warning: what the user should change; empty for nothing.
     """
@@ -109,29 +158,34 @@ def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Proce
 def decide_precision(setting: str, processors: Sequence[Processor]) -> Decision:
     """Decide the precision from the setting and the processors that workers may compute on.
 
-    ``auto`` is bf16 if all processors have bf16 instructions, and fp32 otherwise. ``fp32`` and
-    ``bf16`` are taken as they are.
+    ``auto`` is bf16 if all processors have bf16 instructions, and fp32 otherwise. ``fp32``,
+    ``tf32`` and ``bf16`` are taken as they are.
 
     Raises:
-        ConfigError: for an unknown setting, or bf16 on a GPU without bf16 instructions.
+        ConfigError: for an unknown setting, bf16 on a GPU without bf16 instructions, or tf32 on
+            anything but GPUs that have it.
     """
-    if setting not in ("fp32", "bf16", "auto"):
-        raise ConfigError(f"precision: got {setting!r}; want fp32, bf16 or auto")
+    if setting not in ("fp32", "tf32", "bf16", "auto"):
+        raise ConfigError(f"precision: got {setting!r}; want fp32, tf32, bf16 or auto")
     if setting == "fp32":
         return Decision("fp32", "as set")
+    if setting == "tf32":
+        without = list(dict.fromkeys(one.name for one in processors if not one.has_tf32))
+        if without:
+            raise ConfigError(
+                f"precision: got tf32, and {_have(without)} no TF32 products; GPUs have them from "
+                "compute capability 8.0 on. Set precision=auto or fp32"
+            )
+        return Decision("tf32", "as set")
     without = list(dict.fromkeys(one.name for one in processors if not one.has_bf16))
-    has_no_bf16 = (
-        f"{_listed(without)} {'has' if len(without) == 1 else 'have'} no bf16 instructions"
-    )
+    has_no_bf16 = f"{_have(without)} no bf16 instructions"
     if setting == "auto":
         if not processors:
             return Decision("fp32", "the processors of the workers are unknown")
         if without:
             return Decision("fp32", has_no_bf16)
         names = list(dict.fromkeys(one.name for one in processors))
-        return Decision(
-            "bf16", f"{_listed(names)} {'has' if len(names) == 1 else 'have'} bf16 instructions"
-        )
+        return Decision("bf16", f"{_have(names)} bf16 instructions")
     if any(one.is_gpu and not one.has_bf16 for one in processors):
         raise ConfigError(
             f"precision: got bf16, and {has_no_bf16}. Set precision=fp32, or choose other GPUs"
@@ -149,22 +203,18 @@ def check_precision(name: str, device: torch.device | str) -> None:
     """Refuse a decided precision that ``device`` does not have.
 
     Raises:
-        ConfigError: for anything but ``fp32`` and ``bf16``, or bf16 on a GPU without bf16
-            instructions.
+        ConfigError: for anything but ``fp32``, ``tf32`` and ``bf16``, or one that the device
+            does not have.
     """
-    if name not in ("fp32", "bf16"):
+    if name not in ("fp32", "tf32", "bf16"):
         raise ConfigError(
-            f"precision: got {name!r} for a run; want fp32 or bf16, decided from the setting"
+            f"precision: got {name!r} for a run; want fp32, tf32 or bf16, decided from the setting"
         )
     decide_precision(name, local_processors(use_gpu=torch.device(device).type == "cuda"))
 
 
 def resolve_precision(setting: str, device: torch.device | str) -> Precision:
     """Return the precision of a process that computes on one device; see ``decide_precision``.
-
-    On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``. The run's entry point
-    may allow TF32 with ``torch.set_float32_matmul_precision("high")``; this function changes no
-    global setting.
 
     Raises:
         ConfigError: as ``decide_precision``.
@@ -176,6 +226,8 @@ def resolve_precision(setting: str, device: torch.device | str) -> Precision:
     return Precision(decision.name, device.type)
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = " and ".join(names[:2])
-    return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown
+def _have(names: Sequence[str]) -> str:
+    listed = " and ".join(names[:2])
+    if len(names) > 2:
+        listed += f" and {len(names) - 2} more"
+    return f"{listed} {'has' if len(names) == 1 else 'have'}"

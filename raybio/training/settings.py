@@ -95,7 +95,16 @@ class MemoryConfig(BaseConfig):
     """Sizes of what is computed at once. They change memory and time, not the result."""
 
     max_tokens_per_micro_batch: int = Field(
-        16_384, ge=8, description="padded tokens encoded at once on a worker"
+        16_384, ge=8, description="tokens encoded at once on a worker, padding included"
+    )
+    packing: bool | Literal["auto"] = Field(
+        "auto",
+        description="encode sequences end to end, without padding; auto: on a GPU",
+    )
+    compile: bool | Literal["auto"] = Field(
+        False,
+        description="compile the encoder for one shape of packed micro-batches (torch.compile); "
+        "auto: on a GPU, where the encoder can be",
     )
     gradient_caching: bool = Field(
         False,
@@ -104,7 +113,7 @@ class MemoryConfig(BaseConfig):
     )
 
 
-PrecisionName = Literal["fp32", "bf16", "auto"]
+PrecisionName = Literal["fp32", "tf32", "bf16", "auto"]
 
 
 class OptimConfig(BaseConfig):
@@ -154,7 +163,9 @@ class TrainingConfig(BaseConfig):
     optim: OptimConfig = OptimConfig()
     memory: MemoryConfig = MemoryConfig()
     precision: PrecisionName = Field(
-        "auto", description="arithmetic of the encoder; auto: bf16 if the machine has it"
+        "auto",
+        description="arithmetic of the encoder; auto: bf16 if the machine has it; tf32: float32 "
+        "with products in TF32, on NVIDIA GPUs",
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",

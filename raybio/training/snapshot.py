@@ -2,20 +2,45 @@
 
 Optimizer state is keyed by the *name* of its parameter: indices would silently change their meaning
 with the order or the grouping of parameters.
+
+Weights of the encoder's source below adapters (``encoders/lora.py``) are not saved, but identified
+by their digest.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError
+from raybio.encoders.lora import source_weights
 from raybio.training.durable import tensor_bytes
 
 Tensors = dict[str, Tensor]
+
+
+class BaseWeights(NamedTuple):
+    """Frozen weights below adapters, which checkpoints leave out: the encoder's source has them.
+
+    Attributes:
+        names: of the parameters.
+        sha256: see ``core.digest.weights_digest``.
+    """
+
+    names: frozenset[str]
+    sha256: str
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self | None:
+        """Return those of a freshly built model; None for a model without adapters."""
+        weights = source_weights(model)
+        if not weights:
+            return None
+        return cls(frozenset(weights), weights_digest(weights.items()))
 
 
 @dataclass(frozen=True)
@@ -26,15 +51,21 @@ class TrainingState:
         model: the trained module; parameters and persistent buffers are saved.
         optimizer: over parameters of ``model``.
         extra: the loop's own state; plain JSON.
+        base: weights of ``model`` that are not saved; None: all are.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     extra: dict[str, Any]
+    base: BaseWeights | None = None
 
 
-def model_tensors(model: nn.Module) -> Tensors:
+def model_tensors(model: nn.Module, base: BaseWeights | None = None) -> Tensors:
     """Return the model's own tensors (not copies) by name; tied ones under their first name only.
+
+    Args:
+        model: the model.
+        base: its weights that are left out.
 
     Raises:
         CheckpointError: if the model's state holds anything but tensors.
@@ -51,7 +82,8 @@ def model_tensors(model: nn.Module) -> Tensors:
         if tensor.numel() and memory in seen:
             continue
         seen.add(memory)
-        tensors[name] = tensor
+        if base is None or name not in base.names:
+            tensors[name] = tensor
     return tensors
 
 
@@ -74,13 +106,15 @@ def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
     return tensors, {"groups": groups, "scalars": scalars}
 
 
-def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Copy saved tensors into the model's own.
+def restore_model(
+    model: nn.Module, saved: Mapping[str, Tensor], base: BaseWeights | None = None
+) -> None:
+    """Copy saved tensors into the model's own; those of ``base`` stay as they are.
 
     Raises:
         CheckpointError: if names, shapes or dtypes differ; the model is then unchanged.
     """
-    own = model_tensors(model)
+    own = model_tensors(model, base)
     _check_same_names("the model", set(saved), set(own))
     for name, tensor in own.items():
         if saved[name].shape != tensor.shape or saved[name].dtype != tensor.dtype:

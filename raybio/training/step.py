@@ -1,10 +1,10 @@
 """One optimizer step, on one or many workers."""
 
 import math
-import time
-from typing import Any
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import DivergedError
@@ -12,9 +12,46 @@ from raybio.core.interfaces import Collective, System
 from raybio.core.randomness import derive_seed
 from raybio.training.collective import sum_gradients
 from raybio.training.grad_cache import compute_gradients
+from raybio.training.micro_batches import static_shape
 from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
+
+Metrics = dict[str, float]
+
+
+class LaunchedStep:
+    """A step that a GPU may still compute; the host waits for it when its metrics are read."""
+
+    def __init__(
+        self, names: list[str], values: Tensor, complete: Callable[[Metrics], Metrics]
+    ) -> None:
+        """Start to copy the metrics to the host.
+
+        Args:
+            names: of the metrics.
+            values: the metrics, on the device.
+            complete: checks them, and adds what the host knows.
+        """
+        self._names = names
+        self._complete = complete
+        self._values = values
+        self._copied: torch.cuda.Event | None = None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def read(self) -> Metrics:
+        """Return the metrics of the global batch; call it once, in the order of the steps.
+
+        Raises:
+            DivergedError: see ``TrainStep``.
+        """
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._complete(dict(zip(self._names, self._values.tolist(), strict=True)))
 
 
 class TrainStep:
@@ -23,9 +60,12 @@ class TrainStep:
     All workers that call it with their shards of one step get the same weights: gradients are
     summed over workers, and the update is a deterministic function of the sum.
 
+    The host never waits for a GPU in ``launch``. The optimizer itself skips an update with a
+    non-finite loss or gradient, and all later ones, unless ``on_nonfinite`` is ``skip``.
+
     Attributes:
         optimizer: AdamW over the model.
-        num_skipped: steps skipped because of a non-finite gradient.
+        num_skipped: steps skipped because of a non-finite gradient, of those that were read.
     """
 
     def __init__(
@@ -35,20 +75,32 @@ class TrainStep:
         self.config = config
         self.collective = collective
         self.precision = precision
+        system.model.packing = config.memory.packing
+        device = next(system.model.parameters()).device
+        system.model.static_shape = static_shape(system.model, config.memory, device)
         self.optimizer = build_optimizer(system.model, config.optim)
         self.num_skipped = 0
+        self._has_diverged: Tensor | None = None
 
-    def __call__(self, step: int, batch: TokenBatch) -> dict[str, float]:
-        """Take step number ``step`` (from 0) with this worker's shard of the global batch.
-
-        Returns:
-            Metrics of the global batch.
+    def __call__(self, step: int, batch: TokenBatch) -> Metrics:
+        """Take step number ``step`` (from 0) with this worker's shard, and wait for its metrics.
 
         Raises:
             DivergedError: for a non-finite loss or gradient, unless ``on_nonfinite`` is ``skip``.
                 The weights stay those of the step before.
         """
-        started = time.perf_counter()
+        return self.launch(step, batch).read()
+
+    def launch(self, step: int, batch: TokenBatch) -> LaunchedStep:
+        """Take step number ``step`` (from 0) with this worker's shard of the global batch.
+
+        Args:
+            step: number of the step.
+            batch: on the host.
+
+        Returns:
+            Its metrics, to be read.
+        """
         parameters = [
             parameter for parameter in self.system.model.parameters() if parameter.requires_grad
         ]
@@ -65,36 +117,40 @@ class TrainStep:
             ),
         )
         sum_gradients(parameters, self.collective)
-        totals = self._sum_over_workers({"loss": loss, **terms, "tokens": batch.indptr_R1[-1]})
+        num_tokens = torch.full((), len(batch.token_T), device=loss.device)
+        shares = {"loss": loss, **terms, "tokens": num_tokens}
+        names = sorted(shares)
+        # One collective, in an order that is the same on every worker.
+        totals = self.collective.all_sum(torch.stack([shares[name].double() for name in names]))
         gradient_norm = clip_gradients(parameters, self.config.optim.max_grad_norm)
         rate = learning_rate(step, self.config.schedule.max_steps, self.config.optim)
-        if math.isfinite(totals["loss"]) and math.isfinite(gradient_norm):
-            set_learning_rate(self.optimizer, rate)
-            self.optimizer.step()
-        else:
-            self._skip_or_stop(step, totals["loss"], gradient_norm)
-        return {
-            **totals,
-            "gradient_norm": gradient_norm,
-            "learning_rate": rate,
-            "skipped_steps": self.num_skipped,
-            "step_seconds": time.perf_counter() - started,
-        }
+        set_learning_rate(self.optimizer, rate)
+        self.optimizer.found_inf = self._is_skipped(totals[names.index("loss")], gradient_norm)  # type: ignore[attr-defined]
+        self.optimizer.step()
 
-    def _sum_over_workers(self, shares: dict[str, Any]) -> dict[str, float]:
-        """Sum all shares in one collective, in an order that is the same on every worker."""
-        device = shares["loss"].device
-        names = sorted(shares)
-        stacked = torch.stack(
-            [torch.as_tensor(shares[name], dtype=torch.float64, device=device) for name in names]
-        )
-        return dict(zip(names, self.collective.all_sum(stacked).tolist(), strict=True))
+        def complete(metrics: Metrics) -> Metrics:
+            if not (math.isfinite(metrics["loss"]) and math.isfinite(metrics["gradient_norm"])):
+                self._count_or_stop(step, metrics)
+            return metrics | {"learning_rate": rate, "skipped_steps": self.num_skipped}
 
-    def _skip_or_stop(self, step: int, loss: float, gradient_norm: float) -> None:
+        values = torch.cat([totals, gradient_norm.double()[None]])
+        return LaunchedStep([*names, "gradient_norm"], values, complete)
+
+    def _is_skipped(self, loss: Tensor, gradient_norm: Tensor) -> Tensor:
+        """Return 1.0 if the update is to be skipped, else 0.0, in a tensor ()."""
+        is_skipped = (~(loss.isfinite() & gradient_norm.isfinite())).float()
+        if self.config.on_nonfinite == "skip":
+            return is_skipped
+        if self._has_diverged is not None:
+            is_skipped = torch.maximum(is_skipped, self._has_diverged)
+        self._has_diverged = is_skipped
+        return is_skipped
+
+    def _count_or_stop(self, step: int, metrics: Metrics) -> None:
         if self.config.on_nonfinite == "stop":
             raise DivergedError(
-                f"step {step}: loss {loss}, gradient norm {gradient_norm}, want finite numbers. "
-                "The last checkpoint is "
+                f"step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, "
+                "want finite numbers. The last checkpoint is "
                 "intact. Lower optim.peak_lr, lengthen the warm-up, or set on_nonfinite=skip"
             )
         self.num_skipped += 1

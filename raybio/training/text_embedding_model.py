@@ -1,6 +1,6 @@
 """Text encoders in folders, for bulk embedding."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.batch import TokenBatch
+from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling, TextEncoderConfig
 from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
@@ -17,7 +18,7 @@ from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.store.quarantine import Quarantine
 from raybio.store.text_lines import read_text_lines
-from raybio.training.embedding_model import EmbeddingModel, settled_pooling
+from raybio.training.embedding_model import EmbeddingModel, check_values, settled_pooling
 
 
 class TextEmbeddingModel(EmbeddingModel):
@@ -29,10 +30,21 @@ class TextEmbeddingModel(EmbeddingModel):
     def read_file(
         self, source: Path, quarantine: Quarantine, *, strip_stop: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Yield columns ``key`` and ``content`` (UTF-8) of the good lines of a file."""
+        """Yield columns ``key`` and ``content`` (UTF-8) of the good texts of a file."""
         for batch in read_text_lines(source, quarantine):
             content = batch.column("text").cast(pa.large_binary())
             yield pa.record_batch({"key": batch.column("key"), "content": content})
+
+    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+        """Return texts in UTF-8."""
+        check_values(values, "texts")
+        try:
+            return [value.encode() for value in values]
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"a text holds {error.object[error.start : error.end]!r}, which is no character; "
+                "want texts that UTF-8 can encode. Remove it"
+            ) from None
 
     def load(self) -> TextEncoder:
         """Load the encoder, in evaluation mode."""

@@ -1,6 +1,7 @@
 """The rivals of ``benchmarks/rivals.py`` against slow, obvious versions of them."""
 
 import importlib.util
+import json
 import re
 import sys
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.methods import METHODS
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.training.collective import SingleProcess
+from tests.methods.conformance_cases import CASES, tiny_config
 from tests.paths import ROOT
 from tests.script_process import run_script
 
@@ -128,6 +132,22 @@ def test_ngrams_separate_classes_of_different_letters(rivals):
     ]
     assert rivals.ngram_auroc(texts, label_N) == 1.0
     assert rivals.ngram_auroc(texts, np.array([0] * 5 + [1] * 5)) < 0.8
+
+
+def test_the_table_has_the_rows_that_a_run_has_without_training(rivals, tiny_task):
+    config = tiny_config("finetune")
+    system = METHODS["finetune"].build(config, tiny_task.path)
+    report = system.final_evaluate(system.model, SingleProcess())
+    given = [f"{path}={json.dumps(value)}" for path, value in CASES["finetune"].settings.items()]
+    options = [part for one in given for part in ("--set", one)]
+    arguments = rivals.parse(["table", "finetune", "--store", str(tiny_task.path), *options])
+    table = arguments.run(arguments)
+    for stage, by_split in report.scores.items():
+        score = by_split["test"]["score"]
+        number = f"{100 * score['value']:.2f}"
+        if "low" in score:
+            number += f" [{100 * score['low']:.2f}, {100 * score['high']:.2f}]"
+        assert (f"| {stage} | {number} |" in table) == (stage != "trained"), stage
 
 
 def test_the_script_prints_both_link_rivals_and_the_share_of_twins(tiny_store, tmp_path):

@@ -26,12 +26,15 @@ BENCHMARKS = ROOT / "benchmarks"
         ("p24_probe", ["P24", "P24", "P24", "P24"]),
         ("p25_word_pair_neighbors", ["P25", "P25"]),
         ("p26_marker_attention", ["P26"]),
+        ("p28_padding", ["P28"] * 5),
         pytest.param("p37_pubmed", ["P37", "P37"], marks=pytest.mark.nightly),
         ("p35_evaluation", ["P35", "P35", "P35"]),
         ("p36_intervals", ["P36"]),
         ("p20_medline", ["P20", "P20", "P20"]),
         ("p42_store_verification", ["P42"]),
         ("p43_prefetch", ["P43"]),
+        ("p44_bucket_checkpoints", ["P44"]),
+        pytest.param("p47_search", ["P47"], marks=pytest.mark.nightly),
     ],
 )
 def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):
@@ -48,6 +51,33 @@ def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):
     assert [result["row"] for result in results] == rows
     assert all(0 < result["min_ratio"] <= result["median_ratio"] < math.inf for result in results)
     assert all(result["peer"] and result["note"] for result in results)
+
+
+@pytest.mark.nightly
+def test_the_scaling_report_agrees_with_real_processes_or_fails(tmp_path):
+    paths = os.pathsep.join([str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
+    options = [
+        "--methods",
+        "contrastive_probe",
+        "--max-counted",
+        "4",
+        "--out",
+        tmp_path / "page.md",
+    ]
+    done = run_script(
+        BENCHMARKS / "scaling.py",
+        tmp_path,
+        *map(str, options),
+        RAYBIO_BENCH_SMALL="1",
+        PYTHONPATH=paths,
+    )
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.md").read_text()
+    rows = [
+        line.split("|")[1:-1] for line in page.splitlines() if ", gra" in line or ", sums" in line
+    ]
+    assert len(rows) == 6
+    assert all(predicted == counted for _, _, predicted, counted in rows)
 
 
 @pytest.fixture
@@ -94,6 +124,44 @@ def test_what_libraries_print_is_no_result_and_a_failure_is_a_row(runner, tmp_pa
         "",
         "p01_x.py failed, exit 3",
     ]
+
+
+def test_results_of_a_script_that_ran_elsewhere_replace_its_rows(runner, tmp_path, monkeypatch):
+    runner.STORED.write_text(
+        json.dumps(
+            [
+                {
+                    "row": name,
+                    "peer": "old",
+                    "median_ratio": 1,
+                    "min_ratio": 1,
+                    "note": "",
+                    "machine": "m",
+                    "date": "d",
+                    "versions": "v",
+                }
+                for name in ("P1", "P2")
+            ]
+        )
+    )
+    printed = tmp_path / "printed.log"
+    printed.write_text(
+        "a date\n"
+        + json.dumps({"row": "P1", "peer": "new", "median_ratio": 2, "min_ratio": 2, "note": "n"})
+        + "\n"
+    )
+    monkeypatch.setattr(sys, "argv", ["run_all.py", "--take", str(printed)])
+    runner.main()
+    stored = json.loads(runner.STORED.read_text())
+    assert [(one["row"], one["peer"]) for one in stored] == [("P2", "old"), ("P1", "new")]
+    printed.write_text("nothing")
+    with pytest.raises(SystemExit, match="no line begins with"):
+        runner.main()
+
+
+def test_rows_are_described_in_order(runner):
+    numbers = [int(name[1:]) for name in runner.WHAT]
+    assert numbers == sorted(numbers)
 
 
 def test_a_round_goes_there_and_back(monkeypatch):

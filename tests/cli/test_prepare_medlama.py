@@ -2,10 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
 
-import pytest
 from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
@@ -98,19 +95,6 @@ def test_the_table_of_disputed_queries_creates_its_folder_and_refuses_one(tmp_pa
         refused.exception
     )
     assert refused.output == ""
-
-
-@pytest.mark.parametrize("command", ["medlama", "hardness"])
-def test_help_comes_without_torch_or_ray(command):
-    code = (
-        "import sys; from typer.testing import CliRunner; from raybio.cli.prepare import app; "
-        f"shown = CliRunner().invoke(app, [{command!r}, '--help']); assert shown.exit_code == 0; "
-        "print(sorted({'ray', 'torch', 'mlflow'} & sys.modules.keys()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1500
-    )
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_statistics_count_words_or_tokens_and_plot_both_sets(tmp_path):

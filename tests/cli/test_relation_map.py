@@ -1,9 +1,6 @@
 """Maps of pairs: which are shown, where they lie, the figure and the table of its points."""
 
 import csv
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps
 from raybio.methods.mtb_mccl.mccl.relation_map import select_map_pairs
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from tests.methods.conformance_cases import tiny_config
-from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -186,46 +182,3 @@ def test_wrong_arguments_are_refused(
     with pytest.raises(error, match=message):
         evaluate("relation-map", *(part for pair in arguments.items() for part in pair))
     assert not (tmp_path / "new").exists()
-
-
-HEAVY = ["torch", "transformers", "sklearn", "matplotlib", "ray"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (["--help"], [*HEAVY, "pyarrow"]),
-        (["relation-map", "--help"], [*HEAVY, "pyarrow"]),
-        (["relation-probe", "--help"], [*HEAVY, "pyarrow"]),
-        (
-            ["relation-map", "--model", "./nowhere", "--store", "s", "--out", "o"],
-            [*HEAVY, "pyarrow"],
-        ),
-        (["relation-map", "--model", "some/hub-id", "--store", "nowhere", "--out", "o"], HEAVY),
-        (["relation-probe", "--model", "some/hub-id", "--store", "nowhere"], HEAVY),
-        (
-            ["word-maps", "--relations", "./nowhere", "--store", "s", "--out", "o"],
-            [*HEAVY, "pyarrow"],
-        ),
-        (["word-maps", "--relations", "runs/cldr", "--store", "nowhere", "--out", "o"], HEAVY),
-    ],
-)
-def test_help_and_refusals_come_before_anything_heavy(
-    arguments: list[str], heavy: list[str]
-) -> None:
-    code = (
-        f"import runpy, sys; sys.argv = ['evaluate.py', *{arguments!r}]\n"
-        "try: runpy.run_path('jobs/evaluate.py', run_name='__main__')\n"
-        "except SystemExit as end: "
-        f"print(end.code or 0, sorted({{*{heavy!r}}} & sys.modules.keys()))"
-    )
-    environment = os.environ | {"PYTHONPATH": "."}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1500,
-    )
-    assert done.stdout.splitlines()[-1] == f"{0 if '--help' in arguments else 2} []", done.stderr

@@ -21,7 +21,7 @@ def run_job(folder: Path, *arguments: str, job: str = "sppt_protein.py") -> Done
 
 
 def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: Path) -> None:
-    shown = run_job(tmp_path, "--help")
+    shown = run_job(tmp_path, "--help-all")
     assert shown.returncode == 0, shown.stderr
     for field in fields(METHODS[NAME].config):
         assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
@@ -44,11 +44,27 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: 
 
 
 def test_the_synthetic_experiments_list_their_settings_too(tmp_path: Path) -> None:
-    shown = run_job(tmp_path, "--help", job="sppt_synthetic.py")
+    shown = run_job(tmp_path, "--help-all", job="sppt_synthetic.py")
     assert shown.returncode == 0, shown.stderr
     assert "--repeats" in shown.stdout
     for field in fields(METHODS["sppt_synthetic"].config):
         assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--alias", "champion"], "names a registered version; give --register, too"),
+        (["--register", "a/b"], "--register: got 'a/b', want up to 250 letters"),
+        (["--register", "a", "--alias", "v1"], "--alias: got 'v1', want letters"),
+    ],
+)
+def test_a_registration_is_checked_before_training(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    refused = run_job(tmp_path, *arguments)
+    assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
 
 
 def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2(
@@ -73,11 +89,29 @@ def test_a_dry_run_lists_the_runs_of_a_comparison_and_writes_nothing(
     planned = run_job(tmp_path, *arguments, "--compare", "objective.lambda_spml=0,0.5")
     assert planned.returncode == 0, planned.stderr
     lines = planned.stdout.splitlines()
-    assert "6 runs, 6 of them not finished" in lines
+    assert "6 runs, 6 not finished" in lines
     listed = [line.split()[1] for line in lines if line.endswith(" steps")]
     names = ["table", "table.lambda_spml-0", "table.lambda_spml-0.5"]
     assert listed == [f"{name}{seed}:" for name in names for seed in ("", ".seed-1")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
+
+
+def test_a_batch_larger_than_the_graph_is_refused_by_a_dry_run_and_before_ray_starts(
+    tmp_path: Path, tiny_store: Store
+) -> None:
+    arguments = ["--store", str(tiny_store.path), "--no-baseline", "--runs", str(tmp_path / "runs")]
+    arguments += ["--set", "plan.anchor_order=group_first", "--set", "plan.global_batch_rows=65"]
+    for dry_run in ([], ["--dry-run"]):
+        refused = run_job(tmp_path, *arguments, *dry_run)
+        assert refused.returncode == 2
+        assert "only 64 nodes have a link and group_first draws without" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_folds_of_a_method_without_folds_are_refused(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--all-folds")
+    assert refused.returncode == 2
+    assert "--all-folds: sppt_protein has no setting data.fold; leave it out" in refused.stderr
 
 
 def test_a_dry_run_of_all_folds_is_refused(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_an_export_alone_is_drawn_as_its_run_beside_another(
         (
             {"--entities": "runs/nowhere"},
             ConfigError,
-            "runs/nowhere: is no exported model of words",
+            "want the export/ of a run of relation_graphs",
         ),
         ({"--store": "nowhere"}, StoreError, "nowhere: does not exist"),
         ({"--out": "file"}, ConfigError, "--out file: is a file; want a folder"),

@@ -74,13 +74,9 @@ def test_integers_of_any_width_become_int64(dtype):
 
 def test_booleans_and_floats_keep_their_types_and_numbers_become_shape_zero():
     arrays = {field.name: np.arange(4) for field in dataclasses.fields(LinkBatch)}
-    arrays |= {
-        "linked_RG": np.eye(4, dtype=bool),
-        "ignore_RG": np.zeros((4, 4), bool),
-        "num_anchors": np.int64(2),
-    }
+    arrays |= {"label_T": np.eye(4, dtype=bool), "num_anchors": np.int64(2)}
     batch = LinkBatch.from_arrays(arrays)
-    assert batch.linked_RG.dtype == torch.bool
+    assert batch.label_T.dtype == torch.bool
     assert batch.num_anchors.shape == ()
     assert int(batch.num_anchors) == 2
 
@@ -118,9 +114,34 @@ def test_moving_a_batch_keeps_its_type_and_every_value():
         torch.equal(getattr(moved, f.name), getattr(batch, f.name))
         for f in dataclasses.fields(batch)
     )
-    assert all(tensor.device.type == "meta" for _, tensor in batch.to("meta")._tensors())
+    on_meta = batch.to("meta")
+    assert all(getattr(on_meta, f.name).is_meta for f in dataclasses.fields(batch))
 
 
 def test_a_batch_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         ragged([2]).token_T = torch.zeros(2)  # type: ignore[misc]
+
+
+def test_packed_sequences_lie_end_to_end_and_padding_is_a_sequence_of_its_own():
+    batch = ragged([4, 1, 2, 3])
+    packed = batch.pack(torch.tensor([3, 1]), PAD_ID)
+    start = batch.indptr_R1.tolist()
+    expected = [*batch.token_T[start[3] : start[4]].tolist(), int(batch.token_T[start[1]])]
+    assert packed.token_T.tolist() == expected + [PAD_ID] * 4
+    assert packed.indptr_S1.tolist() == [0, 3, 4, 7, 8]  # no padding is longer than a sequence
+    assert packed.position_T.tolist() == [0, 1, 2, 0, 0, 1, 2, 0]
+    assert packed.row_T.tolist() == [0, 0, 0, 1, 2, 2, 2, 3]
+    assert (packed.num_rows, packed.longest) == (2, 3)
+    padded = batch.pad(torch.tensor([3, 1]), PAD_ID)
+    back = packed.padded()
+    assert torch.equal(back.mask_RL, padded.mask_RL[:, :3])
+    assert torch.equal(back.label_RL, padded.label_RL[:, :3])
+    assert torch.equal(packed.label_K, padded.label_K)
+    values = torch.arange(8.0)
+    assert torch.equal(packed.from_rectangle(packed.to_rectangle(values)), values)
+
+
+def test_packing_into_fewer_tokens_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="have 5 tokens, want at most 4"):
+        ragged([2, 3]).pack(torch.tensor([0, 1]), PAD_ID, num_tokens=4)

@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from raybio.core.digest import modules_digest, weights_digest
+from raybio.core.digest import file_digest, modules_digest, weights_digest
+
+
+@pytest.mark.parametrize("num_bytes", [0, 5, 3 << 20])
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path, num_bytes):
+    content = bytes(range(256)) * (num_bytes // 256 + 1)
+    (tmp_path / "x").write_bytes(content[:num_bytes])
+    assert file_digest(tmp_path / "x") == hashlib.sha256(content[:num_bytes]).hexdigest()
+    assert file_digest(tmp_path / "x", "md5") == hashlib.md5(content[:num_bytes]).hexdigest()
 
 
 def test_digest_is_the_sha256_of_the_documented_bytes():

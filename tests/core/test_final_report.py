@@ -24,6 +24,7 @@ def report() -> FinalReport:
         unit_scores={"test": units},
         embedding_map=points,
         sizes={"test": "2 links of 3 nodes"},
+        remarks=["2 of 9 nodes"],
         details={"rules": {"trained": {"neighbors": 5}}},
     )
 
@@ -33,6 +34,7 @@ def test_the_json_holds_details_next_to_the_scores_and_no_unit_scores() -> None:
         "scores": SCORES,
         "spread": {"initial": {"spread/mean_cosine": 0.5}, "trained": {"spread/mean_cosine": 0.1}},
         "sizes": {"test": "2 links of 3 nodes"},
+        "remarks": ["2 of 9 nodes"],
         "rules": {"trained": {"neighbors": 5}},
         "embedding_map": {"positions": [[0.5, 1.0], [2.0, 3.0]], "groups": ["human", "yeast"]},
     }
@@ -45,7 +47,8 @@ def test_the_json_is_read_back_as_it_was_written() -> None:
     assert read.to_json() == report().to_json()
     assert list(read.scores) == ["chance", "initial", "trained"]
     assert read.unit_scores == {}
-    assert "sizes" not in read.details
+    assert read.remarks == ["2 of 9 nodes"]
+    assert not {"sizes", "remarks"} & read.details.keys()
 
 
 @pytest.mark.parametrize("content", [{}, {"spread": {}}])

@@ -13,6 +13,9 @@ LATER_COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 LATER = "later"
 """A repository with a folder of this name has it as its ``main``, of ``LATER_COMMIT``."""
 
+GATED = ".gated"
+"""A repository with a file of this name is shown only with the token that the file holds."""
+
 
 class _Hub(BaseHTTPRequestHandler):
     """The hub's /{id}/resolve/{revision}/{file} and /api/models/{id}, for some repositories."""
@@ -36,6 +39,13 @@ class _Hub(BaseHTTPRequestHandler):
             if "/api/" in self.path
             else _file(folder, rest)
         )
+        is_gated = folder is not None and (folder / GATED).is_file()
+        if is_gated and self.headers["Authorization"] != f"Bearer {(folder / GATED).read_text()}":
+            self.send_response(403)
+            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         is_later = folder is not None and (folder / LATER).is_dir()
         commit = LATER_COMMIT if is_later and COMMIT not in rest else COMMIT
         self.send_response(200 if body else 404)

@@ -1,5 +1,6 @@
 """Loading by hub id, from a server on the loopback that lays files out as the hub does."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from raybio.methods.relation_graphs.character_bert.model import save_character_b
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.vocabulary import ESM
-from tests.encoders.hub import COMMIT, LATER, LATER_COMMIT, serve_hub
+from tests.encoders.hub import COMMIT, GATED, LATER, LATER_COMMIT, serve_hub
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny
 from tests.methods.relation_graphs.character_bert.tiny_characters import tiny
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
+
+TOKEN = "hf_" + "x" * 34
 
 PROGRAM = """
 import os, sys
@@ -30,14 +33,19 @@ from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_en
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sources import find_source, pin_commit
-from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text import build_text_encoder, check_text_encoder
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
 for order in sys.argv[1:]:
     task, source, revision = order.split("@")
+    if task == "token":
+        os.environ["HF_TOKEN"] = source
+        continue
     try:
-        if task == "check":
+        if task in ("check", "fits"):
             checked = check_source(source, revision)
+            if task == "fits":
+                check_text_encoder(TextEncoderConfig(source=source, revision=revision))
             weights = list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))
             print(checked, len(weights))
             continue
@@ -81,8 +89,16 @@ def hub(tmp_path_factory):
     (empty / "pytorch_model.bin").unlink()
     moved = Path(save_tiny(folder.parent / "moved"))
     pickled_text(moved / LATER, "bert")
+    gated = Path(save_tiny(folder.parent / "gated"))
+    (gated / GATED).write_text(TOKEN)
+    narrow = Path(save_tiny(folder.parent / "narrow"))
+    settings = json.loads((narrow / "config.json").read_text()) | {"intermediate_size": 40}
+    (narrow / "config.json").write_text(json.dumps(settings))
     repositories = {
+        "tiny/plain": Path(save_tiny(folder.parent / "plain")),
+        "tiny/narrow": narrow,
         "tiny/esm": folder,
+        "tiny/gated": gated,
         "tiny/pickled": pickled,
         "tiny/moved": moved,
         "tiny/unsafe": unsafe,
@@ -93,12 +109,13 @@ def hub(tmp_path_factory):
         yield address, *(weights_digest(one.state_dict().items()) for one in (encoder, words))
 
 
-def run(orders: list[str], cache: Path, address: str | None) -> list[str]:
+def run(orders: list[str], cache: Path, address: str | None, token: str = "") -> list[str]:
     own = {
         "HF_HOME": str(cache),
         "RAYBIO_CACHE": str(cache / "raybio"),
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_OFFLINE": "0" if address else "1",
+        "HF_TOKEN": token,
     }
     if address:
         own["HF_ENDPOINT"] = address
@@ -136,14 +153,20 @@ def online(hub, cache):
     return run(tasks, cache, hub[0])
 
 
-def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
+@pytest.fixture(scope="module")
+def offline(cache, online):
+    """What a process without a hub says, which loads from the cache."""
+    orders = ["load@tiny/esm@main", "load@tiny/other@main", "words@tiny/words@main"]
+    orders += ["text@tiny/pickled@main", f"pinned@tiny/moved@{COMMIT}"]
+    return run(orders, cache, None)
+
+
+def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, online, offline):
     _, digest, words_digest = hub
     _, _, by_branch, by_commit, unknown, words, *_ = online
     assert by_branch == by_commit == f"esm {digest}"
     assert words == f"True {words_digest}"
-    cached, not_cached, words = run(
-        ["load@tiny/esm@main", "load@tiny/other@main", "words@tiny/words@main"], cache, None
-    )
+    cached, not_cached, words, *_ = offline
     assert cached == f"esm {digest}"
     assert words == f"True {words_digest}"
     for line in (unknown, not_cached):
@@ -167,21 +190,39 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
         assert f"hf download {source} --local-dir FOLDER" in line
 
 
-def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(hub, cache, online):
+def test_shapes_of_a_hub_id_are_checked_without_fetching_its_weights(hub, tmp_path):
+    fits, refused = run(["fits@tiny/plain@main", "fits@tiny/narrow@main"], tmp_path, hub[0])
+    assert fits == "None 0"
+    assert refused.startswith("ConfigError: encoder.source 'tiny/narrow' cannot be loaded: ")
+    assert "has shape (48,) in the file, and config.json wants (40,)" in refused
+
+
+def test_a_gated_repository_is_named_as_such_and_read_with_a_token(hub, tmp_path):
+    other = TOKEN.replace("x", "y")
+    orders = [f"token@{TOKEN}@", "check@tiny/gated@main", "text@tiny/gated@main"]
+    refused, checked, loaded = run(["check@tiny/gated@main", *orders], tmp_path, hub[0], other)
+    assert refused.startswith("ConfigError: encoder.source 'tiny/gated' cannot be loaded: ")
+    assert "its repository is gated. Accept its terms" in refused
+    assert "HF_TOKEN" in refused
+    assert other not in refused
+    assert checked.startswith("None ")
+    assert loaded.startswith(f"{COMMIT} ")
+
+
+def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(cache, online, offline):
     checked, loaded, _, _, unsafe, empty = online[-6:]
     assert checked.startswith("None ")
     folders = {path.parent.relative_to(cache) for path in cache.rglob("raybio/**/*.safetensors")}
     assert Path(f"raybio/weights-1/hub/tiny--pickled/{COMMIT}") in folders
     assert loaded.startswith(f"{COMMIT} ")
-    (cached,) = run(["text@tiny/pickled@main"], cache, None)
-    assert cached == loaded
+    assert offline[-2] == loaded
     assert "more than tensors, and reading it would run code" in unsafe
     assert "it has no weights: no model.safetensors and no pytorch_model.bin" in empty
 
 
-def test_a_pinned_commit_is_loaded_although_the_branch_has_moved(hub, cache, online):
+def test_a_pinned_commit_is_loaded_although_the_branch_has_moved(online, offline):
     later, pinned = online[-4:-2]
     assert later.startswith(f"{LATER_COMMIT} ")
     assert pinned.startswith(f"{COMMIT} ")
     assert later.split()[1] != pinned.split()[1]
-    assert run([f"pinned@tiny/moved@{COMMIT}"], cache, None) == [pinned]
+    assert offline[-1] == pinned

@@ -2,15 +2,18 @@
 
 import json
 import logging
+from functools import partial
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import check_source
+from raybio.encoders.checkpoints import check_source, check_weights
 from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
+from tests.encoders.published import pickle_weights
 from tests.encoders.tiny_text import save_tiny
 
 
@@ -61,14 +64,50 @@ def test_a_skipped_head_is_not_logged(tmp_path):
         log.removeHandler(handler)
 
 
-def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path):
+@pytest.mark.parametrize("is_pickle", [False, True])
+def test_a_weight_of_another_shape_or_none_is_refused_when_it_is_checked(tmp_path, is_pickle):
     source = save_tiny(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
+    config = TextEncoderConfig(source=source, max_length=32)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
     name = "encoder.layer.0.output.dense.weight"
-    weights[name] = weights[name][:, :-1].contiguous()
+
+    def write(tensors):
+        if is_pickle:
+            pickle_weights(tmp_path, tensors)
+        else:
+            save_file(tensors, path, metadata={"format": "pt"})
+
+    write(weights)
+    drawn = torch.get_rng_state()
+    check_text_encoder(config)
+    write(weights | {name: weights[name][:, :-1].contiguous()})
+    other_shape = rf"{name} has shape \(32, 47\) in the file, and config.json wants \(32, 48\)"
+    for refuse in (check_text_encoder, partial(build_text_encoder, seed=0)):
+        with pytest.raises(ConfigError, match=other_shape):
+            refuse(config)
+    write({other: tensor for other, tensor in weights.items() if other != name})
+    for refuse in (check_text_encoder, partial(build_text_encoder, seed=0)):
+        with pytest.raises(ConfigError, match=f"1 encoder weights are not in the file, .*{name}"):
+            refuse(config)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_head_of_another_shape_is_refused_when_it_is_checked(tmp_path):
+    source = save_tiny(tmp_path, "roberta")  # with a language-model head, as published
+    config = TextEncoderConfig(source=source, max_length=32)
+    check_mask_head(config)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.dense.bias"] = torch.zeros(3)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        ConfigError,
-        match=rf"{name} has shape \(32, 47\) in the file, and config.json wants \(32, 48\)",
-    ):
-        build_text_encoder(TextEncoderConfig(source=source), seed=0)
+    check_text_encoder(config)
+    with pytest.raises(ConfigError, match=r"lm_head.dense.bias has shape \(3,\) in the file"):
+        check_mask_head(config)
+
+
+def test_a_model_of_any_size_is_checked_without_memory_for_its_weights(tmp_path):
+    model, missing = check_weights(AutoModel, save_tiny(tmp_path), "main")
+    assert missing == []
+    assert sum(weight.numel() for weight in model.parameters()) > 10_000
+    for weight in model.parameters():
+        assert weight.untyped_storage().nbytes() == weight.element_size()

@@ -11,6 +11,7 @@ from torch import Tensor
 from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.objective import StructurePreserving
+from raybio.methods.sppt.pair_masks import pair_masks
 from raybio.ops.contrastive import equal_rows
 from raybio.ops.similarity import cosine
 
@@ -49,11 +50,13 @@ class InfoNceObjective(StructurePreserving):
     ) -> LossReport:
         """Return λ times this worker's share; all shares add up to the mean over rows with a link."""
         candidate_GD = collective.all_gather(embedding_RD).row_MD
-        masks = (batch.linked_RG, batch.ignore_RG, self.temperature)
-        loss_R, has_link_R = linked_info_nce(embedding_RD, candidate_GD, *masks)
+        masks = pair_masks(batch, collective, self.config.same_node)
+        loss_R, has_link_R = linked_info_nce(embedding_RD, candidate_GD, *masks, self.temperature)
         num_rows = collective.all_sum(has_link_R.sum()).clamp(min=1)
         share = loss_R.sum() / num_rows
         # The loss of equal embeddings is logged next to it: a run that stays there has collapsed.
-        equal_R, _ = linked_info_nce(equal_rows(embedding_RD), equal_rows(candidate_GD), *masks)
+        equal_R, _ = linked_info_nce(
+            equal_rows(embedding_RD), equal_rows(candidate_GD), *masks, self.temperature
+        )
         terms = {"info_nce_loss": share.detach(), "info_nce_chance": equal_R.sum() / num_rows}
         return LossReport(self.config.lambda_spml * share, terms)

@@ -25,8 +25,10 @@ DEMO = Config(**{name: getattr(SPPT_DEMO, name) for name in SPPT_DEMO.model_fiel
 
 METHOD = Method(
     name="sppt_info_nce",
+    about="Pre-train a protein encoder with InfoNCE over the links of a graph.",
     config=Config,
     demo=DEMO,
+    first_settings=("info_nce.temperature", "objective.lambda_spml", "schedule.max_steps"),
     system="tests.example_method.system",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),

@@ -1,5 +1,6 @@
 """A cross-validation as a sweep."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from ray.util.state import list_tasks
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.core.errors import CheckpointError, ClusterError, ConfigError
+from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
@@ -36,6 +37,7 @@ from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
 from raybio.runtime.tune.trial import SweepSpec
+from raybio.store.bucket import BucketFolder
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -127,7 +129,6 @@ def test_without_evaluations_no_step_can_be_chosen(tiny_words):
     [
         ({"seeds": 3}, "leave --seeds and --workers out"),
         ({"options": RunOptions(compute=Compute(workers=2))}, "leave --seeds and --workers out"),
-        ({"options": RunOptions(runs=Path("elsewhere"))}, "RAYBIO_SWEEPS changes that"),
         (
             {"options": RunOptions(settings=("data.fold=3",))},
             "trains every fold, and data.fold names one",
@@ -179,7 +180,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
         (export / "words.json").write_text("{}")
     folder = RunFolder(tmp_path, "folds")
     folder.path.mkdir()
-    entries = fold_evaluations(folder, tmp_path, exports, models)
+    entries = fold_evaluations(folder, None, tmp_path, exports, models)
     assert [(entry.row, entry.fold) for entry in entries] == [
         (row, fold) for row in expected for fold in (1, 2)
     ]
@@ -192,7 +193,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
         entry.keep(scores_of(entry))
     assert [entry.known() for entry in entries] == [scores_of(entry) for entry in entries]
     assert len({entry.path for entry in entries}) == len(entries)
-    last = fold_evaluations(folder, tmp_path, exports, models, suffix=", last training")
+    last = fold_evaluations(folder, None, tmp_path, exports, models, suffix=", last training")
     assert [one.row for one in last] == [f"{one.row}, last training" for one in entries]
     assert not {one.path for one in last} & {one.path for one in entries}
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
@@ -207,12 +208,13 @@ def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_
 
     def evaluations(name: str, **settings) -> list[UntrainedEvaluation]:
         of_sweep = override_all(config, settings)
-        return untrained_evaluations(RunFolder(tmp_path, name), tiny_words, of_sweep, [1, 2])
+        folder = RunFolder(tmp_path, name)
+        folder.make()
+        return untrained_evaluations(folder, tiny_words, of_sweep, [1, 2])
 
     first, second = evaluations("one")
     assert not first.is_done
-    with pytest.raises(ClusterError, match="has no scores of rivals"):
-        first.known()
+    assert first.known() is None
     first.keep(first.work(TrialResources(1.0, 0.0, 1, "")))
     rows = first.known()
     assert list(rows) == ["look-up", "character 2-4-grams", "untuned", "untuned, fixed settings"]
@@ -227,8 +229,13 @@ def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_
     same, _ = evaluations("two", **{"model": "clgs", "schedule.max_steps": 2})
     assert same.is_done and same.known() == rows
     assert not second.is_done
-    assert not evaluations("one", seed=1)[0].is_done
-    assert not evaluations("one", **{"evaluation.both_orders": True})[0].is_done
+    assert not evaluations("three", seed=1)[0].is_done
+    assert not evaluations("four", **{"evaluation.both_orders": True})[0].is_done
+    # A sweep keeps its copy: its table stays as it is when the shared scores are removed.
+    shutil.rmtree(first.shared.folder)
+    assert evaluations("one")[0].known() == rows
+    assert evaluations("two")[0].known() == rows
+    assert not evaluations("five")[0].is_done
 
 
 def last_training(tmp_path, name="cldr-1", **settings):
@@ -349,7 +356,16 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     good = relation_graphs.build(config, store.path)
     export = good.export(tmp_path / "export", {"name": "x"})
     done = FoldEvaluation(
-        store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True
+        sweep=RunFolder(tmp_path, "sweep"),
+        bucket=None,
+        encoder=None,
+        store=store.path,
+        row="joint",
+        fold=1,
+        relations=export,
+        entities=export,
+        path=tmp_path / "folds" / "joint-1.json",
+        has_graphs=True,
     )
     place = TrialResources(1.0, 0.0, 1, "")
     run_tasks_here([done], place)
@@ -361,7 +377,9 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     assert found.rule == chosen.settings._asdict()
     assert fixed and found.fixed_scores == pytest.approx(fixed.values)
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(ConfigError, match="is no exported model of words"):
+    with pytest.raises(
+        ConfigError, match="has no .*; want the export/ of a run of relation_graphs"
+    ):
         others = [
             replace(done, path=tmp_path / "folds" / f"joint-{fold}.json") for fold in range(2, 8)
         ]
@@ -378,3 +396,48 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     assert len(states) == 2 + len(others) and 1 <= states.count("FINISHED") < 1 + len(others), (
         states
     )
+
+
+def test_a_machine_without_the_sweeps_folder_fetches_the_exports_from_its_bucket(
+    tmp_path, bucket, monkeypatch
+):
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    store = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    )
+    sweep = RunFolder(tmp_path / "sweeps", "mine")
+    export = sweep.path / "trials" / "trial-1" / "export"
+    relation_graphs.build(config_of(**{"model": "joint"}), store.path).export(export, {"name": "x"})
+    here = FoldEvaluation(
+        sweep=sweep,
+        bucket=None,
+        encoder=None,
+        store=store.path,
+        row="joint",
+        fold=1,
+        relations=export,
+        entities=export,
+        path=tmp_path / "joint-1.json",
+        has_graphs=False,
+    )
+    reserved = TrialResources(1.0, 0.0, 1, "")
+    expected = here.work(reserved)
+    in_bucket = BucketFolder(bucket / "sweeps" / "mine")
+    for path in export.rglob("*"):
+        if path.is_file():
+            in_bucket.upload(path, path.relative_to(sweep.path).as_posix())
+    shutil.rmtree(sweep.path)
+    there = replace(here, bucket=in_bucket.path)
+    assert there.work(reserved) == expected
+
+
+def test_last_trainings_in_a_bucket_are_refused_before_anything_is_created(bucket):
+    with pytest.raises(ConfigError, match="--last-training, with sweeps in a bucket"):
+        cross_validate(
+            "relation_graphs",
+            RunOptions(runs=bucket / "sweeps"),
+            compared=(),
+            seeds=1,
+            has_last_training=True,
+        )
+    assert not BucketFolder(bucket).list()

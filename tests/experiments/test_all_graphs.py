@@ -1,5 +1,6 @@
 """SPPT's synthetic experiments as a sweep: the table and its figures."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,8 +142,13 @@ def test_three_draws_have_intervals_and_a_corrected_p() -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
-    tmp_path: Path, tiny_topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tiny_topics: TopicStore,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    shutil.copy(empty_database, tmp_path)
     monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
     queries = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
     given = RunOptions(
@@ -226,9 +232,10 @@ def test_self_loops_reach_training(tiny_topics: TopicStore) -> None:
     }
     for loops in (False, True):
         config = override_all(DEMO, settings | {"graph.self_loops": loops})
-        collate = build(config, tiny_topics.path).collate
-        batches = [collate(step, 0, 1)["row_R"] for step in range(20)]
+        system = build(config, tiny_topics.path)
+        batches = [system.collate(step, 0, 1)["row_R"] for step in range(20)]
         assert any((rows[:8] == rows[8:16]).any() for rows in batches) == loops
+        assert system.objective.config.same_node == ("positive" if loops else "ignore")
 
 
 def test_too_few_sentences_are_reported_before_anything_is_trained(

@@ -213,7 +213,7 @@ def test_classes_that_training_does_not_have_are_reported(
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_published_settings(name: str) -> None:
     """Proteins stop early, and the rate of texts decays."""
-    settings = METHODS["finetune"].recipes[f"paper_{name}"].settings
+    settings = METHODS["finetune"].recipes[TASKS[name].recipe or f"paper_{name}"].settings
     stops_early = "early_stopping_metric" in settings["schedule"]
     assert stops_early != TASKS[name].on_texts
     assert settings["optim"]["schedule"] == ("constant" if stops_early else "linear")

@@ -1,6 +1,5 @@
 """Every job refuses URIs in place of paths, and NaN, before anything is created."""
 
-import importlib.util
 import math
 import re
 from collections.abc import Iterator
@@ -10,12 +9,13 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 import typer
 import typer.models
+from rich.text import Text
 
-from raybio.cli import train as launch
-from raybio.cli.app import URI_OPTIONS, check_local_paths
+from raybio.cli.app import ADDRESS_OPTIONS, check_uris
+from raybio.cli.lazy import LazyGroup
+from raybio.cli.main import Commands
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
-from raybio.methods import METHODS
 from raybio.runtime.run.options import default_folder
 from tests.paths import ROOT
 from tests.script_process import run_script
@@ -23,21 +23,21 @@ from tests.script_process import run_script
 JOBS = ROOT / "jobs"
 URI = "s3://bucket/store"
 COMMANDS = {
-    "biostransformers": ["--store", URI],
+    "biostransformers": ["--config", URI],
     "compare": ["one", "two", "--out", URI],
     "contrastive_probe": ["--sentences", URI],
-    "embed": ["--input", "a.fa", "--out", URI, "--model", "m"],
+    "embed": ["--input", "a.fa", "--out", "o", "--run", URI],
     "evaluate": ["zero-shot", "--model", "m", "--data", "d", f"--out={URI}"],
-    "extract_relations": ["--model", "m", "--input", "s3://bucket/*.txt", "--out", "table.tsv"],
-    "finetune": ["scicite", "--data", "file:///data"],
-    "mtb_pretrain": ["--runs", URI],
-    "preflight": ["--no-ray", "--runs", URI],
-    "prepare": ["topics", "--input", "lines.txt", "--out", URI],
+    "finetune": ["scicite", "--data", "s3://bucket/data"],
+    "mtb_pretrain": ["--config", URI],
+    "predict": ["s3://bucket/m", "--input", "a.txt", "--out", "table.tsv"],
+    "preflight": ["--no-ray", "--space", URI],
+    "prepare": ["proteins", "--out", "a", "--sequences", URI],
     "relation_finetune": ["--init", URI],
     "relation_graphs": ["--config", "hdfs://bucket/config.yaml"],
     "sppt_mag": ["--compare", f"encoder.source=scratch,{URI}"],
     "sppt_protein": ["--set", f"encoder.source={URI}"],
-    "sppt_synthetic": ["--all", "--store", "gs://bucket/store"],
+    "sppt_synthetic": ["--all", "--config", "gs://bucket/config.yaml"],
     "sweep": ["s3://bucket/space.yaml"],
 }
 """Job -> a whole command line with a URI in the place of a path."""
@@ -62,14 +62,16 @@ class Option(NamedTuple):
 def options_of(command: str, callback: Any) -> Iterator[Option]:
     """Yield an option for each parameter ``name: Annotated[type, typer.Option(...)]``."""
     for name, hint in get_type_hints(callback, include_extras=True).items():
-        if name == "return":
+        if name in ("return", "context"):
             continue
         annotated, info = get_args(hint)
         kinds = [*get_args(annotated), annotated]
         (kind,) = {one for one in kinds if one in (bool, int, float, str, Path)} or {
             get_args(kinds[0])[0]
         }
-        declared = [one for one in info.param_decls or () if one.startswith("--")]
+        declared = [
+            one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")
+        ]
         is_argument = isinstance(info, typer.models.ArgumentInfo)
         usual = name if is_argument else "--" + name.strip("_").replace("_", "-")
         yield Option(command, declared[0] if declared else usual, kind, info)
@@ -84,41 +86,28 @@ def commands_of(app: typer.Typer) -> Iterator[tuple[str, Any]]:
         yield from commands_of(group.typer_instance)
 
 
-def load_job(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"job_{name}", JOBS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def apps(group: type[LazyGroup] = Commands, words: str = "") -> Iterator[tuple[str, typer.Typer]]:
+    """Yield (words that choose it, app) of every command of ``raybio``."""
+    for name, entry in group.entries.items():
+        app = entry.load()
+        inner = app.info.cls
+        if isinstance(inner, type) and issubclass(inner, LazyGroup):
+            yield from apps(inner, f"{words}{name} ")
+        else:
+            yield f"{words}{name}", app
 
 
-def training_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
-    apps: list[Any] = []
-    monkeypatch.setattr(launch, "run_app", apps.append)
-    for system in METHODS:
-        launch.training_job(system, "")
-        yield system, apps[-1]
+def all_commands() -> Iterator[Any]:
+    waiting = [app for _, app in apps()]
+    while waiting:
+        app = waiting.pop()
+        yield from app.registered_commands
+        waiting += [group.typer_instance for group in app.registered_groups]
 
 
-@pytest.fixture
-def options(monkeypatch: pytest.MonkeyPatch) -> list[Option]:
-    from raybio.cli import compare as comparing
-    from raybio.cli.contrastive_probe.ask import ask
-    from raybio.cli.contrastive_probe.baselines import baselines
-    from raybio.cli.contrastive_probe.curves import curves
-    from raybio.cli.contrastive_probe.probe import app as probe
-    from raybio.cli.evaluate import app as evaluate
-    from raybio.cli.prepare import app as prepare
-    from raybio.cli.sweep import app as sweep
-
-    apps = [app for _, app in training_apps(monkeypatch)]
-    apps += [comparing.app, evaluate, prepare, probe, sweep]
-    apps += [load_job(name).app for name in ("embed", "extract_relations", "preflight")]
-    callbacks = [found for app in apps for found in commands_of(app)]
-    callbacks += [
-        (one.__name__, one) for one in (ask, curves, baselines, load_job("sppt_synthetic").command)
-    ]
+@pytest.fixture(scope="module")
+def options() -> list[Option]:
+    callbacks = [found for _, app in apps() for found in commands_of(app)]
     return [option for name, callback in callbacks for option in options_of(name, callback)]
 
 
@@ -129,7 +118,7 @@ def test_every_job_refuses_a_uri_in_the_place_of_a_path_and_creates_nothing(tmp_
         folder.mkdir()
         done = run_script(JOBS / f"{job}.py", folder, *arguments, HOME=str(folder))
         assert done.returncode == 2, (job, done)
-        assert done.stderr.count("object storage is not supported yet") == 1, (job, done.stderr)
+        assert done.stderr.count("object storage is not supported here") == 1, (job, done.stderr)
         assert sorted(path.name for path in folder.iterdir()) == ["stderr", "stdout"], job
 
 
@@ -139,15 +128,17 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     named_so = {
         option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))
     }
-    assert named_so == set(URI_OPTIONS)
-    for option in {option.name for option in options if option.kind is not bool} - set(URI_OPTIONS):
+    assert named_so == set(ADDRESS_OPTIONS)
+    for option in {option.name for option in options if option.kind is not bool} - set(
+        ADDRESS_OPTIONS
+    ):
         name = option if option.startswith("--") else "argument"
         given = [option] if option.startswith("--") else []
         with pytest.raises(
             ConfigError, match=rf"^{name}: got the URI 's3://bucket/store', want a local path"
         ):
-            check_local_paths([*given, URI])
-    check_local_paths(
+            check_uris([*given, URI])
+    check_uris(
         [
             "--tracking-uri",
             "http://tracking:5000",
@@ -156,7 +147,7 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
             "x",
         ]
     )
-    check_local_paths(
+    check_uris(
         ["--tracking-uri", "sqlite:///a.db", "--verbose", "Does [Y] link to http://x.org?", "C:/x"]
     )
 
@@ -179,13 +170,13 @@ def test_a_uri_anywhere_in_an_argument_is_refused(given: list[str]) -> None:
     with pytest.raises(
         ConfigError, match=r"^(--set|--compare|argument): got the URI 's3://b', want a local path"
     ):
-        check_local_paths(given)
+        check_uris(given)
 
 
 @pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])
 def test_a_uri_with_one_slash_is_refused(given: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"^--store: got the URI 's3:/b', want a local path"):
-        check_local_paths(given)
+        check_uris(given)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,7 @@ def test_a_uri_with_one_slash_is_refused(given: list[str]) -> None:
     ],
 )
 def test_what_is_no_uri_in_the_place_of_a_path_is_taken(value: str) -> None:
-    check_local_paths(["--set", value, value])
+    check_uris(["--set", value, value])
 
 
 @pytest.mark.parametrize("variable", ["RAYBIO_RUNS", "RAYBIO_STORES", "RAYBIO_SWEEPS"])
@@ -221,9 +212,11 @@ def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.chdir(tmp_path)
     for path in (URI, Path(URI)):
-        for make in (lambda one: RunFolder(one, "name"), Draft, open_store):
-            with pytest.raises(ConfigError, match="object storage is not supported yet"):
+        for make in (lambda one: RunFolder(one, "name"), Draft):
+            with pytest.raises(ConfigError, match="object storage is not supported here"):
                 make(path)
+    with pytest.raises(ConfigError, match="^store: got 's3:/bucket/store', want two slashes"):
+        open_store(Path(URI))
     with pytest.raises(ConfigError, match="object storage"), atomic_folder(Path(URI)):
         pass
     with pytest.raises(ConfigError, match="^encoder.source: got the URI"):
@@ -231,6 +224,14 @@ def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
     for path in ("a:/b", "runs/s3://x", "", ".", "/s3:/x"):
         check_local(path, "--out")
+
+
+def test_no_help_loses_words_in_square_brackets(options: list[Option]) -> None:
+    """Help is markup: ``raybio[onnx]`` would be shown as ``raybio``."""
+    helps = [option.info.help or "" for option in options]
+    helps += [one.help or one.callback.__doc__ or "" for one in all_commands()]
+    assert len(helps) > 300
+    assert [text for text in helps if Text.from_markup(text).plain != text] == []
 
 
 def test_no_option_takes_a_number_that_is_none(options: list[Option]) -> None:

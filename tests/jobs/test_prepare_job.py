@@ -5,7 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from jobs import prepare
+from raybio.cli import prepare
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.methods.sppt.config import PrepareConfig
@@ -18,23 +18,10 @@ def test_help_lists_every_setting_with_meaning_and_default():
     shown = re.sub(r"[│\s]+", " ", CliRunner().invoke(prepare.app, ["proteins", "--help"]).output)
     for field in fields(PrepareConfig):
         # Repeatable options are named for one value.
-        option = {"taxids": "taxid"}.get(field.path, field.path)
+        option = {"taxids": "taxid", "strip_prefixes": "strip_prefix"}.get(field.path, field.path)
         assert f"--{option.replace('_', '-')} " in shown
     assert "fraction of each group's links that is kept out of training" in shown
     assert "[default: 0.05]" in shown
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["medline", "--help"], ["pairs", "--input", "no*", "--out", "s"]]
-)
-def test_help_and_refusals_come_without_torch_or_ray(arguments):
-    code = (
-        "import runpy, sys\ntry:\n    runpy.run_path('jobs/prepare.py', run_name='__main__')\n"
-        "finally:\n    print(sorted({'torch', 'transformers', 'sklearn', 'scipy', 'ray'} & sys.modules.keys()))"
-    )
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp_path):

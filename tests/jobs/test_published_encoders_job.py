@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,35 +23,45 @@ ID_BY_LAYOUT = {
     "esm2": "facebook/esm2_t12_35M_UR50D",
     "prott5": "Rostlab/prot_t5_xl_uniref50",
     "bert": "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
+    "bluebert": "bionlp/bluebert_pubmed_uncased_L-12_H-768_A-12",
+    "electra": "kamalkraj/bioelectra-base-discriminator-pubmed",
+    "roberta": "allenai/cs_roberta_base",
     "character_bert": "helboukkouri/character-bert-medical",
     "tape": "./tape",
 }
+
+RECIPES = {
+    "biostransformers": {"schedule.keep_best": "null"},
+    "sppt_mag": {"evaluation.test_graphs": 0},
+}
+"""Settings by which recipes of a method fit a tiny store."""
 
 
 def documented(hub_id: str) -> list[str]:
     """Return the command that docs/encoders.md has for an encoder."""
     page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
-    for command in re.findall(r"`(\S+\.py [^`]*)`", page):
+    for command in re.findall(r"`raybio (train [^`]*)`", page):
         if hub_id in command:
             return shlex.split(command)
     raise AssertionError(f"docs/encoders.md has no command with {hub_id}")
 
 
-def train(folder: Path, store: Path, layout: str, address: str, **settings: object):
+def train(folder: Path, store: Path, layout: str, address: str, *more: str, **settings: object):
     """Run the documented command with the settings that make it small."""
-    job, *arguments = documented(ID_BY_LAYOUT[layout])
-    given = TRAINING | PUBLISHED[layout].settings | {"schedule.max_steps": 2} | settings
+    arguments = documented(ID_BY_LAYOUT[layout])
+    given = TRAINING | PUBLISHED[layout].settings | RECIPES.get(PUBLISHED[layout].method, {})
+    given |= {"schedule.max_steps": 2} | settings
     words = [str(store) if word == "STORE" else word for word in arguments]
     for path, value in given.items():
         words += ["--set", f"{path}={value}"]
-    words += ["--name", "first", "--workers", "1", "--no-baseline"]
+    words += ["--name", "first", "--workers", "1", "--no-baseline", *more]
     inherited = {
         key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
     }
     own = {"HF_HOME": str(folder / "hf"), "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
     own |= {"HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, str(ROOT / "jobs" / job), *words],
+        [sys.executable, "-m", "raybio.cli.main", *words],
         cwd=folder,
         env=inherited | own,
         capture_output=True,
@@ -72,7 +83,7 @@ def test_the_documented_command_trains_it(layout, request, tmp_path):
         done = train(tmp_path, store.path, layout, address)
     assert done.returncode == 0, done.stderr
     record = recorded_encoder(tmp_path)
-    assert record["weights"] == "pytorch_model.bin"
+    assert record["weights"].startswith("pytorch_model.bin")
     assert record.get("commit", COMMIT) == COMMIT
     assert (tmp_path / "runs/first/export/model.safetensors").is_file()
 
@@ -96,14 +107,46 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(tiny_store, tmp_path):
     assert run.data.tags["encoder.commit"] == COMMIT
 
 
-def test_an_unsafe_checkpoint_is_refused_before_ray_starts(tiny_articles, tmp_path):
-    repository = tmp_path / "repository"
-    PUBLISHED["bert"].write(repository)
+def missing(repository: Path) -> None:
+    (repository / "pytorch_model.bin").unlink()
+
+
+def unsafe(repository: Path) -> None:
     torch.save({"a": print}, repository / "pytorch_model.bin")
-    with serve_hub({ID_BY_LAYOUT["bert"]: repository}) as address:
-        done = train(tmp_path, tiny_articles.path, "bert", address)
+
+
+def narrower(repository: Path) -> None:
+    settings = json.loads((repository / "config.json").read_text())
+    settings["intermediate_size"] -= 8
+    (repository / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize(
+    ("layout", "spoil", "message"),
+    [
+        ("bert", missing, "it has no weights: no model.safetensors and no pytorch_model.bin"),
+        ("bert", unsafe, "more than tensors, and reading it would run code (print)"),
+        ("tape", missing, "it has no weights: no model.safetensors and no pytorch_model.bin"),
+        ("tape", unsafe, "more than tensors, and reading it would run code (print)"),
+        ("esm2", narrower, "in the file, and config.json wants"),
+        ("character_bert", narrower, "and its config.json wants"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_used_is_refused_before_ray_starts(
+    layout, spoil, message, request, tmp_path, monkeypatch
+):
+    store = request.getfixturevalue(PUBLISHED[layout].store)
+    repository = tmp_path / "tape" if layout == "tape" else tmp_path / "repository"
+    PUBLISHED[layout].write(repository)
+    spoil(repository)
+    # Ray refuses long paths.
+    with (
+        tempfile.TemporaryDirectory(prefix="rb") as ray_folder,
+        serve_hub({ID_BY_LAYOUT[layout]: repository}) as address,
+    ):
+        monkeypatch.setenv("RAY_TMPDIR", ray_folder)
+        done = train(tmp_path, store.path, layout, address)
+        assert not list(Path(ray_folder).iterdir())
     assert done.returncode != 0
-    assert "more than tensors, and reading it would run code (print)" in " ".join(
-        done.stderr.split()
-    )
+    assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "runs/first").exists()

@@ -1,16 +1,17 @@
 """The whole way: the job is started as a user would, and its MLflow store is opened afterwards."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from raybio.core.records import read_record
+from raybio.runtime.embed import model_of_run
 from raybio.store.store import Store
 from tests.paths import ROOT
 
@@ -45,13 +46,17 @@ def run(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path) -> None:
+def test_the_job_trains_compares_and_tracks_and_transformers_reads_its_model(
+    tiny_store: Store, home: Path, empty_database: Path
+) -> None:
     from mlflow import MlflowClient
 
+    shutil.copy(empty_database, home)
     (home / "my.yaml").write_text(yaml.safe_dump(SETTINGS))
     job = ROOT / "jobs" / "sppt_protein.py"
     arguments = [job, "--store", tiny_store.path, "--config", "my.yaml", "--name", "first"]
-    trained = run(home, *arguments)
+    register = ["--register", "proteins", "--alias", "champion"]
+    trained = run(home, *arguments, *register)
     assert trained.returncode == 0, trained.stderr[-3000:]
     assert trained.stdout.startswith("precision: ")
     assert "held-out links" in trained.stdout
@@ -84,31 +89,22 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     baseline = next(other for other in runs if other.info.run_id != tracked.info.run_id)
     assert baseline.data.tags["mlflow.parentRunId"] == tracked.info.run_id
 
-    again = run(home, job, "--name", "first")
+    again = run(home, job, "--name", "first", *register)
     assert again.returncode == 0, again.stderr[-3000:]
+    for done in (trained, again):
+        assert "registered: models:/proteins/1, models:/proteins@champion" in done.stdout
+    (version,) = client.search_model_versions("name = 'proteins'")
+    assert version.run_id == result["mlflow_run_id"]
     assert "first was finished already, at step 20" in again.stdout
 
-    (home / "new.fasta").write_text(">a\nMKTAYIAKQR\n>b\nMVLSPADK\n")
-    embedded = run(
-        home,
-        ROOT / "jobs" / "embed.py",
-        "--run",
-        "first",
-        "--input",
-        "new.fasta",
-        "--out",
-        "new.parquet",
-    )
-    assert embedded.returncode == 0, embedded.stderr[-3000:]
-    table = pq.read_table(home / "new.parquet")
-    assert table.column("key").to_pylist() == ["a", "b"]
-    assert_plain_transformers_agrees(
-        folder / "export", ["MKTAYIAKQR", "MVLSPADK"], table.column("embedding").to_pylist()
-    )
+    model = model_of_run(home / "runs", "first")
+    sequences = ["MKTAYIAKQR", "MVLSPADK"]
+    embeddings = model.embed(model.load(), [sequence.encode() for sequence in sequences])
+    assert_plain_transformers_agrees(folder / "export", sequences, embeddings)
 
 
 def assert_plain_transformers_agrees(
-    folder: Path, sequences: list[str], embeddings: list[list[float]]
+    folder: Path, sequences: list[str], embeddings: np.ndarray
 ) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer

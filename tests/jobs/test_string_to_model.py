@@ -73,9 +73,10 @@ def test_the_four_commands_of_the_guide_make_a_model_of_strings_files(
     with serve(files) as site:
         for more in (["--url", site.url], [], SMALL, []):
             end = commands.index(";")
-            job, *arguments = commands[1:end]
+            program, *arguments = commands[:end]
             commands = commands[end + 1 :]
-            done = run(home, ROOT / job, *arguments, *more)
+            assert program == "raybio"
+            done = run(home, "-m", "raybio.cli.main", *arguments, *more)
             assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert commands == []
     store = open_store(home / "ecoli", verify=True)

@@ -40,6 +40,11 @@ TEXTS = {
     "plan.window_steps": 4,
     "optim.num_warmup_steps": 0,
 }
+ARTICLES = {
+    "encoder.max_length": 32,
+    "plan.global_batch_rows": 11,
+    "objective.lambda_spml": 0.5,
+}
 WORDS = {
     "encoder.num_frozen_layers": 1,
     "schedule.early_stopping_metric": "null",
@@ -96,7 +101,12 @@ PUBLISHED = {
     "bluebert": _texts(bluebert),
     "bert": _texts(lambda folder: pickled_text(folder, "bert")),
     "electra": _texts(lambda folder: pickled_text(folder, "electra")),
-    "roberta": _texts(lambda folder: pickled_text(folder, "roberta", in_parts=True)),
+    "roberta": Layout(
+        lambda folder: pickled_text(folder, "roberta", in_parts=True),
+        "sppt_mag",
+        "tiny_citations",
+        ARTICLES,
+    ),
     "modernbert": _texts(lambda folder: save_with_head(folder, "modernbert")),
     "character_bert": Layout(
         _character_bert,

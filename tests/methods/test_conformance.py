@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterator
+import signal
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,12 +24,16 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess, sum_gradients
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import Report, fit
+from raybio.training.micro_batches import reads_packed
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
+from raybio.training.step import TrainStep
 from tests import golden
+from tests.device_operations import DeviceOperations
 from tests.methods.conformance_cases import CASES, METHODS, SHIPPED, tiny_config
+from tests.methods.killed_training import train_and_be_killed
 from tests.paths import ROOT
-from tests.training.workers import run_workers
+from tests.training.workers import forkserver, run_workers
 
 CONTRASTIVE_LOSSES = {
     "biostransformers": ["ranking"],
@@ -47,6 +51,10 @@ CONTRASTIVE_LOSSES = {
 
 ONE_OF_EACH_ENCODER = {"sppt_protein", "biostransformers", "relation_finetune", "relation_graphs"}
 """Methods whose overfitting the first tier tests: proteins, texts, entity pairs, words."""
+
+
+COVERED_DEMOS = {"sppt_mag"}
+"""Demos of the second tier: texts and graphs are those of sppt_synthetic, links of sppt_protein."""
 
 
 @pytest.fixture(scope="module", params=list(METHODS))
@@ -263,47 +271,110 @@ def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
         assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
 
 
-def walk(
-    name: str, config: TrainingConfig, store: Store, folder: Path, stop_after: int | None = None
-) -> tuple[str, list[Report]]:
-    """Train into ``folder``; leave the loop after some step as a killed process does, without closing anything."""
-    system = METHODS[name].build(config, store.path)
+class Ended(NamedTuple):
+    """What a run leaves behind.
+
+    Attributes:
+        best: digest of the best weights, which the model has at the end.
+        newest: digest of the weights of the newest checkpoint.
+        reports: all reports.
+    """
+
+    best: str
+    newest: str
+    reports: list[Report]
+
+
+def walk(name: str, config: TrainingConfig, store: Path, folder: Path) -> Ended:
+    """Train into ``folder``, from the newest checkpoint there."""
+    system = METHODS[name].build(config, store)
     checkpoints = CheckpointStore(folder)
-    reports = list(_until(fit(system, config, checkpoints=checkpoints), stop_after))
-    checkpoints.wait()
-    return weights_digest(system.model.named_parameters()), reports
+    reports = list(fit(system, config, checkpoints=checkpoints))
+    newest = checkpoints.latest()
+    assert newest is not None
+    digest = weights_digest(newest.model_tensors().items())
+    return Ended(weights_digest(system.model.state_dict().items()), digest, reports)
 
 
-def _until(reports: Iterator[Report], last_step: int | None) -> Iterator[Report]:
-    for report in reports:
-        yield report
-        if last_step is not None and report.step >= last_step:
-            return
+@pytest.fixture(scope="module")
+def resumed(name: str, store: Store) -> TrainingConfig:
+    """Six steps with an evaluation every two, given in epochs; the best weights are kept.
 
-
-RESUMED = {"encoder.dropout": 0.1, "precision": "auto"}
-"""Runs are resumed with the default precision: bf16 on machines that have it."""
+    Runs are resumed with the default precision: bf16 on machines that have it.
+    """
+    settings = {"encoder.dropout": 0.1, "precision": "auto"}
+    steps_per_epoch = METHODS[name].build(tiny_config(name, **settings), store.path).steps_per_epoch
+    return tiny_config(
+        name,
+        **settings,
+        **{
+            "schedule.max_epochs": 6 / steps_per_epoch,
+            "schedule.evaluate_every_epochs": 2 / steps_per_epoch,
+            "schedule.keep_best": METHODS[name].step_metrics[0],
+        },
+    )
 
 
 @pytest.fixture(scope="module")
 def unbroken(
-    name: str, store: Store, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, list[Report]]:
-    return walk(name, tiny_config(name, **RESUMED), store, tmp_path_factory.mktemp("unbroken"))
+    name: str, store: Store, resumed: TrainingConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Ended:
+    return walk(name, resumed, store.path, tmp_path_factory.mktemp("unbroken"))
 
 
-@pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
-def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weights(
-    name: str, store: Store, unbroken: tuple[str, list[Report]], tmp_path: Path, stop_after: int
+def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
+    name: str, store: Store, resumed: TrainingConfig, unbroken: Ended, tmp_path: Path
 ) -> None:
-    config = tiny_config(name, **RESUMED)
-    expected, reports = unbroken
-    walk(name, config, store, tmp_path, stop_after)
-    digest, rest = walk(name, config, store, tmp_path)
-    assert digest == expected
-    assert rest[0].step == stop_after // 2 * 2 + 1
-    losses = {report.step: report.metrics["loss"] for report in reports}
-    assert all(report.metrics["loss"] == losses[report.step] for report in rest)
+    """The schedule is in epochs, and the best weights are kept."""
+    killed_at = 5  # after a step that no checkpoint holds
+    process = forkserver().Process(
+        target=train_and_be_killed,
+        args=(name, resumed, store.path, tmp_path, killed_at, torch.get_num_threads()),
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert_resumes(name, resumed, store, tmp_path, unbroken, killed_at)
+
+
+@pytest.mark.parametrize("left_at", [1, 2])
+def test_a_run_left_at_any_step_and_given_again_ends_with_bit_identical_weights(
+    name: str,
+    store: Store,
+    resumed: TrainingConfig,
+    unbroken: Ended,
+    tmp_path: Path,
+    left_at: int,
+) -> None:
+    """Left as a killed process leaves it, without closing anything, before or at a checkpoint."""
+    system = METHODS[name].build(resumed, store.path)
+    checkpoints = CheckpointStore(tmp_path)
+    for report in fit(system, resumed, checkpoints=checkpoints):
+        if report.step == left_at:
+            break
+    checkpoints.wait()
+    assert_resumes(name, resumed, store, tmp_path, unbroken, left_at)
+
+
+def assert_resumes(
+    name: str, config: TrainingConfig, store: Store, folder: Path, unbroken: Ended, left_at: int
+) -> None:
+    """Check that the run in a folder ends as the unbroken one, without the steps it has saved."""
+    again = walk(name, config, store.path, folder)
+    assert (again.best, again.newest) == (unbroken.best, unbroken.newest)
+    last, expected = again.reports[-1], unbroken.reports[-1]
+    assert (last.step, last.reason, last.best_step) == (6, "finished", expected.best_step)
+    metrics = {report.step: _but_rates(report) for report in unbroken.reports}
+    assert metrics.keys() == set(range(7))
+    for report in again.reports:
+        # Steps that a checkpoint holds are not taken again.
+        assert report.step == 0 or report.step > left_at // 2 * 2 - 2
+        assert _but_rates(report) == metrics[report.step]
+
+
+def _but_rates(report: Report) -> dict[str, str]:
+    """Return the metrics that are no speed; as text, since NaN equals itself there."""
+    return {name: repr(value) for name, value in report.metrics.items() if "per_second" not in name}
 
 
 def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_chance(
@@ -380,7 +451,13 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", SHIPPED)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(method, marks=pytest.mark.nightly if method in COVERED_DEMOS else ())
+        for method in SHIPPED
+    ],
+)
 def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
     record = json.loads(golden.DEMOS.read_text())
     expected = record["demos"][method]
@@ -400,3 +477,49 @@ def test_a_golden_record_notices_a_changed_number_and_a_missing_score() -> None:
     assert list(golden.differences(record, {**record, "scores": {}})) == [
         "/scores/lrap: only in the record"
     ]
+
+
+def test_packing_does_not_change_the_gradient(name: str, store: Store) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    system.model.packing = False
+    padded = gradients(system, SingleProcess(), 2)
+    for memory in ({}, {"gradient_caching": True, "max_tokens": 150}):
+        system.model.zero_grad(set_to_none=True)
+        system.model.packing = True
+        packed = gradients(system, SingleProcess(), 2, **memory)
+        assert packed.keys() == padded.keys()
+        for key, gradient in padded.items():
+            # Equal to rounding: ESM's rotary positions and SPMM's features are float32.
+            torch.testing.assert_close(packed[key], gradient, rtol=1e-5, atol=1e-9, msg=key)
+    assert reads_packed(system.model, torch.device("cpu"))
+
+
+WAITS = {
+    "mtb_pretrain": {"nonzero": 4},
+    "relation_finetune": {
+        "index by booleans": 2,
+        "index_put by booleans": 1,
+        "nonzero": 3,
+        "tolist": 1,
+    },
+}
+"""What is left: which pairs have a positive, and how many pairs a class has, is known on the device alone."""
+
+
+def test_a_packed_step_does_not_make_the_host_wait_for_a_gpu(name: str, store: Store) -> None:
+    """Reading the metrics is the only read."""
+    changes = {"encoder.max_length": 240} if name in WAITS else {}  # no document in windows
+    for memory in ({}, {"memory.max_tokens_per_micro_batch": 300, "memory.gradient_caching": True}):
+        config = tiny_config(name, **changes, **{"memory.packing": True} | memory)
+        system = METHODS[name].build(config, store.path)
+        step = TrainStep(system, config, SingleProcess(), Precision("fp32", "cpu"))
+        batches = [
+            system.batch_type.from_arrays(system.collate(number, 0, 1)) for number in range(2)
+        ]
+        step(0, batches[0])
+        with DeviceOperations() as operations:
+            launched = step.launch(1, batches[1])
+        assert operations.synchronizing == WAITS.get(name, {})
+        with DeviceOperations() as operations:
+            launched.read()
+        assert operations.synchronizing == {"tolist": 1}

@@ -11,6 +11,7 @@ import pytest
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.encoders import input_lengths as counting
+from raybio.encoders.input_lengths import check_rows_differ
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
@@ -133,6 +134,15 @@ def test_rows_that_the_cut_makes_equal_are_counted_and_most_of_them_refused(tmp_
     ):
         entry.check(config, all_of_them)
     entry.check(override_all(config, {"encoder.max_length": 112}), all_of_them)
+    # Where the encoder is the limit, a longer setting changes nothing, and is no advice.
+    (cut,) = entry.input_lengths(config, all_of_them)
+    limited = replace(cut, setting_value=512, num_positions=41, limit=39)
+    message = (
+        r"the encoder reads at most 41 tokens: sequences are cut at 39 .* Choose an encoder with"
+    )
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_rows_differ(limited)
+    assert "max_length" not in str(caught.value)
 
 
 def test_texts_that_the_cut_makes_equal_are_refused(tmp_path: Path) -> None:

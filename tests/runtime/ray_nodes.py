@@ -111,6 +111,11 @@ class Nodes:
         """End all nodes; what does not end by itself is killed."""
         alive = [node for node in self.nodes if node.poll() is None]
         family = [process for node in alive for process in _family(node)]
+        # Ray makes a driver the parent of processes whose own parent has ended: this process.
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if str(self.folder) in " ".join(child.cmdline()):
+                    family += [child, *child.children(recursive=True)]
         for node in reversed(alive):
             node.terminate()
         for left in psutil.wait_procs(family, timeout=30)[1]:

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
 
+from raybio.cli.embed import app
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.encoders.config import TextEncoderConfig
@@ -22,8 +25,10 @@ from raybio.methods.sppt.downstream.encoder import TaskModel
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
+from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime import embed
-from raybio.runtime.embed import embed_file, model_of_folder, model_of_run
+from raybio.runtime.embed import EmbeddingFormat, embed_file, model_of_folder, model_of_run
+from raybio.runtime.embed_parts import model_digest_of
 from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
 from tests.encoders.tiny_text import embed as embed_texts
@@ -143,6 +148,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
     if reads == "proteins":
         exported(tmp_path)
         (tmp_path / "protein.json").unlink()
+        (tmp_path / "modules.json").unlink()
         encoder = protein_encoder(pooling="mean")
         expected = one_by_one(encoder, ["MKTAYI"], 48)
     else:
@@ -153,7 +159,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
         expected = embed_texts(encoder, ["MKTAYI"])
     with pytest.raises(
         ConfigError,
-        match="does not say how its tokens are pooled; give --model .* and --pooling mean",
+        match="does not state how its tokens are pooled; give the pooling, mean or cls",
     ):
         model_of_folder(tmp_path)
     model = model_of_folder(tmp_path, "mean")
@@ -167,7 +173,7 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
 
 def test_an_option_that_contradicts_the_folder_is_refused(tmp_path: Path) -> None:
     assert exported(tmp_path) == model_of_folder(tmp_path, "mean")
-    with pytest.raises(ConfigError, match="--pooling cls: .* says mean; leave the option out"):
+    with pytest.raises(ConfigError, match="pooling cls: .* states mean; leave it out"):
         model_of_folder(tmp_path, "cls")
 
 
@@ -227,29 +233,80 @@ def test_every_protein_gets_the_embedding_that_its_encoder_gives(
     assert not out.with_name(out.name + ".parts").exists()
 
 
+def test_bf16_and_float16_are_another_output_of_the_same_model(
+    tmp_path: Path, sequences: list[str]
+) -> None:
+    model = exported(tmp_path / "model")
+    parts = embed.Parts(tmp_path / "half.parquet.parts")
+    parts.folder.mkdir()
+    keys = [f"p{number}" for number in range(NUM_ROWS)]
+    contents = pa.array([text.encode() for text in sequences], pa.large_binary())
+    inputs = parts.cut(iter([pa.table({"key": keys, "content": contents})]))
+    expected = one_by_one(protein_encoder(pooling="mean"), sequences, 40)
+    digests = {model.digest()}
+    for form in (EmbeddingFormat("float16", "fp32"), EmbeddingFormat("float32", "bf16")):
+        embed._EmbedPart(model, None, form, parts.folder, None, None)(pa.table({"part": [0]}))
+        assert form.digest(model.digest()) not in digests
+        digests.add(form.digest(model.digest()))
+        made_from = {"input_digest": inputs[0], "model_digest": form.digest(model.digest())}
+        table = parts.read(0, **made_from)
+        column_type = table.schema.field("embedding").type.value_type
+        found = np.stack(table.column("embedding").to_pylist())
+        if form.dtype == "float16":
+            assert column_type == pa.float16()
+            np.testing.assert_allclose(found, expected.astype(np.float16), atol=1e-3)
+            np.testing.assert_array_equal(found, found.astype(np.float16))
+        else:
+            assert column_type == pa.float32()
+            assert 3e-5 < np.abs(found - expected).max() < 0.05
+    assert EmbeddingFormat().digest("of a model") == "of a model"
+
+
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
-def test_every_text_gets_the_embedding_that_its_encoder_gives(tmp_path: Path) -> None:
+def test_a_store_is_embedded_in_another_format_and_resumes(
+    tmp_path: Path, tiny_store: ProteinStore
+) -> None:
+    model, out = exported(tmp_path / "model"), tmp_path / "half.parquet"
+    form = EmbeddingFormat("float16", "bf16")
+    summary = embed_file(model, tiny_store.path, out, rows_per_part=50, form=form)
+    assert summary.num_rows == tiny_store.num_rows
+    table = pq.read_table(out)
+    assert table.column("key").to_pylist() == tiny_store.keys.to_pylist()
+    assert table.schema.field("embedding").type.value_type == pa.float16()
+    assert model_digest_of(out) == model.digest()
+    assert embed_file(model, tiny_store.path, out, form=form).num_parts == 0
+    with pytest.raises(StoreError, match="exists and comes from another model or input"):
+        embed_file(model, tiny_store.path, out)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_command_gives_every_text_the_embedding_of_the_runs_encoder(tmp_path: Path) -> None:
     sizes = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_length": 12}
     encoder = build_text_encoder(
         TextEncoderConfig(**sizes, pooling="mean", normalize=True),
         seed=0,
         count_by_word=COUNT_BY_WORD,
     )
-    model = model_of_folder(export_text_encoder(encoder, tmp_path / "model", card={}))
-    source, out = tmp_path / "texts.tsv", tmp_path / "embeddings.parquet"
-    source.write_text("".join(f"t{number}\t{text}\n" for number, text in enumerate(TEXTS)) + "\n")
-    with pytest.raises(ConfigError, match="--strip-stop is for proteins"):
-        embed_file(model, source, out, strip_stop=True)
-    summary = embed_file(model, source, out, rows_per_part=2)
-    assert (summary.num_rows, summary.num_parts, list(summary.quarantine)) == (
-        len(TEXTS),
-        3,
-        ["empty line"],
+    model = model_of_folder(
+        export_text_encoder(encoder, tmp_path / "runs" / "first" / "export", card={})
     )
+    source, out = tmp_path / "texts.txt", tmp_path / "embeddings.parquet"
+    source.write_text("".join(f"t{number}\t{text}\n" for number, text in enumerate(TEXTS)) + "\n")
+    with pytest.raises(ConfigError, match="strip_stop is for proteins, and .*export reads texts"):
+        embed_file(model, source, out, strip_stop=True)
+    options = {"--run": "first", "--runs": tmp_path / "runs", "--input": source, "--out": out}
+    command = [str(word) for option in options.items() for word in option]
+    done = CliRunner().invoke(app, [*command, "--rows-per-part", "2"], catch_exceptions=False)
     num_tokens = [len(encoder.tokenizer(text)["input_ids"]) for text in TEXTS]
     num_cut = sum(num > 12 for num in num_tokens)
     assert num_cut
-    assert summary.cut == f"texts: {num_cut} of {len(TEXTS)} cut at 12 of {max(num_tokens)} tokens"
+    assert done.stdout.splitlines()[-4:] == [
+        str(model),
+        f"{out}: {len(TEXTS)} texts; 0 of 3 parts were embedded before",
+        f"texts: {num_cut} of {len(TEXTS)} cut at 12 of {max(num_tokens)} tokens",
+        "skipped: empty line: 1",
+    ]
     assert pq.read_table(out).column("key").to_pylist() == [
         f"t{number}" for number in range(len(TEXTS))
     ]
@@ -286,16 +343,18 @@ def flip(path: Path, place: int | None = None) -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
-    fasta: Path, tmp_path: Path, stop_before_join: Callable[[EmbeddingModel, Path, Path], Path]
+def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_the_same(
+    fasta: Path,
+    tmp_path: Path,
+    stop_before_join: Callable[[EmbeddingModel, Path, Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, whole, out = (
-        exported(tmp_path / "model"),
-        tmp_path / "whole.parquet",
-        tmp_path / "embeddings.parquet",
-    )
-    embed_file(model, fasta, whole, rows_per_part=4)
+    """As after a kill, a full disk or a bad copy. Finished parts are left as they are."""
+    model = exported(tmp_path / "model")
+    whole, out = tmp_path / "whole.parquet", tmp_path / "embeddings.parquet"
     parts = stop_before_join(model, fasta, out)
+    shutil.copytree(parts, tmp_path / "whole.parquet.parts")
+    assert embed_file(model, fasta, whole, rows_per_part=4).num_parts_found == 6
     flip(parts / "part-000000.parquet")
     torn = parts / "part-000001.parquet"
     torn.write_bytes(torn.read_bytes()[:-20])
@@ -303,16 +362,17 @@ def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
     (parts / "part-000003.json").unlink()
     (parts / "part-000004.parquet").unlink()
     kept = (parts / "part-000005.parquet").stat().st_mtime_ns
-    shutil.copytree(parts, tmp_path / "copy")
     said: list[str] = []
-    summary = embed_file(model, fasta, out, rows_per_part=4, say=said.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(embed.Parts, "delete", lambda self: None)
+        summary = embed_file(model, fasta, out, rows_per_part=4, say=said.append)
     assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS, 6, 1)
     assert said == [
-        f"{parts / 'part-000000.parquet'} is damaged (and 2 more); embedding again",
         f"{parts / 'part-000003.parquet'} has no record of this version; embedding again",
+        f"{parts / 'part-000000.parquet'} is damaged (and 2 more); embedding again",
     ]
     assert out.read_bytes() == whole.read_bytes()
-    assert (tmp_path / "copy" / "part-000005.parquet").stat().st_mtime_ns == kept
+    assert (parts / "part-000005.parquet").stat().st_mtime_ns == kept
     assert embed_file(model, fasta, out, rows_per_part=4).num_parts == 0
     flip(out, 60)  # in the first page
     with pytest.raises(StoreError, match="is damaged, or no Parquet file"):
@@ -338,24 +398,6 @@ def test_parts_of_a_model_that_was_overwritten_are_not_used(
     ]
     embed_file(model, fasta, whole, rows_per_part=4)
     assert out.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_after_a_kill_only_the_missing_parts_are_embedded(
-    fasta: Path,
-    tmp_path: Path,
-    stop_before_join: Callable[[EmbeddingModel, Path, Path], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
-    parts = stop_before_join(model, fasta, out)
-    (parts / "part-000003.parquet").unlink()
-    kept = (parts / "part-000001.parquet").stat().st_mtime_ns
-    with monkeypatch.context() as patch:
-        patch.setattr(embed.shutil, "rmtree", lambda *_, **__: None)
-        summary = embed_file(model, fasta, out, rows_per_part=4)
-    assert (summary.num_rows, summary.num_parts_found) == (NUM_ROWS, 5)
-    assert (parts / "part-000001.parquet").stat().st_mtime_ns == kept
 
 
 @pytest.mark.nightly
@@ -404,8 +446,12 @@ def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
         model_of_folder(tmp_path / "empty")
     with pytest.raises(ConfigError, match="no such folder"):
         model_of_folder(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="--run nothing"):
-        model_of_run(tmp_path, "nothing")
+    unfinished = tmp_path / "empty" / "unfinished"
+    unfinished.mkdir()
+    with pytest.raises(
+        ConfigError, match="export: holds no model; want the name of a finished run"
+    ):
+        model_of_run(unfinished.parent, unfinished.name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "proteins.fasta"]
 
 
@@ -419,7 +465,7 @@ def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_mess
     for given, message in (
         (["--run", "pairs"], "embeds pairs of entities in their context"),
         (["--run", "first", "--pooling", "mean"], "--pooling is for --model"),
-        (["--model", "runs/first/export", "--pooling", "cls"], "says mean; leave the option out"),
+        (["--model", "runs/first/export", "--pooling", "cls"], "states mean; leave it out"),
     ):
         done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", "no.parquet")
         assert (done.returncode, done.stdout) == (2, "")
@@ -431,5 +477,7 @@ def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_mess
         done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", outs[-1].name)
         assert done.returncode == 0, done.stderr[-3000:]
         assert "mean over residues, inputs cut to 40 tokens, not normalized" in done.stdout
+        # Ray's own remarks are for --verbose. Its core prints one more of any actor of Ray Data.
+        assert "Progress bars" not in done.stderr
     assert outs[0].read_bytes() == outs[1].read_bytes()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("no.parquet")]

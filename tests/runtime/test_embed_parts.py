@@ -12,7 +12,7 @@ import pytest
 
 from raybio.core.errors import StoreError
 from raybio.core.files import atomic_folder
-from raybio.runtime.embed_parts import Parts, check_output, join
+from raybio.runtime.embed_parts import PartError, Parts, check_output, join
 from raybio.training.durable import commit_folder, copy_file, write_json
 
 MADE_FROM = {"input_digest": "of the input", "model_digest": "of the model"}
@@ -40,7 +40,13 @@ def parts(tmp_path: Path) -> Parts:
 
 def joined(parts: Parts, out: Path) -> int:
     return join(
-        parts, ["of the input"] * 3, out, origin="this", model_digest="of the model", cut=""
+        parts,
+        ["of the input"] * 3,
+        out,
+        origin="this",
+        part_digest="of the model",
+        model_digest="of the model",
+        cut="",
     )
 
 
@@ -49,11 +55,16 @@ def test_no_byte_of_a_part_can_be_another_or_missing(num_bytes: int, parts: Part
     path = parts.output(1)
     content = path.read_bytes()
     assert parts.fault(1, **MADE_FROM) is None
+
+    def assert_damaged() -> None:
+        with pytest.raises(PartError, match="is damaged"):
+            parts.read(1, **MADE_FROM)
+
     for place in range(0, len(content), num_bytes * 5):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        assert parts.fault(1, **MADE_FROM) == "is damaged"
+        assert_damaged()
         path.write_bytes(content[:place])
-        assert parts.fault(1, **MADE_FROM) == "is damaged"
+        assert_damaged()
     path.write_bytes(content)
     assert parts.read(1, **MADE_FROM).equals(table(20))
 
@@ -185,6 +196,7 @@ def test_every_part_record_and_output_is_on_the_disk_before_it_has_its_name(
         manifest["inputs"],
         tmp_path / "out.parquet",
         origin="this",
+        part_digest="of the model",
         model_digest="of the model",
         cut="",
     )

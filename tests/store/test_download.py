@@ -6,8 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.store.download import RemoteFile, download_files, http_client
+from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import pubmed_files
+from raybio.store.retrying_http import RetryingHttp
 
 CONTENT = {
     f"pubmed25n{number:04d}.xml.gz": gzip.compress(f"file {number} ".encode() * 40_000, 0)
@@ -96,7 +97,7 @@ class Naps(list):
 def fetch(mirror, folder, **options):
     progress = options.pop("progress", lambda *_: None)
     choice = {name: options.pop(name) for name in ("first", "last") if name in options}
-    http = http_client(**{"sleep": Naps(), "timeout_seconds": 600.0, **options})
+    http = RetryingHttp(**{"sleep": Naps(), "timeout_seconds": 600.0, **options})
     return download_files(http, pubmed_files(http, mirror.url, **choice), folder, progress)
 
 
@@ -278,7 +279,7 @@ def test_the_server_may_not_send_us_to_another_kind_of_address(mirror, tmp_path,
 )
 def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
     with pytest.raises(DataError, match="want an address that begins with https://"):
-        http = http_client()
+        http = RetryingHttp()
         download_files(http, [RemoteFile(url, "x", 3)], tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Manifests say how much of a held-out part training has seen, in every store that has one."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from raybio.methods.biostransformers.article_sort import is_validation
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.leakage import queries_in_sentences
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.folds import read_fold
@@ -19,7 +22,8 @@ from raybio.store.writer import Draft
 
 
 @pytest.mark.parametrize(
-    "fixture", ["tiny_store", "tiny_citations", "tiny_task", "tiny_articles", "tiny_words"]
+    "fixture",
+    ["tiny_store", "tiny_citations", "tiny_task", "tiny_articles", "tiny_words", "tiny_sentences"],
 )
 def test_every_store_with_a_held_out_part_has_a_section(
     fixture: str, request: pytest.FixtureRequest
@@ -55,6 +59,51 @@ def test_validation_titles_of_training_articles_are_counted(tmp_path: Path) -> N
         expected += bool(held and title and title.rstrip(".") in training)
     assert 0 < expected < is_held_N.sum()
     assert store.manifest["leakage"] == {"validation_titles_in_training": expected}
+
+
+def test_queries_whose_answer_a_sentence_states_are_counted() -> None:
+    """Against a loop over all queries, answers and sentences."""
+    rng = np.random.default_rng(0)
+    words = ["Aspirin", "B-12", "iron", "zinc oxide", "rash", "bone marrow", "marrow"]
+    names = [*words, "ZINC oxide.", "bone"]
+    num_queries = 60
+    head_Q = rng.integers(len(names), size=num_queries)
+    sizes = rng.integers(1, 3, size=num_queries)
+    answer_P = rng.integers(len(names), size=sizes.sum())
+    benchmark = ProbeBenchmark(
+        relations=("treats",),
+        prompts=("[X] treats [Y] .",),
+        names=tuple(names),
+        is_tail_C=np.ones(len(names), dtype=bool),
+        relation_Q=np.zeros(num_queries, np.int64),
+        head_Q=head_Q,
+        indptr_Q1=np.append(0, np.cumsum(sizes)),
+        answer_P=answer_P,
+        cuis=(),
+        cui_indptr_C1=np.zeros(len(names) + 1, np.int64),
+        cui_E=np.zeros(0, np.int64),
+    )
+    sentences = [
+        " ".join(rng.choice([*words, "of", "ironed"], size=int(rng.integers(1, 5)), replace=False))
+        for _ in range(8)
+    ]
+
+    def has(sentence: str, name: str) -> bool:
+        plain = [re.sub(r"[^a-z0-9]+", " ", text.lower()).strip() for text in (name, sentence)]
+        return f" {plain[0]} " in f" {plain[1]} "
+
+    expected = 0
+    for query in range(num_queries):
+        first, end = benchmark.indptr_Q1[query : query + 2]
+        head = int(head_Q[query])
+        expected += any(
+            has(sentence, names[head]) and has(sentence, names[answer])
+            for sentence in sentences
+            for answer in answer_P[first:end].tolist()
+            if answer != head
+        )
+    assert 0 < expected < num_queries
+    assert queries_in_sentences(benchmark, sentences) == expected
 
 
 def pubtator(document_id: int, text: str, drug: str, gene: str) -> str:

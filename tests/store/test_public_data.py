@@ -12,14 +12,15 @@ from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError, DataError
-from raybio.store.download import RemoteFile, download_files, http_client
+from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import (
     SOURCES,
     openalex_files,
+    pubmed_files,
     string_files,
     tree_of_life_files,
 )
-from raybio.store.retrying_http import size_text
+from raybio.store.retrying_http import RetryingHttp, size_text
 from tests.loopback_site import serve
 from tests.paths import ROOT
 
@@ -57,7 +58,7 @@ def site(monkeypatch):
 
 
 def client(**options):
-    return http_client(**{"sleep": lambda seconds: None, **options})
+    return RetryingHttp(**{"sleep": lambda seconds: None, **options})
 
 
 def fetch(site, folder, **options):
@@ -290,7 +291,7 @@ def test_each_source_has_a_command_that_says_license_size_and_what_is_next(
     assert result.exit_code == 0, result.output
     assert all((tmp_path / name).is_file() for name in names)
     assert f"license: {SOURCES[command[0]].license}" in result.output
-    assert re.search(r"\d+ files \([\d.]+ (bytes|kB)\) from http", result.output)
+    assert re.search(r"\d+ files? \([\d.]+ (bytes|kB)\) from http", result.output)
     assert following.format(out=tmp_path) in result.output
 
 
@@ -309,3 +310,21 @@ def test_the_guide_has_address_license_size_and_checksum_of_each_source():
     for name, source in SOURCES.items():
         row = f"| `{name}` | {source.address} | {source.size} | {source.license} | {source.checksum} |"
         assert row in guide
+
+
+def test_pubmeds_files_that_do_not_fit_are_refused_before_the_first_is_fetched(
+    site, tmp_path, monkeypatch
+):
+    folder = "/pubmed/baseline/"
+    names = ["pubmed26n0001.xml.gz", "pubmed26n0002.xml.gz"]
+    page = "".join(f'<a href="{name}">{name}</a>' for name in names)
+    site.files |= {folder: page.encode()} | {folder + name: CONTENT for name in names}
+    files = pubmed_files(client(), site.url)
+    assert [(file.path, file.num_bytes) for file in files] == [
+        (name, len(CONTENT)) for name in names
+    ]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**7, 9 * 10**6, 10**6))
+    with pytest.raises(DataError, match=r"needs 1\.32 MB, 1 MB are free"):
+        download_files(client(), files, tmp_path)
+    assert all(site.gets(folder + name) == [] for name in names)

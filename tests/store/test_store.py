@@ -196,7 +196,7 @@ def test_one_flipped_byte_of_the_manifest_is_found_on_opening(store, position):
 def test_a_folder_without_a_manifest_is_no_store(store):
     (store.path / "manifest.json").unlink()
     with pytest.raises(
-        StoreError, match=r"has no manifest\.json, so it is no finished store.*jobs/prepare\.py"
+        StoreError, match=r"has no manifest\.json, so it is no finished store.*raybio prepare"
     ):
         open_store(store.path)
 

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from raybio.core.errors import CheckpointError, ConfigError
-from raybio.core.interfaces import Collective
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError, DivergedError
+from raybio.core.interfaces import Collective, LossReport, Objective
 from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
@@ -31,7 +32,7 @@ class Walk:
     def __call__(self, rank: int, collective: Collective, folder: Path) -> None:
         config = tiny_config(NAME)
         checkpoints = CheckpointStore(self.folder / str(rank))
-        with pytest.raises(CheckpointError, match="steps 0 to 4"):
+        with pytest.raises(ClusterError, match="steps 0 to 4"):
             list(
                 fit(
                     METHODS[NAME].build(config, self.store),
@@ -358,3 +359,69 @@ def test_a_metric_that_nothing_evaluates_is_refused(
                 "schedule.evaluate_every_steps": 0,
             }
         )
+
+
+@dataclass(frozen=True)
+class NotFiniteAt:
+    """An objective whose loss is NaN in one call."""
+
+    inner: Objective
+    call: int
+    calls: list[int] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def embedding_loss(self, *arguments: Any) -> LossReport:
+        report = self.inner.embedding_loss(*arguments)
+        self.calls.append(len(self.calls))
+        if len(self.calls) - 1 != self.call:
+            return report
+        return LossReport(report.loss * math.nan, report.terms)
+
+
+def weights_after(
+    store: Store, num_steps: int, call: int | None = None, **changes: object
+) -> tuple[dict[str, torch.Tensor], int, str]:
+    """Weights of a run, how many steps it began, and why it failed."""
+    settings = {"schedule.max_steps": num_steps, "schedule.log_every_steps": 100}
+    config = tiny_config(NAME, **settings, **changes)
+    system = METHODS[NAME].build(config, store.path)
+    objective = NotFiniteAt(system.objective, -1 if call is None else call)
+    message = ""
+    try:
+        list(fit(replace(system, objective=objective), config))
+    except DivergedError as error:
+        message = str(error)
+    weights = {name: weight.detach() for name, weight in system.model.named_parameters()}
+    return weights, len(objective.calls), message
+
+
+def test_a_loss_that_is_not_finite_is_read_a_step_later_and_leaves_the_weights_before(
+    tiny_store: Store,
+) -> None:
+    expected, _, _ = weights_after(tiny_store, 5)
+    weights, num_begun, message = weights_after(tiny_store, 9, call=5)
+    assert message.startswith("step 5: loss nan, gradient norm nan")
+    assert num_begun == 7  # the step after it was launched, and its update skipped
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_a_step_that_is_skipped_changes_nothing_and_those_after_it_do(tiny_store: Store) -> None:
+    changes = {"on_nonfinite": "skip", "optim.schedule": "constant"}
+    before, _, _ = weights_after(tiny_store, 5, **changes)
+    skipped, _, _ = weights_after(tiny_store, 6, call=5, **changes)
+    after, _, message = weights_after(tiny_store, 7, call=5, **changes)
+    assert message == ""
+    assert all(torch.equal(skipped[name], before[name]) for name in before)
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+
+
+def test_no_checkpoint_holds_a_step_that_diverged(tiny_store: Store, tmp_path: Path) -> None:
+    settings = {"schedule.max_steps": 9, "schedule.log_every_steps": 100}
+    config = tiny_config(NAME, **settings, **{"schedule.checkpoint_every_steps": 6})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    system = replace(system, objective=NotFiniteAt(system.objective, 5))
+    with pytest.raises(DivergedError, match="step 5"):
+        list(fit(system, config, checkpoints=CheckpointStore(tmp_path)))
+    assert list_checkpoints(tmp_path) == []

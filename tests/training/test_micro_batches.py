@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from raybio.training.micro_batches import token_budget_micro_batches
+from raybio.training.micro_batches import packed_micro_batches, token_budget_micro_batches
 
 
 def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
@@ -100,3 +100,25 @@ def test_no_sequences_make_no_groups() -> None:
 def test_a_budget_without_room_is_refused(max_tokens: int, multiple: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         token_budget_micro_batches(torch.tensor([3]), max_tokens=max_tokens, multiple=multiple)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packed_groups_hold_every_row_once_and_are_filled(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    num_rows, max_tokens = (int(torch.randint(1, 90, (), generator=generator)) for _ in range(2))
+    length_R = torch.randint(1, 40, (num_rows,), generator=generator)
+    groups = packed_micro_batches(length_R, max_tokens=max_tokens)
+    order_R = torch.cat(groups)
+    assert sorted(order_R.tolist()) == list(range(num_rows))
+    assert length_R[order_R].tolist() == sorted(length_R.tolist(), reverse=True)
+    sums = [int(length_R[group].sum()) for group in groups]
+    for group, total in zip(groups, sums, strict=True):
+        assert len(group) == 1 or total <= max_tokens
+    for total, following in zip(sums[:-1], groups[1:], strict=True):
+        assert total + int(length_R[following[0]]) > max_tokens
+
+
+def test_no_rows_make_no_packed_group_and_a_limit_must_be_positive() -> None:
+    assert packed_micro_batches(torch.zeros(0, dtype=torch.int64), max_tokens=8) == []
+    with pytest.raises(ValueError, match="got max_tokens=0, want at least 1"):
+        packed_micro_batches(torch.tensor([3]), max_tokens=0)

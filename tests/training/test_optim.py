@@ -106,7 +106,7 @@ def parameters_with_gradients(*gradients: list[float]) -> list[nn.Parameter]:
 
 def test_clipping_scales_the_joint_norm_and_returns_the_norm_before() -> None:
     parameters = parameters_with_gradients([3.0, 0.0], [4.0])
-    assert clip_gradients(parameters, 1.0) == pytest.approx(5.0)
+    assert float(clip_gradients(parameters, 1.0)) == pytest.approx(5.0)
     torch.testing.assert_close(parameters[0].grad, torch.tensor([0.6, 0.0]))
     torch.testing.assert_close(parameters[1].grad, torch.tensor([0.8]))
 
@@ -114,19 +114,19 @@ def test_clipping_scales_the_joint_norm_and_returns_the_norm_before() -> None:
 @pytest.mark.parametrize("max_norm", [None, 0.0, 5.0, 6.0])
 def test_gradients_within_the_limit_keep_their_bits(max_norm: float | None) -> None:
     parameters = parameters_with_gradients([3.0], [4.0])
-    assert clip_gradients(iter(parameters), max_norm) == pytest.approx(5.0)
+    assert float(clip_gradients(iter(parameters), max_norm)) == pytest.approx(5.0)
     assert parameters[0].grad.item() == 3.0 and parameters[1].grad.item() == 4.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_non_finite_gradient_shows_in_the_norm_and_changes_no_other(bad: float) -> None:
     parameters = parameters_with_gradients([bad], [4.0])
-    assert not math.isfinite(clip_gradients(parameters, 1.0))
+    assert not clip_gradients(parameters, 1.0).isfinite()
     assert parameters[1].grad.item() == 4.0
 
 
 def test_without_any_gradient_the_norm_is_zero() -> None:
-    assert clip_gradients([nn.Parameter(torch.zeros(1))], 1.0) == 0.0
+    assert float(clip_gradients([nn.Parameter(torch.zeros(1))], 1.0)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -139,3 +139,13 @@ def test_settings_out_of_range_are_refused(setting: dict[str, object]) -> None:
 
 def test_every_setting_has_a_description() -> None:
     assert all(field.meaning for field in fields(OptimConfig))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clipping_on_the_device_has_the_bits_of_a_python_number(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    gradient = torch.randn(1000, generator=generator)
+    parameter = nn.Parameter(torch.zeros(1000))
+    parameter.grad = gradient.clone()
+    norm = float(clip_gradients([parameter], 0.7))
+    assert torch.equal(parameter.grad, gradient * (0.7 / norm))

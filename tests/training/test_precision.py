@@ -1,23 +1,33 @@
 """The kind of machine decides the precision, and a run keeps it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor
+from torch.autograd import Function
 
 from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.interfaces import LossReport
 from raybio.methods import METHODS
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.collective import ProcessGroup
-from raybio.training.loop import fit
+from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.grad_cache import compute_gradients
+from raybio.training.loop import fit, local_batches
 from raybio.training.precision import (
+    Precision,
     Processor,
+    current_embedding_precision,
     decide_precision,
+    embedding_precision,
     local_processors,
     resolve_precision,
 )
@@ -25,6 +35,8 @@ from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "sppt_protein"
+# Torch's annotations lack its setting "fp32_precision".
+BACKENDS: Any = torch.backends
 
 
 def product_dtype(name: str) -> torch.dtype:
@@ -75,6 +87,7 @@ NEW_GPU, OLD_GPU = (
         ("auto", [], "fp32", "the processors of the workers are unknown"),
         ("fp32", [NEW_GPU], "fp32", "as set"),
         ("bf16", [NEW_GPU], "bf16", "as set"),
+        ("tf32", [NEW_GPU, NEW_GPU], "tf32", "as set"),
         ("bf16", [WITHOUT], "bf16", "as set"),
     ],
 )
@@ -92,6 +105,178 @@ def test_bf16_on_a_gpu_without_it_is_refused() -> None:
     ):
         others = [Processor(name, has_bf16=False, is_gpu=True) for name in ("P100", "K80")]
         decide_precision("bf16", [NEW_GPU, OLD_GPU, *others])
+
+
+@pytest.mark.parametrize(("processor", "name"), [(WITH, "this CPU"), (OLD_GPU, "V100")])
+def test_tf32_on_anything_but_gpus_that_have_it_is_refused(processor: Processor, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"got tf32, and {name} has no TF32 products"):
+        decide_precision("tf32", [NEW_GPU, processor])
+
+
+def products() -> tuple[str, str, str, str]:
+    """Return torch's settings of float32 products, older and newer."""
+    return (
+        torch.get_float32_matmul_precision(),
+        BACKENDS.cuda.matmul.fp32_precision,
+        BACKENDS.cudnn.conv.fp32_precision,
+        BACKENDS.mkldnn.matmul.fp32_precision,
+    )
+
+
+def newer_settings() -> list[str]:
+    """Return torch's newer settings: of all libraries, of each, and of each of its operations."""
+    names = [("generic", "all")]
+    for library in ("cuda", "mkldnn"):
+        names += [(library, operation) for operation in ("all", "matmul", "conv", "rnn")]
+    return [torch._C._get_fp32_precision_getter(*name) for name in names]
+
+
+FP32 = ("highest", "ieee", "ieee", "ieee")
+TF32 = ("high", "tf32", "tf32", "tf32")
+
+
+def set_older(name: str) -> None:
+    torch.set_float32_matmul_precision(name)
+
+
+def set_all(name: str) -> None:
+    BACKENDS.fp32_precision = name
+
+
+def set_matmul(name: str) -> None:
+    BACKENDS.cuda.matmul.fp32_precision = name
+
+
+def set_mixed(name: str) -> None:
+    torch.set_float32_matmul_precision("high")
+    BACKENDS.cuda.matmul.fp32_precision = name
+
+
+@pytest.fixture(
+    params=[
+        partial(set_older, "high"),
+        partial(set_older, "medium"),
+        partial(set_older, "highest"),
+        partial(set_all, "tf32"),
+        partial(set_all, "bf16"),
+        partial(set_matmul, "tf32"),
+        partial(set_mixed, "ieee"),
+    ],
+    ids=lambda setter: f"{setter.func.__name__}-{setter.args[0]}",
+)
+def torch_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Set torch by its older or newer settings, and restore what a process begins with."""
+    request.param()
+    yield
+    torch.set_float32_matmul_precision("highest")
+    BACKENDS.fp32_precision = "none"
+    BACKENDS.cuda.matmul.fp32_precision = "none"
+    BACKENDS.mkldnn.matmul.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("torch_settings")
+def test_the_precision_and_not_the_process_decides_about_tf32_and_the_process_keeps_its_own() -> (
+    None
+):
+    before = newer_settings()
+    with Precision("fp32", "cuda").autocast():
+        assert products() == FP32
+    assert newer_settings() == before
+    with (
+        pytest.raises(ConfigError, match="too long"),
+        Precision("tf32", "cuda").autocast(),
+    ):
+        assert products() == TF32
+        raise ConfigError("too long")
+    assert newer_settings() == before
+
+
+@pytest.mark.parametrize("older", ["highest", "high", "medium"])
+def test_torchs_older_setting_is_restored(older: str) -> None:
+    torch.set_float32_matmul_precision(older)
+    with Precision("tf32", "cuda").autocast():
+        assert products() == TF32
+    assert torch.get_float32_matmul_precision() == older
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_settings_that_were_inherited_are_inherited_again() -> None:
+    BACKENDS.fp32_precision = "tf32"
+    with Precision("fp32", "cuda").autocast():
+        assert products() == FP32
+    BACKENDS.fp32_precision = "ieee"
+    assert set(newer_settings()) == {"ieee"}
+    BACKENDS.fp32_precision = "none"
+
+
+@pytest.mark.usefixtures("torch_settings")
+def test_scores_of_an_evaluation_multiply_in_float32_and_its_encoder_in_the_runs_precision() -> (
+    None
+):
+    before = newer_settings()
+    with embedding_precision(Precision("tf32", "cuda")):
+        assert products() == FP32
+        with current_embedding_precision().autocast():
+            assert products() == TF32
+        assert products() == FP32
+    assert newer_settings() == before
+
+
+class TensorProducts(Function):
+    """The identity, which notes how products are computed in both passes."""
+
+    seen: ClassVar[list[tuple[str, tuple[str, ...]]]] = []
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        TensorProducts.seen.append(("forward", products()))
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        TensorProducts.seen.append(("backward", products()))
+        return gradient
+
+
+@pytest.mark.usefixtures("torch_settings")
+@pytest.mark.parametrize(
+    "torch_settings", [partial(set_older, "high"), partial(set_all, "tf32")], indirect=True
+)
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize(("name", "expected"), [("fp32", FP32), ("tf32", TF32)])
+def test_encoders_multiply_in_tf32_in_both_passes_and_losses_do_not(
+    name: str,
+    expected: tuple[str, ...],
+    caching: bool,
+    tiny_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny_config(NAME, **{"memory.max_tokens_per_micro_batch": 64})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    pool = ProteinEncoder._pool
+    monkeypatch.setattr(ProteinEncoder, "_pool", lambda *args: TensorProducts.apply(pool(*args)))
+    loss_products = []
+    embedding_loss = type(system.objective).embedding_loss
+
+    def noted(*args: Any) -> LossReport:
+        loss_products.append(products())
+        return embedding_loss(*args)
+
+    monkeypatch.setattr(type(system.objective), "embedding_loss", noted)
+    monkeypatch.setattr(TensorProducts, "seen", [])
+    collective = SingleProcess()
+    _, batch = next(iter(local_batches(system, 1, collective)(0)))
+    compute_gradients(
+        system,
+        batch,
+        collective,
+        max_tokens=64,
+        gradient_caching=caching,
+        precision=Precision(name, "cpu"),
+        seed_of=lambda number: number,
+    )
+    assert set(TensorProducts.seen) == {("forward", expected), ("backward", expected)}
+    assert loss_products == [FP32]
 
 
 @pytest.mark.parametrize(
@@ -168,13 +353,31 @@ def test_a_resumed_run_keeps_its_precision_on_another_kind_of_machine(
         train(6, has_bf16=True, precision=other)
 
 
+def test_a_run_in_tf32_is_resumed_in_it_and_nowhere_else(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(max_steps: int, processor: Processor, **settings: str) -> set[str]:
+        monkeypatch.setattr(
+            "raybio.training.precision.local_processors", lambda *, use_gpu: [processor]
+        )
+        config = tiny_config(NAME, **{"schedule.max_steps": max_steps, **settings})
+        system = METHODS[NAME].build(config, tiny_store.path)
+        with closing(CheckpointStore(tmp_path)) as checkpoints:
+            return {one.precision for one in fit(system, config, checkpoints=checkpoints)}
+
+    assert train(2, NEW_GPU, precision="tf32") == {"tf32"}
+    assert train(4, NEW_GPU, precision="tf32") == {"tf32"}
+    with pytest.raises(ConfigError, match="got tf32, and this CPU has no TF32 products"):
+        train(6, WITH, precision="tf32")
+
+
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'fp16'; want fp32, bf16 or auto"):
+    with pytest.raises(ConfigError, match="'fp16'; want fp32, tf32, bf16 or auto"):
         resolve_precision("fp16", "cpu")
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16"])
 def test_a_run_without_a_decided_precision_is_refused(precision: str, tiny_store: Store) -> None:
     config = tiny_config(NAME)
-    with pytest.raises(ConfigError, match=f"got '{precision}' for a run; want fp32 or bf16"):
+    with pytest.raises(ConfigError, match=f"got '{precision}' for a run; want fp32, tf32 or bf16"):
         next(fit(METHODS[NAME].build(config, tiny_store.path), config, precision=precision))

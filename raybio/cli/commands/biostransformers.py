@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import fraction
-from raybio.cli.stores import Force, Out, matching, show_store
+from raybio.cli.options import fraction, sources_option
+from raybio.cli.stores import Force, Out, check_out, matching, prepare_store, show_store
 from raybio.core.errors import ClusterError
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
@@ -95,7 +95,8 @@ def zero_shot(
 @prepare.command()
 def medline(
     source: Annotated[
-        list[str], typer.Option("--input", help="files or patterns, oldest first; quote patterns")
+        list[str],
+        sources_option("files or patterns, oldest first; quote patterns", "--input"),
     ],
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
@@ -113,18 +114,28 @@ def medline(
     """PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
     config = settings_of(ArticleConfig, locals())
     started = time.perf_counter()
+    check_out(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import parse_here, prepare_medline
 
     parse_all = partial(parse_by_ray_data, workers) if workers else parse_here
-    store = prepare_medline(out, files, config, force=force, parse_all=parse_all, parts=parts)
-    show_store(store, started)
+
+    write = partial(
+        prepare_medline,
+        files=files,
+        config=config,
+        force=force,
+        parse_all=parse_all,
+        parts=parts,
+    )
+    show_store(prepare_store(out, write, force=force), started)
 
 
 @prepare.command()
 def pairs(
     source: Annotated[
-        list[str], typer.Option("--input", help="tables or patterns, oldest first; quote patterns")
+        list[str],
+        sources_option("tables or patterns, oldest first; quote patterns", "--input"),
     ],
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
@@ -135,10 +146,12 @@ def pairs(
     """Tables of articles: the authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
     config = settings_of(ArticleConfig, locals())
     started = time.perf_counter()
+    check_out(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import prepare_pairs
 
-    show_store(prepare_pairs(out, files, config, force=force), started)
+    write = partial(prepare_pairs, files=files, config=config, force=force)
+    show_store(prepare_store(out, write, force=force), started)
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":
@@ -153,36 +166,31 @@ def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list
     rows = [{"path": str(path.absolute())} for path in files]
     report_by_path = {}
     for row in map_rows(workers, rows, partial(_parse_row, str(parts.absolute()))):
-        report = FileReport(**json.loads(row["report"]))
         missing = row["missing"]
-        if report.part and not Path(report.part).is_file():
-            # The node has a folder of that name to itself.
-            missing = report.part
+        if not missing:
+            report = FileReport(**json.loads(row["report"]))
+            report_by_path[report.path] = report
+            if report.part and not Path(report.part).is_file():
+                # The node has a folder of that name to itself.
+                missing = report.part
         if missing:
             raise ClusterError(
                 f"{missing}: is not the same on node {row['node']} and here. With --workers, all "
                 "nodes must see the files and --parts (by default next to --out) under the same "
                 "paths: put them on a shared file system"
             )
-        report_by_path[report.path] = report
     return [report_by_path[row["path"]] for row in rows]
 
 
-def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
-    from raybio.methods.biostransformers.formats.medline_parts import FileReport, parse_file
+def _parse_row(parts: str, row: dict[str, str]) -> dict[str, str]:
+    """Parse a file on a node; return its report as JSON, or a path that the node does not see."""
+    from raybio.methods.biostransformers.formats.medline_parts import parse_file
 
-    missing = ""
+    answer = {"report": "", "missing": "", "node": platform.node()}
     for path in (row["path"], parts):
         if not os.path.exists(path):
-            missing = path
-    if missing:
-        # A file that only this node lacks must not count as a broken one, which is skipped.
-        report = FileReport(row["path"], "", 0, 0, 0, {}, False, "")
-    else:
-        report = parse_file(row["path"], parts)
+            # A file that only this node lacks must not count as a broken one, which is skipped.
+            return answer | {"missing": path}
+    report = parse_file(row["path"], parts)
     # As text: reports differ in what they hold, and Arrow wants one type for all.
-    return {
-        "report": json.dumps(report._asdict()),
-        "missing": missing,
-        "node": platform.node(),
-    }
+    return answer | {"report": json.dumps(report._asdict())}

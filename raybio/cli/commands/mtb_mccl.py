@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import fraction, positive
+from raybio.cli.options import LocationType, fraction, location_option, positive, sources_option
 from raybio.cli.scores import ScoresFile, write_scores
-from raybio.cli.stores import Force, MaxBadShare, Out, matching, show_store
+from raybio.cli.stores import (
+    Force,
+    MaxBadShare,
+    Out,
+    check_out,
+    check_store,
+    matching,
+    prepare_store,
+    show_store,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
+from raybio.core.location import Location
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
 from raybio.runtime.run.folder import model_folder
 
@@ -37,11 +47,12 @@ DEV_SHARE = (
 @evaluate.command()
 def relations(
     model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
-    store: Annotated[Path, typer.Option(help="prepared documents with the same relations")],
+    store: Annotated[LocationType, location_option("prepared documents with relations")],
     split: Annotated[str, typer.Option(help="dev or test")] = "test",
     out: ScoresFile = None,
 ) -> None:
     """Extract relations between entities: F1 with intervals, by relation, and confusions."""
+    check_store(store)
     if split not in ("dev", "test"):
         raise ConfigError(
             f"--split: got {split!r}, want dev or test; the model's neighbors are training pairs"
@@ -69,9 +80,7 @@ def relation_probe(
     model: Annotated[
         str, typer.Option(help="run of mtb_pretrain, its export/, or any model folder or hub id")
     ],
-    store: Annotated[
-        Path, typer.Option(help="prepared documents with relations: train, dev and test")
-    ],
+    store: Annotated[LocationType, location_option("prepared documents with relations")],
     label_fraction: Annotated[
         float,
         typer.Option(
@@ -84,6 +93,7 @@ def relation_probe(
     out: ScoresFile = None,
 ) -> None:
     """Fit softmax, nearest centroid and classwise kNN on frozen pairs."""
+    check_store(store)
     if not 0 < label_fraction <= 1:
         raise ConfigError(
             f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1"
@@ -115,7 +125,7 @@ def relation_map(
         list[str],
         typer.Option(help="run, its export/, or any model folder or hub id; repeatable"),
     ],
-    store: Annotated[Path, typer.Option(help="prepared documents with relations")],
+    store: Annotated[LocationType, location_option("prepared documents with relations")],
     out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],
     split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
     seed: Annotated[
@@ -123,6 +133,7 @@ def relation_map(
     ] = 0,
 ) -> None:
     """Draw t-SNE maps of pairs: the four most frequent relations; pairs without any in grey."""
+    check_store(store)
     check_writable_folder(out)
     models = [model_folder(source, "--model") for source in model]
     check_model_sources(models)
@@ -159,16 +170,24 @@ def relation_map(
 @prepare.command()
 def documents(
     source: Annotated[
-        list[str], typer.Option("--input", help="training files, or patterns; quote patterns")
+        list[str],
+        sources_option("training files, or patterns; quote patterns", "--input"),
     ],
     out: Out,
-    dev: Annotated[list[str] | None, typer.Option(help="dev files, to choose settings")] = None,
+    dev: Annotated[
+        list[str] | None,
+        sources_option("dev files, to choose settings"),
+    ] = None,
     dev_share: Annotated[
         float | None, typer.Option(parser=fraction, metavar="FLOAT", help=DEV_SHARE)
     ] = None,
-    test: Annotated[list[str] | None, typer.Option(help="test files")] = None,
+    test: Annotated[
+        list[str] | None,
+        sources_option("test files"),
+    ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help="exclude the documents of these files from training")
+        list[str] | None,
+        sources_option("exclude the documents of these files from training"),
     ] = None,
     relation_names: Annotated[
         Path | None, typer.Option(help="JSON object id -> name, as DocRED's rel_info.json")
@@ -183,15 +202,16 @@ def documents(
 ) -> None:
     """Documents with entities and relations: PubTator, BioC XML or JSON, DocRED (.gz too)."""
     started = time.perf_counter()
+    check_out(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
     excluded = matching(exclude or (), "--exclude")
     from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 
-    store = prepare_documents(
-        out,
-        files,
+    write = partial(
+        prepare_documents,
+        train=files,
         dev=dev_files,
         test=test_files,
         exclude=excluded,
@@ -202,6 +222,7 @@ def documents(
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
+    store = prepare_store(out, write, force=force)
     show_store(store, started)
     if dev_share is not None:
         counts = store.manifest["counts"]
@@ -238,7 +259,7 @@ def recurring_pairs(
     )
 
 
-def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
+def _documents(store: Location, splits: Sequence[str]) -> "DocumentStore":
     """Return the store, if it has relations and documents of these splits."""
     from raybio.methods.mtb_mccl.documents.store import DocumentStore
     from raybio.store.store import open_store

@@ -1,13 +1,25 @@
 """Commands of CLDR, CLGS and CLNER: stores of sentences, entities and relations, maps of words."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from raybio.cli.options import LocationType, location_option, sources_option
 from raybio.cli.scores import ScoresFile, write_scores
-from raybio.cli.stores import Force, Input, MaxBadShare, Out, matching, show_store
+from raybio.cli.stores import (
+    Force,
+    Input,
+    MaxBadShare,
+    Out,
+    check_out,
+    check_store,
+    matching,
+    prepare_store,
+    show_store,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
 from raybio.runtime.run.folder import model_folder
@@ -24,10 +36,11 @@ def entities_relations(
     entities: Annotated[
         str, typer.Option(help="run with a tag head (clner, joint), or its export/")
     ],
-    store: Annotated[Path, typer.Option(help="prepared sentences")],
+    store: Annotated[LocationType, location_option("prepared sentences")],
     out: ScoresFile = None,
 ) -> None:
     """Find entities and relations in the test sentences of the models' fold: NER and RE scores."""
+    check_store(store)
     if out is not None:
         check_writable_file(out)
     relation_folder = model_folder(relations, "--relations")
@@ -65,7 +78,7 @@ def sentence_graphs(
         list[str],
         typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable"),
     ],
-    store: Annotated[Path, typer.Option(help="prepared sentences")],
+    store: Annotated[LocationType, location_option("prepared sentences")],
     negatives: Annotated[
         int | None,
         typer.Option(
@@ -75,6 +88,7 @@ def sentence_graphs(
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
     """Fraction of sentences (clgs) or related pairs (cldr) whose true graph is nearest: Table 2."""
+    check_store(store)
     folders = [model_folder(source, "--model") for source in model]
     import numpy as np
 
@@ -96,7 +110,9 @@ def sentence_graphs(
 
 @evaluate.command()
 def word_maps(
-    store: Annotated[Path, typer.Option(help="prepared sentences with entities and relations")],
+    store: Annotated[
+        LocationType, location_option("prepared sentences with entities and relations")
+    ],
     out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],
     relations: Annotated[
         str | None,
@@ -111,6 +127,7 @@ def word_maps(
     seed: Annotated[int, typer.Option(min=0, help="seed of t-SNE and of the sampled points")] = 0,
 ) -> None:
     """Draw t-SNE maps of the fold's test sentences: pairs and words by each head."""
+    check_store(store)
     check_writable_folder(out)
     if relations is None and entities is None:
         raise ConfigError("--relations, --entities: got none of them; want at least one")
@@ -142,34 +159,35 @@ def ade(
         Path | None, typer.Option(help="folds of a cross-validation, as ADE's cv_splits.json")
     ] = None,
     dev: Annotated[
-        list[str] | None, typer.Option(help="without --splits: dev files, to choose settings")
+        list[str] | None, sources_option("without --splits: dev files, to choose settings")
     ] = None,
-    test: Annotated[list[str] | None, typer.Option(help="without --splits: test files")] = None,
+    test: Annotated[list[str] | None, sources_option("without --splits: test files")] = None,
     max_bad_share: MaxBadShare = 0.1,
     force: Force = False,
 ) -> None:
     """Sentences with entities and relations: SpERT's JSON layout, of any corpus (.gz too)."""
     started = time.perf_counter()
+    check_out(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
     from raybio.methods.relation_graphs.prepare import prepare_words
 
-    store = prepare_words(
-        out,
-        files,
+    write = partial(
+        prepare_words,
+        files=files,
         splits=splits,
         dev=dev_files,
         test=test_files,
         force=force,
         max_bad_share=max_bad_share,
     )
-    show_store(store, started)
+    show_store(prepare_store(out, write, force=force), started)
 
 
 @prepare.command()
 def word_statistics(
-    store: Annotated[Path, typer.Option(help="prepared sentences (the command ade)")],
+    store: Annotated[LocationType, location_option("prepared sentences (the command ade)")],
     batch: Annotated[int, typer.Option(min=1, help="sentences of a batch in Table 5")] = 16,
 ) -> None:
     """Print statistics of prepared sentences as Markdown: the CLDR paper's Tables 1, 5 and 6."""

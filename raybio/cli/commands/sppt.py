@@ -1,17 +1,27 @@
 """Commands of SPPT: stores of proteins, articles and sentences with topics; links and task fit."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import fraction
+from raybio.cli.options import LocationType, fraction, location_option, non_negative, sources_option
 from raybio.cli.scores import ScoresFile, write_scores
-from raybio.cli.stores import Force, Out, matching, show_store
+from raybio.cli.stores import (
+    Force,
+    Out,
+    check_out,
+    check_store,
+    matching,
+    prepare_store,
+    show_store,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file
+from raybio.core.location import Location
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.runtime.run.folder import model_folder
@@ -32,7 +42,7 @@ def link_samples(
     model: Annotated[
         list[str], typer.Option(help="run of sppt_mag, model folder or hub id; repeatable")
     ],
-    store: Annotated[Path, typer.Option(help="prepared articles and their citations")],
+    store: Annotated[LocationType, location_option("prepared articles and their citations")],
     pooling: Annotated[
         str, typer.Option(help="cls (the paper) or mean, for models whose folder does not say")
     ] = "cls",
@@ -49,6 +59,7 @@ def link_samples(
 
     For stores of articles only: a run of sppt_protein scores links in its own final table.
     """
+    check_store(store)
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
     if out is not None:
@@ -96,7 +107,7 @@ def link_samples(
     write_scores(out, data)
 
 
-def _check_has_texts(path: Path) -> None:
+def _check_has_texts(path: Location) -> None:
     """Refuse a prepared store of anything but articles, before a model is read.
 
     Raises:
@@ -111,14 +122,16 @@ def _check_has_texts(path: Path) -> None:
         raise ConfigError(
             f"--store {path}: is a store of {kind}, want {LinkedTextStore.kind}: this command "
             "embeds texts. For links of proteins read the final table of a run of "
-            "jobs/sppt_protein.py: it scores training and held-out links of the whole store, with "
-            "and without training"
+            "raybio train sppt_protein: it scores training and held-out links of the whole "
+            "store, with and without training"
         )
 
 
 @evaluate.command()
 def task_fit(
-    store: Annotated[Path, typer.Option(help="prepared proteins or articles, and their links")],
+    store: Annotated[
+        LocationType, location_option("prepared proteins or articles, and their links")
+    ],
     labels: Annotated[
         Path, typer.Option(help="table with a header: id and label, tab-separated (.gz too)")
     ],
@@ -129,6 +142,7 @@ def task_fit(
     out: ScoresFile = None,
 ) -> None:
     """Before training, measure label homophily of your graph against shuffled labels."""
+    check_store(store)
     if out is not None:
         check_writable_file(out)
     from raybio.methods.sppt.graph_store import open_graph
@@ -171,22 +185,35 @@ def proteins(
     ] = None,
     edges: Annotated[
         list[str] | None,
-        typer.Option(
-            help="tables: protein_a, protein_b; or STRING's protein.links; quote patterns"
+        sources_option(
+            "links: two ids a line and perhaps a score, divided by tabs, commas or blanks, with or "
+            "without a header; Parquet; JSON lines; STRING's protein.links; quote patterns"
         ),
     ] = None,
     proteins: Annotated[
         list[str] | None,
-        typer.Option(
-            help="tables: protein_id, species_taxid (a number), sequence; or STRING's "
-            "protein.sequences (FASTA with ids taxid.name); quote patterns"
+        sources_option(
+            "FASTA (UniProt's, STRING's, others), or tables (TSV, CSV, Parquet, JSON lines): "
+            "protein_id, species_taxid, sequence; quote patterns"
         ),
     ] = None,
-    min_score: Annotated[int, typer.Option(help=PROTEIN_HELP["min_score"])] = PROTEINS.min_score,
+    min_score: Annotated[
+        float,
+        typer.Option(parser=non_negative, metavar="FLOAT", help=PROTEIN_HELP["min_score"]),
+    ] = PROTEINS.min_score,
     taxid: Annotated[
         list[str] | None,
-        typer.Option(help="NCBI taxid of a species that is kept; repeatable; default: all"),
+        typer.Option(
+            help="NCBI taxid of a species that is kept; repeatable; default: all. A single one is "
+            "the species of proteins whose file states none"
+        ),
     ] = None,
+    strip_prefix: Annotated[
+        list[str] | None, typer.Option(help=f"{PROTEIN_HELP['strip_prefixes']}; repeatable")
+    ] = None,
+    strip_version: Annotated[
+        bool, typer.Option("--strip-version", help=PROTEIN_HELP["strip_version"])
+    ] = PROTEINS.strip_version,
     heldout_share: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
     ] = PROTEINS.heldout_share,
@@ -204,8 +231,9 @@ def proteins(
     ] = PROTEINS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Protein sequences and their links: STRING's files, Tree of life, or two tables (.gz too)."""
-    config = settings_of(PrepareConfig, {**locals(), "taxids": tuple(taxid or ())})
+    """Proteins and their links: FASTA or tables, STRING's files, or the Tree of life (.gz too)."""
+    given = {"taxids": tuple(taxid or ()), "strip_prefixes": tuple(strip_prefix or ())}
+    config = settings_of(PrepareConfig, locals() | given)
     started = time.perf_counter()
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
@@ -213,6 +241,12 @@ def proteins(
         raise ConfigError(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"
         )
+    if any(tree_of_life) and (strip_prefix or strip_version):
+        raise ConfigError(
+            "--strip-prefix and --strip-version: want them with --edges and --proteins; ids of the "
+            "Tree of life are those of its files"
+        )
+    check_out(out, force=force)
     edge_files = matching(edges or (), "--edges")
     protein_files = matching(proteins or (), "--proteins")
     from raybio.methods.sppt.prepare import ProteinSource, prepare_proteins
@@ -222,7 +256,9 @@ def proteins(
     source: ProteinSource = Tables(edge_files, protein_files)
     if all(tree_of_life):
         source = TreeOfLife(*tree_of_life)  # type: ignore[arg-type]
-    show_store(prepare_proteins(out, source, config, force=force), started)
+
+    write = partial(prepare_proteins, source=source, config=config, force=force)
+    show_store(prepare_store(out, write, force=force), started)
 
 
 @prepare.command()
@@ -240,13 +276,13 @@ def articles(
     ] = None,
     abstracts: Annotated[
         list[str] | None,
-        typer.Option(
-            help="OpenAlex's works or MAG's PaperAbstractsInvertedIndex.txt, files or patterns; "
+        sources_option(
+            "OpenAlex's works or MAG's PaperAbstractsInvertedIndex.txt, files or patterns; "
             "or a CSV file with the columns ent idx,abstract"
         ),
     ] = None,
     openalex: Annotated[
-        list[str] | None, typer.Option(help="OpenAlex's works, files or patterns; quote patterns")
+        list[str] | None, sources_option("OpenAlex's works, files or patterns; quote patterns")
     ] = None,
     language: Annotated[str, typer.Option(help=TEXT_HELP["language"])] = TEXTS.language,
     heldout_share: Annotated[
@@ -273,6 +309,7 @@ def articles(
         )
     if language and not openalex:
         raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
+    check_out(out, force=force)
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
@@ -290,13 +327,15 @@ def articles(
         source = OpenAlex(works, language)
     else:
         source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
-    show_store(prepare_linked_texts(out, source, config, force=force), started)
+
+    write = partial(prepare_linked_texts, source=source, config=config, force=force)
+    show_store(prepare_store(out, write, force=force), started)
 
 
 @prepare.command()
 def topics(
     source: Annotated[
-        list[str], typer.Option("--input", help="files of sentences, one a line; quote patterns")
+        list[str], sources_option("files of sentences, one a line; quote patterns", "--input")
     ],
     out: Out,
     num_topics: Annotated[int, typer.Option(help=TOPIC_HELP["num_topics"])] = TOPICS.num_topics,
@@ -312,10 +351,12 @@ def topics(
     """Sentences and their topics, for SPPT's synthetic graphs (.gz too)."""
     config = settings_of(TopicConfig, locals())
     started = time.perf_counter()
+    check_out(out, force=force)
     files = matching(source)
     from raybio.methods.sppt.synthetic.prepare import prepare_topics
 
-    store = prepare_topics(out, files, config, force=force)
+    write = partial(prepare_topics, files=files, config=config, force=force)
+    store = prepare_store(out, write, force=force)
     show_store(store, started)
     for number, words in enumerate(store.topic_words):
         print(f"topic {number}: {words}")

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli import options as shared
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.method import METHOD
+from raybio.runtime.run.options import runs_folder
 
 
 def curves(
@@ -17,23 +19,26 @@ def curves(
     ],
     out: Annotated[Path, typer.Option(help="folder of the table and the plot")],
     metric: Annotated[str, typer.Option(help="an evaluation metric")] = "val/acc_at_10",
-    runs: Annotated[
-        Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
-    ] = None,
+    runs: shared.Runs = None,
 ) -> None:
     """Plot a metric over steps, mean ± standard deviation over the runs of a label.
 
     If runs log the agreement of wordings, also write the steps that label-free rules select, for
     all relations and by relation (choice.md).
     """
+    check_writable_folder(out)
+    names_by_label = _runs_by_label(run)
+    folder, bucket = runs_folder(runs)
+    if bucket is not None:
+        from raybio.runtime.spool.spool import refresh_matching
+
+        refresh_matching(
+            folder, bucket, [name for names in names_by_label.values() for name in names]
+        )
     from raybio.methods.contrastive_probe.step_selection import AGREEMENT, HELD_OUT
     from raybio.runtime.compare.curves import unfinished_status, write_curves
     from raybio.runtime.run.folder import RunFolder
-    from raybio.runtime.run.options import default_folder
 
-    folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
-    check_writable_folder(out)
-    names_by_label = _runs_by_label(run)
     written = write_curves(folder, names_by_label, metric, out, METHOD)
     if out / "choice.md" not in written:
         print(

@@ -19,13 +19,6 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import ProbeConfig
 
-app = typer.Typer(
-    help="Probe what encoders know.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-
 Prompts = Literal["human", "default", "released"]
 PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
 
@@ -46,7 +39,6 @@ SHEET_HELP = (
 Match = Annotated[str, typer.Option(help=HELP["match"])]
 
 
-@app.command()
 def probe(
     model: Annotated[
         list[str],
@@ -106,7 +98,6 @@ def probe(
     )
 
 
-@app.command()
 def sheet(
     filled: Annotated[
         Path, typer.Option(help="the CSV file of probe --sheet, with scores filled in")

@@ -1,9 +1,22 @@
-"""Options ``--sentences`` and ``--benchmark`` of training commands: a store of them is prepared."""
+"""The command ``raybio train contrastive_probe``.
+
+``--sentences`` and ``--benchmark`` prepare a store first, also for a sweep.
+"""
 
 import argparse
 from pathlib import Path
 
+from raybio.cli.train import training_app
+from raybio.cli.training_help import CORPUS, help_texts
 from raybio.core.errors import ConfigError
+
+METHOD = "contrastive_probe"
+
+ABOUT = (
+    f"{CORPUS}\n\n"
+    "--sentences FILE (repeatable, a sentence set each) and --benchmark DIR (MedLAMA's layout) "
+    "prepare a store first. Trained models: raybio evaluate probe, baselines, ask, sheet, curves."
+)
 
 
 def prepare_given_store(arguments: list[str]) -> list[str]:
@@ -29,7 +42,7 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
     if given.sentences is None:
         raise ConfigError(
             "--benchmark without --sentences: want sentences to rewire with "
-            "(`probe` probes a model as it is)"
+            "(raybio evaluate probe probes a model as it is)"
         )
     from raybio.methods.contrastive_probe.prepare import cached_sentences
     from raybio.runtime.run.options import default_folder
@@ -38,3 +51,10 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
     print(f"sentences: store in {folder}, prepared on first use", flush=True)
     store = cached_sentences(folder, given.sentences, given.benchmark)
     return [*others, "--store", str(store.path)]
+
+
+app = training_app(
+    METHOD,
+    texts=help_texts(METHOD, ABOUT, "--sentences FILE --benchmark DIR --name first"),
+    expand=lambda arguments: (prepare_given_store(arguments), {}),
+)

@@ -20,7 +20,11 @@ import pyarrow.compute as pc
 from raybio.core.errors import DataError
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.biostransformers.config import FIELDS, ArticleConfig
-from raybio.methods.biostransformers.formats.medline_parts import FileReport, read_blocks
+from raybio.methods.biostransformers.formats.medline_parts import (
+    FileReport,
+    read_blocks,
+    total_bytes,
+)
 from raybio.methods.biostransformers.merge import Merged
 from raybio.methods.biostransformers.store import ArticleStore, ArticleWriter, StoreSize
 from raybio.ops.segments import indptr_from_lengths
@@ -34,7 +38,8 @@ ARTICLE_COLUMNS = ("pmid", "year", *FIELDS, "mesh")
 ARTICLES_PER_BLOCK = 10_000
 
 BUCKET_BYTES = 128 << 20
-"""Bytes of the parts whose articles make a bucket. Sorting a bucket takes about four times that."""
+"""Bytes of the parts whose articles make a bucket, on average: buckets have equal numbers of
+articles, and those with abstracts are larger. Sorting a bucket takes about four times its bytes."""
 
 MAX_BUCKETS = 200
 """Buckets are open files, and some systems allow a process 256."""
@@ -57,7 +62,7 @@ BUCKET_SCHEMA = pa.schema(
 
 def bucket_size(reports: Sequence[FileReport]) -> int:
     """Return the articles of a bucket for these parts."""
-    num_bytes = sum(Path(report.part).stat().st_size for report in reports)
+    num_bytes = total_bytes(reports)
     num_articles = sum(report.num_articles for report in reports)
     bucket_bytes = max(BUCKET_BYTES, num_bytes / MAX_BUCKETS)
     return 1 + int(num_articles * bucket_bytes / max(1, num_bytes))
@@ -85,7 +90,7 @@ def write_articles(
     """
     if not merged.num_articles:
         raise DataError("no article was read, want at least one with a title or an abstract")
-    with _Buckets(draft.folder, merged.first_pmid_K) as buckets:
+    with _BucketFiles(draft.folder, merged.first_pmid_K) as buckets:
         for batch in _remaining_articles(reports, merged):
             buckets.add(batch)
     size = StoreSize(merged.num_articles, buckets.num_entries, buckets.num_bytes_by_field)
@@ -166,7 +171,7 @@ class _Numbers:
         return texts, rank
 
 
-class _Buckets:
+class _BucketFiles:
     """Articles on disk by ranges of PMIDs; a context manager that closes the files.
 
     Attributes:
@@ -210,14 +215,13 @@ class _Buckets:
     def read(self) -> Iterator[dict[str, pa.Array]]:
         """Yield the columns of one bucket after the other, and remove its file."""
         for path in self._paths:
+            # The columns of a batch share one buffer. Here a bucket is held twice for a moment;
+            # copies of single columns are freed as soon as they are written.
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
                 table = reader.read_all()
             path.unlink()
-            columns = {}
-            for name in table.column_names:
-                columns[name] = pa.concat_arrays(table[name].chunks)
-                # So that no more than one column is held twice.
-                table = table.drop_columns([name])
+            columns = {name: pa.concat_arrays(table[name].chunks) for name in table.column_names}
+            del table
             yield columns
 
     def _encoded(self, articles: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,11 +1,13 @@
-"""Collation of (text, term) pairs: texts and terms of a shard as tokens, masks of false negatives.
+"""Collation of (text, term) pairs: texts and terms of a shard as tokens, terms of their articles.
 
-Shape letters: N pairs of the shard, G pairs of the global batch, R = 2 N sequences, T their tokens,
-concatenated, A articles, U distinct terms of the global batch, E (article, term) entries.
+Shape letters: N pairs of the shard, R = 2 N sequences, T their tokens, concatenated, E terms of the
+pairs' articles.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -14,7 +16,8 @@ from raybio.encoders.tokenization import Tokenize
 from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.plan import PairPlan, StepPairs, cached_plan
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.ops.segments import expand
+from raybio.ops.segments import entries_of_rows, indptr_from_lengths, take_segments
+from raybio.store.token_cache import CachedTokens
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,60 @@ class PairCollate:
     Attributes:
         store: texts and terms.
         plan_config: choice of the pairs.
-        text_config: maximum length of a text in characters.
-        tokenize: the encoder's tokenizer.
+        texts: tokens of the texts of each of the plan's fields.
+        terms: tokens of the names of terms.
         seed: the run's seed.
-        with_reverse: whether the loss also ranks texts for terms.
     """
 
     store: ArticleStore
     plan_config: PairPlanConfig
-    text_config: TextConfig
-    tokenize: Tokenize
+    texts: tuple[CachedTokens, ...]
+    terms: CachedTokens
     seed: int
-    with_reverse: bool
+
+    @classmethod
+    def of(
+        cls,
+        store: ArticleStore,
+        plan_config: PairPlanConfig,
+        text_config: TextConfig,
+        tokenize: Tokenize,
+        seed: int,
+        *,
+        reading: str,
+        num_steps: int,
+    ) -> Self:
+        """Return the collation of a store's pairs.
+
+        Args:
+            store: texts and terms.
+            plan_config: choice of the pairs.
+            text_config: maximum length of a text in characters.
+            tokenize: the encoder's tokenizer.
+            seed: the run's seed.
+            reading: determines the tokens of a text, see ``TokenizerSource.identity``.
+            num_steps: steps of the run.
+        """
+        num_reads = num_steps * plan_config.global_batch_rows
+        max_characters = text_config.max_characters
+        texts = tuple(
+            CachedTokens(
+                partial(first_characters, store, field, max_characters),
+                tokenize,
+                num_rows=store.num_rows,
+                identity=f"{store.digest}, {field}, {max_characters} characters, {reading}",
+                num_reads=num_reads / len(plan_config.fields),
+            )
+            for field in plan_config.fields
+        )
+        terms = CachedTokens(
+            partial(term_names, store),
+            tokenize,
+            num_rows=len(store.term_names),
+            identity=f"{store.digest}, terms, {reading}",
+            num_reads=num_reads,
+        )
+        return cls(store, plan_config, texts, terms, seed)
 
     @property
     def plan(self) -> PairPlan:
@@ -44,46 +89,53 @@ class PairCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        batch = self.plan.rows(step)
-        shard = batch.shard(rank, world)
-        token_T, indptr_R1 = self.tokenize(self._texts(shard) + self._terms(shard))
-        first = len(batch) * rank // world
-        is_own_NG = np.arange(len(batch)) == first + np.arange(len(shard))[:, None]
-        ignore_NG = has_term(self.store, shard.article_B, batch.term_B) & ~is_own_NG
-        ignore_reverse_NG = np.zeros((len(shard), 0), dtype=bool)
-        if self.with_reverse:
-            has_term_GN = has_term(self.store, batch.article_B, shard.term_B)
-            ignore_reverse_NG = has_term_GN.T & ~is_own_NG
+        shard = self.plan.rows(step, is_shared=world > 1).shard(rank, world)
+        token_T, indptr_R1 = self._tokens(shard)
+        entry_E, pair_E = entries_of_rows(self.store.term_indptr_N1, shard.article_B)
         return {
             "token_T": token_T,
             "indptr_R1": indptr_R1,
             "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int16),
-            "ignore_NG": ignore_NG,
-            "ignore_reverse_NG": ignore_reverse_NG,
+            "term_N": shard.term_B,
+            "pair_E": pair_E,
+            "term_E": self.store.term_E[entry_E],
             "num_deferred": np.asarray(shard.was_deferred_B.sum()),
             "num_forced": np.asarray(shard.is_forced_B.sum()),
             "num_dropped": np.asarray(shard.num_dropped_B.sum()),
         }
 
-    def _texts(self, pairs: StepPairs) -> list[str]:
-        texts_N = np.empty(len(pairs), dtype=object)
-        for number, name in enumerate(self.plan_config.fields):
-            is_field_N = pairs.field_B == number
-            texts_N[is_field_N] = self.store.texts(name, pairs.article_B[is_field_N])
-        return [text[: self.text_config.max_characters] for text in texts_N]
+    def _tokens(self, pairs: StepPairs) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of texts and terms, end to end, and row pointers (R + 1,)."""
+        tokens = []
+        lengths = []
+        rows = []
+        for number, texts in enumerate(self.texts):
+            row_M = np.flatnonzero(pairs.field_B == number)
+            if not len(row_M):
+                continue
+            token_T, indptr_M1 = texts(pairs.article_B[row_M])
+            tokens.append(token_T)
+            lengths.append(np.diff(indptr_M1))
+            rows.append(row_M)
+        token_T, indptr_N1 = self.terms(pairs.term_B)
+        tokens.append(token_T)
+        lengths.append(np.diff(indptr_N1))
+        rows.append(len(pairs) + np.arange(len(pairs)))
+        token_T = np.concatenate(tokens)
+        indptr_R1 = indptr_from_lengths(np.concatenate(lengths))
+        if len(self.texts) == 1:
+            return token_T, indptr_R1
+        # From the order of fields to that of pairs.
+        return take_segments(token_T, indptr_R1, np.argsort(np.concatenate(rows)))
 
-    def _terms(self, pairs: StepPairs) -> list[str]:
-        return [str(self.store.term_names[term].as_py()) for term in pairs.term_B.tolist()]
+
+def first_characters(
+    store: ArticleStore, field: str, max_characters: int, row_R: np.ndarray
+) -> list[str]:
+    """Return the beginnings of the texts of articles."""
+    return [text[:max_characters] for text in store.texts(field, row_R)]
 
 
-def has_term(store: ArticleStore, article_A: np.ndarray, term_G: np.ndarray) -> np.ndarray:
-    """Return whether each article has each term, bool (A, G)."""
-    start_A = store.term_indptr_N1[article_A].astype(np.int64)
-    position_E, owner_E = expand(start_A, store.term_indptr_N1[article_A + 1] - start_A)
-    distinct_U, slot_G = np.unique(term_G, return_inverse=True)
-    term_E = store.term_E[position_E]
-    slot_E = np.searchsorted(distinct_U, term_E).clip(max=len(distinct_U) - 1)
-    is_in_batch_E = distinct_U[slot_E] == term_E
-    has_term_AU = np.zeros((len(article_A), len(distinct_U)), dtype=bool)
-    has_term_AU[owner_E[is_in_batch_E], slot_E[is_in_batch_E]] = True
-    return has_term_AU[:, slot_G]
+def term_names(store: ArticleStore, term_R: np.ndarray) -> list[str]:
+    """Return the names of terms."""
+    return [str(store.term_names[term].as_py()) for term in term_R.tolist()]

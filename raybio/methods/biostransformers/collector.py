@@ -1,4 +1,9 @@
-"""Collector of article records: from record batches to a store, in bounded memory."""
+"""Collector of article records: from record batches of tables to a store.
+
+Records go to a part on disk, and their texts are sorted in buckets. The keys of that single part
+are sorted in memory: tens of bytes a record. Only MEDLINE files, of 30,000 citations each, are
+merged in memory that does not grow with them.
+"""
 
 from pathlib import Path
 from typing import Any, Self

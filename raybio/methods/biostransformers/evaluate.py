@@ -44,6 +44,28 @@ def initial_encoder(config: Config, store: ArticleStore) -> TextEncoder:
     return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
+def has_term_queries(config: Config, store: ArticleStore) -> bool:
+    """Return whether any validation article has a text and a term."""
+    return len(_draw_queries(config, store, 1).row_Q) > 0
+
+
+def _draw_queries(config: Config, store: ArticleStore, num_articles: int) -> TermQueries:
+    return draw_term_queries(
+        _validation_rows(config, store),
+        store.term_indptr_N1,
+        store.term_E,
+        len(store.term_names),
+        num_articles,
+        seed=0,
+    )
+
+
+def _validation_rows(config: Config, store: ArticleStore) -> np.ndarray:
+    """Return the rows (A,) of validation articles with the text that is the query."""
+    has_text_N = store.has_text_N(config.query_field)
+    return np.flatnonzero(store.is_validation_N & has_text_N)
+
+
 @dataclass(frozen=True)
 class TermRetrievalEvaluator(Evaluator):
     """Evaluates term retrieval over the store's validation articles.
@@ -107,8 +129,8 @@ class TermRetrievalEvaluator(Evaluator):
     def details(self) -> Mapping[str, Any]:
         """Return the number of articles, and the field whose texts are the queries."""
         return {
-            "articles_asked": len(self._final_queries.row_Q),
-            "asked": {"field": self.config.query_field},
+            "num_query_articles": len(self._final_queries.row_Q),
+            "queries": {"field": self.config.query_field},
         }
 
     def remarks(self) -> Sequence[str]:
@@ -122,7 +144,7 @@ class TermRetrievalEvaluator(Evaluator):
     @property
     def has_queries(self) -> bool:
         """Whether any validation article has a text and a term."""
-        return len(self._draw_queries(1).row_Q) > 0
+        return has_term_queries(self.config, self.store)
 
     @cached_property
     def _final_queries(self) -> TermQueries:
@@ -134,21 +156,11 @@ class TermRetrievalEvaluator(Evaluator):
         return self._draw_queries(self.config.evaluation.num_articles)
 
     def _draw_queries(self, num_articles: int) -> TermQueries:
-        store = self.store
-        return draw_term_queries(
-            self._validation_rows,
-            store.term_indptr_N1,
-            store.term_E,
-            len(store.term_names),
-            num_articles,
-            seed=0,
-        )
+        return _draw_queries(self.config, self.store, num_articles)
 
     @property
     def _validation_rows(self) -> np.ndarray:
-        """Rows (A,) of validation articles with the text that is the query."""
-        has_text_N = self.store.has_text_N(self.config.query_field)
-        return np.flatnonzero(self.store.is_validation_N & has_text_N)
+        return _validation_rows(self.config, self.store)
 
     def _embed(
         self, model: Encoder, collective: Collective, queries: TermQueries

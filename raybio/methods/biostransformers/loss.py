@@ -15,6 +15,7 @@ from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.biostransformers.batches import PairBatch
 from raybio.methods.biostransformers.config import RankingConfig
 from raybio.ops.contrastive import equal_rows, info_nce
+from raybio.ops.grouped import lists_contain
 from raybio.training.objectives import CouplingObjective
 
 MIN_TEMPERATURE = 0.01
@@ -46,25 +47,28 @@ class MultipleNegativesRanking(CouplingObjective):
         """Return this worker's share of the mean over all pairs."""
         text_ND, term_ND = embedding_RD.chunk(2)
         num_pairs = len(text_ND)
-        num_global = batch.ignore_NG.shape[1]
         temperature: Any = self.config.temperature
         if self.log_temperature is not None:
             temperature = self.log_temperature.clamp(min=math.log(MIN_TEMPERATURE)).exp()
         gathered = collective.all_gather(term_ND)
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
         term_GD = gathered.row_MD
-        text_GD = collective.all_gather(text_ND).row_MD if self.config.symmetric else None
+        num_global = len(term_GD)
+        ignore_NG = other_terms_of_text(batch, own_N, collective)
+        text_GD = None
+        ignore_reverse_NG = None
+        if self.config.symmetric:
+            text_GD = collective.all_gather(text_ND).row_MD
+            ignore_reverse_NG = other_texts_of_term(batch, own_N, num_global, collective)
 
         def mean_loss(
             texts: Tensor, terms: Tensor, all_texts: Tensor | None, all_terms: Tensor
         ) -> Tensor:
-            loss = info_nce(
-                texts, all_terms, own_N, temperature=temperature, ignore_NM=batch.ignore_NG
-            )
+            loss = info_nce(texts, all_terms, own_N, temperature=temperature, ignore_NM=ignore_NG)
             if all_texts is None:
                 return loss
             reverse_loss = info_nce(
-                terms, all_texts, own_N, temperature=temperature, ignore_NM=batch.ignore_reverse_NG
+                terms, all_texts, own_N, temperature=temperature, ignore_NM=ignore_reverse_NG
             )
             return (loss + reverse_loss) / 2
 
@@ -77,7 +81,7 @@ class MultipleNegativesRanking(CouplingObjective):
             chance = mean_loss(equal_N1, equal_N1, all_texts, equal_G1)
         terms = {
             "ranking_chance": chance * local_share,
-            "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
+            "ignored_pair_rate": ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
             "deferred_pair_rate": batch.num_deferred / num_global,
             "forced_pair_rate": batch.num_forced / num_global,
             "dropped_pairs_per_pair": batch.num_dropped / num_global,
@@ -85,3 +89,33 @@ class MultipleNegativesRanking(CouplingObjective):
         if self.log_temperature is not None:
             terms["temperature"] = temperature.detach() / collective.world
         return LossReport(share, {"ranking_loss": share.detach(), **terms})
+
+
+def other_terms_of_text(batch: PairBatch, own_N: Tensor, collective: Collective) -> Tensor:
+    """Return where another pair's term belongs to the text's own article, bool (N, G).
+
+    Args:
+        batch: this worker's shard.
+        own_N: number of each pair in the global batch.
+        collective: the other workers.
+    """
+    term_G = collective.all_gather(batch.term_N).row_MD
+    has_term_NG = lists_contain(batch.pair_E, batch.term_E, term_G, len(own_N))
+    return has_term_NG.scatter(1, own_N[:, None], False)
+
+
+def other_texts_of_term(
+    batch: PairBatch, own_N: Tensor, num_global: int, collective: Collective
+) -> Tensor:
+    """Return where the term belongs to the article of another pair's text, bool (N, G).
+
+    Args:
+        batch: this worker's shard.
+        own_N: number of each pair in the global batch.
+        num_global: G.
+        collective: the other workers.
+    """
+    entry_E2 = torch.stack([own_N.index_select(0, batch.pair_E), batch.term_E], dim=1)
+    pair_F, term_F = collective.all_gather(entry_E2).row_MD.unbind(1)  # F entries of all workers
+    has_term_GN = lists_contain(pair_F, term_F, batch.term_N, num_global)
+    return has_term_GN.T.scatter(1, own_N[:, None], False)

@@ -14,7 +14,6 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.medline_parts import FileReport, read_keys
 from raybio.ops.segments import indptr_from_lengths
 
@@ -64,26 +63,19 @@ def merge_parts(
     later file may add it again.
 
     Args:
-        reports: reports of all files, oldest first. For PubMed: in order of name, the baseline
+        reports: reports of sound files, oldest first. For PubMed: in order of name, the baseline
             before the updates.
         folder: takes a temporary file of 12 bytes a citation.
         articles_per_bucket: remaining articles of a bucket; the last one has fewer.
         keys_per_range: keys that are sorted at once.
 
     Raises:
-        DataError: if one of the files is broken.
         StoreError: if a part is missing or damaged.
     """
-    broken = [report.problem for report in reports if report.problem]
-    if broken:
-        raise DataError(
-            f"{len(broken):,} of {len(reports):,} files are broken; the first: "
-            f"{'; '.join(broken[:3])}"
-        )
     start_F1 = indptr_from_lengths([report.num_articles for report in reports])
     num_citations = int(start_F1[-1])
     remains_C = np.zeros(num_citations, bool)
-    buckets = _Buckets(articles_per_bucket)
+    buckets = _BucketLimits(articles_per_bucket)
     num_distinct = 0
     with tempfile.TemporaryFile(dir=folder) as file:
         runs = _write_runs(reports, file, max(1, keys_per_range // SAMPLES_PER_RANGE))
@@ -102,8 +94,8 @@ def merge_parts(
     )
 
 
-class _Buckets:
-    """Buckets of remaining articles, which come ascending by PMID."""
+class _BucketLimits:
+    """The first PMIDs of buckets of remaining articles, which come ascending by PMID."""
 
     def __init__(self, articles_per_bucket: int) -> None:
         self.first_pmids: list[int] = []

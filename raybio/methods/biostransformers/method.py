@@ -6,8 +6,16 @@ from raybio.training.method import Method
 
 METHOD = Method(
     name="biostransformers",
+    about="Train a siamese text encoder on (text, MeSH term) pairs.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "encoder.source",
+        "optim.peak_lr",
+        "schedule.max_steps",
+        "plan.global_batch_rows",
+        "plan.fields",
+    ),
     system="raybio.methods.biostransformers.system",
     table=TableLayout(
         title="Term retrieval",
@@ -23,4 +31,7 @@ METHOD = Method(
         },
     ),
     step_metrics=("val/text_to_term_recall_at_10",),
+    citation=(
+        "Menad, Laddada, Abdeddaïm, Soualmia. *BioSTransformers: modèles de langage siamois.* EGC."
+    ),
 )

@@ -131,19 +131,42 @@ class PairIndex:
         article_R = (block_B[:, None] * ARTICLES_PER_BLOCK + np.arange(ARTICLES_PER_BLOCK)).ravel()
         # Beyond the last article there are no more pairs that could be meant.
         article_R = np.minimum(article_R, self.store.num_rows - 1)
+        if self.is_stop_T is None and self.cap is None:
+            return self._look_up_whole(pair_B - self._first_K1[block_B], article_R)
         entry_E, owner_E = self.entries(self._columns, article_R)
         pair_E = owner_E // ARTICLES_PER_BLOCK
         first_B = np.searchsorted(pair_E, np.arange(len(pair_B)))
         position_B = first_B + pair_B - self._first_K1[block_B]
         return article_R[owner_E[position_B]], entry_E[position_B]
 
+    def _look_up_whole(
+        self, offset_B: np.ndarray, article_R: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Look pairs up in their blocks where every entry of an article is a pair: by lengths."""
+        shape = (len(offset_B), ARTICLES_PER_BLOCK)
+        length_R = self._num_entries(self._columns, article_R)
+        # Pairs up to each article of the block.
+        end_BR = np.cumsum(length_R.reshape(shape), axis=1)
+        slot_B = (end_BR <= offset_B[:, None]).sum(axis=1)
+        position_B = np.arange(len(offset_B)) * ARTICLES_PER_BLOCK + slot_B
+        article_B = article_R[position_B]
+        before_B = end_BR.ravel()[position_B] - length_R[position_B]
+        start_B = self._columns.indptr_N1[article_B].astype(np.int64)
+        return article_B, start_B + offset_B - before_B
+
+    @staticmethod
+    def _num_entries(columns: Columns, article_R: np.ndarray) -> np.ndarray:
+        """Return the number of entries of articles, int64: 0 without text or in validation."""
+        is_allowed_R = ~columns.is_validation_N[article_R]
+        is_allowed_R &= columns.text_N1[article_R + 1] > columns.text_N1[article_R]
+        start_R = columns.indptr_N1[article_R].astype(np.int64)
+        length_R: np.ndarray = (columns.indptr_N1[article_R + 1] - start_R) * is_allowed_R
+        return length_R
+
     def entries(self, columns: Columns, article_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the entries of articles that are pairs, and which of the articles has each."""
         start_R = columns.indptr_N1[article_R].astype(np.int64)
-        is_allowed_R = ~columns.is_validation_N[article_R]
-        is_allowed_R &= columns.text_N1[article_R + 1] > columns.text_N1[article_R]
-        length_R = (columns.indptr_N1[article_R + 1] - start_R) * is_allowed_R
-        entry_E, owner_E = expand(start_R, length_R)
+        entry_E, owner_E = expand(start_R, self._num_entries(columns, article_R))
         if self.is_stop_T is None and self.cap is None:
             return entry_E, owner_E
         term_E = columns.term_E[entry_E]
@@ -212,8 +235,8 @@ class _Pass:
 def _choose(index: PairIndex, max_pairs_per_term: int, key: int) -> Cap | None:
     """Return the choice of at most so many pairs of each term: exactly, in three passes.
 
-    A histogram of priorities tells in which bin a term's last pair lies, and only the pairs of that
-    bin are sorted.
+    A histogram of priorities gives the bin of a term's last pair, and only the pairs of that bin
+    are sorted.
     """
     num_terms = len(index.store.term_names)
     num_pairs_T = np.zeros(num_terms, np.int64)
@@ -235,7 +258,9 @@ def _choose(index: PairIndex, max_pairs_per_term: int, key: int) -> Cap | None:
     all_S = np.arange(len(capped_S))
     before_S = up_to_SC[all_S, bin_S] - num_pairs_SC[all_S, bin_S]
     del num_pairs_SC, up_to_SC
-    slots, priorities, entries = [], [], []
+    slots = []
+    priorities = []
+    entries = []
     for entry_E, slot_E, bin_E, priority_E in _priorities(index, slot_T, num_bins, key):
         is_near_E = bin_E == bin_S[slot_E]
         slots.append(slot_E[is_near_E])
@@ -262,4 +287,5 @@ def _priorities(
         slot_E = slot_T[term_E]
         entry_E = entry_E[slot_E >= 0]
         priority_E = hash_uniform(key, entry_E)
-        yield entry_E, slot_E[slot_E >= 0], (priority_E * num_bins).astype(np.int64), priority_E
+        bin_E = (priority_E * num_bins).astype(np.int64)
+        yield entry_E, slot_E[slot_E >= 0], bin_E, priority_E

@@ -15,16 +15,18 @@ So every batch is full, and the batch of a step depends on the step number only.
 ``reject`` every epoch holds each pair exactly once.
 
 Shape letters: P training pairs, B pairs of a step, W pairs of a window, K batches of a window, E
-(article, term) entries.
+(article, term) entries, C columns of pairs.
 """
 
-from collections import Counter
+import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from raybio.core.cache import shared_array
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.randomness import derive_seed, shuffled_epochs
 from raybio.methods.biostransformers.config import PairPlanConfig
@@ -41,6 +43,12 @@ CHECK_TAGS = frozenset(
     ]
 )  # fmt: skip
 """Terms that indexers consider for every article, too frequent to characterize one."""
+
+PLAN_VERSION = "1"
+"""Raised by a change of what ``reject`` puts into a window: a cache keeps windows of older ones."""
+
+MIN_SHARED_PAIRS = 4096
+"""Smaller windows are planned in milliseconds, by each process."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,26 @@ class StepPairs:
         """Return some of the pairs, by any numpy index."""
         return StepPairs(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
+    @property
+    def columns(self) -> np.ndarray:
+        """All attributes in their order, int64 (C, B)."""
+        return np.stack([getattr(self, name) for name in self.__dataclass_fields__]).astype(
+            np.int64
+        )
+
+    @classmethod
+    def from_columns(cls, column_CB: np.ndarray) -> "StepPairs":
+        """Return the pairs with these ``columns``."""
+        article_B, field_B, term_B, was_deferred_B, is_forced_B, num_dropped_B = column_CB
+        return cls(
+            article_B,
+            field_B,
+            term_B,
+            was_deferred_B.astype(bool),
+            is_forced_B.astype(bool),
+            num_dropped_B,
+        )
+
     def shard(self, rank: int, world: int) -> "StepPairs":
         """Return the slice of worker ``rank`` of ``world``."""
         return self.take(slice(len(self) * rank // world, len(self) * (rank + 1) // world))
@@ -93,15 +121,16 @@ class PairPlan:
     store: ArticleStore
     config: PairPlanConfig
     seed: int
-    _windows: dict[int, "_Window"] = field(default_factory=dict, compare=False, repr=False)
+    _windows: dict[int, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
     _starts: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
     """With ``drop``: where in the stream the batches of the first steps start."""
 
     def __post_init__(self) -> None:
         if self.num_pairs == 0:
+            fields = " or ".join(self.config.fields)
             raise DataError(
-                f"{self.store.path}: no training article has a {' or '.join(self.config.fields)} "
-                "and a term that is allowed, want at least one pair"
+                f"{self.store.location}: no training article has a {fields} and a term "
+                "that is allowed, want at least one pair"
             )
         if self.config.global_batch_rows > self.num_pairs:
             raise ConfigError(
@@ -119,8 +148,13 @@ class PairPlan:
         """Steps in which the stream brings every pair once, those that are dropped included."""
         return self.num_pairs / self.config.global_batch_rows
 
-    def rows(self, step: int) -> StepPairs:
+    def rows(self, step: int, *, is_shared: bool = False) -> StepPairs:
         """Return the pairs of the global batch of ``step``.
+
+        Args:
+            step: any step.
+            is_shared: whether other processes of this machine want the same steps. Then one of them
+                plans a window, and the others read it from the cache.
 
         Raises:
             ConfigError: with ``drop``, if an epoch of pairs does not fill a batch.
@@ -143,14 +177,28 @@ class PairPlan:
             # Steps come in order, in blocks that may overlap two windows: keep the last two.
             while len(self._windows) > 1:
                 del self._windows[min(self._windows)]
-            self._windows[number] = self._fill(number)
-        window = self._windows[number]
-        return window.pairs.take(window.chosen_KB[index])
+            if is_shared and self._window_pairs >= MIN_SHARED_PAIRS:
+                window_CKB = shared_array(self._series, number, lambda: self._fill(number))
+            else:
+                window_CKB = self._fill(number)
+            self._windows[number] = window_CKB
+        return StepPairs.from_columns(self._windows[number][:, index])
 
-    def _fill(self, number: int) -> "_Window":
+    @property
+    def _window_pairs(self) -> int:
+        return self.config.window_steps * self.config.global_batch_rows
+
+    @cached_property
+    def _series(self) -> str:
+        """Name of the windows in the cache: what they depend on."""
+        parts = [PLAN_VERSION, self.store.digest, self.config.model_dump_json(), str(self.seed)]
+        return f"pairs-{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:32]}"
+
+    def _fill(self, number: int) -> np.ndarray:
+        """Return the columns of the pairs of each step of a window, int64 (C, K, B)."""
         num_steps = self.config.window_steps
         batch = self.config.global_batch_rows
-        size = num_steps * batch
+        size = self._window_pairs
         pairs = self._stream(number * size, (number + 1) * size)
         chosen_KB, was_deferred_W, is_forced_W = fill_window(
             pairs.article_B.tolist(),
@@ -160,7 +208,7 @@ class PairPlan:
             batch,
         )
         pairs = replace(pairs, was_deferred_B=was_deferred_W, is_forced_B=is_forced_W)
-        return _Window(pairs, chosen_KB)
+        return pairs.columns[:, chosen_KB]
 
     def _fill_dropping(self, start: int) -> np.ndarray:
         """Return the positions in the stream of the pairs (B,) of the batch that starts here."""
@@ -205,8 +253,9 @@ class PairPlan:
         entry_B = np.empty(len(pair_B), dtype=np.int64)
         for number, index in enumerate(self._indices):
             is_field_B = field_B == number
-            found = index.look_up(pair_B[is_field_B] - self._bounds[number])
-            article_B[is_field_B], entry_B[is_field_B] = found
+            articles, entries = index.look_up(pair_B[is_field_B] - self._bounds[number])
+            article_B[is_field_B] = articles
+            entry_B[is_field_B] = entries
         return article_B, field_B, self.store.term_E[entry_B].astype(np.int64)
 
     @cached_property
@@ -233,16 +282,11 @@ class PairPlan:
 
 @lru_cache(maxsize=2)
 def cached_plan(store: ArticleStore, config: PairPlanConfig, seed: int) -> PairPlan:
-    """Return the plan, made once in each process: many collation tasks need it, and it is large."""
+    """Return the plan, made once in each process: many collation tasks need it.
+
+    It takes a pass over the store's pointers, and keeps a number for each 32 articles.
+    """
     return PairPlan(store, config, seed)
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The pairs of a window, and the pairs of each of its batches (K, B)."""
-
-    pairs: StepPairs
-    chosen_KB: np.ndarray
 
 
 def fill_window(
@@ -267,30 +311,51 @@ def fill_window(
         The pairs of each batch (K, B), whether a pair is in another than its own batch (W,), and
         whether it fitted no batch (W,).
     """
-    num_articles_by_term: Counter[int] = Counter(term for terms in terms_W for term in terms)
-    order = sorted(range(len(article_W)), key=lambda pair: num_articles_by_term[term_W[pair]])
-    batches = [_Batch(batch) for _ in range(num_batches)]
+    all_terms = np.fromiter(chain(term_W, *terms_W), np.int64)
+    num_numbers = int(all_terms.max()) + 1
+    num_articles_by_term = np.bincount(all_terms[len(term_W) :], minlength=num_numbers)
+    order = np.argsort(num_articles_by_term[term_W], kind="stable").tolist()
+    # Sets of batches are bits of an integer, so that a pair looks at its terms once, and not once
+    # for each batch.
+    open_batches = (1 << num_batches) - 1
+    with_article: dict[int, int] = {}
+    with_target_T = [0] * num_numbers
+    with_article_term_T = [0] * num_numbers
+    pairs_K: list[list[int]] = [[] for _ in range(num_batches)]
     was_deferred = np.zeros(len(article_W), dtype=bool)
     is_forced = np.zeros(len(article_W), dtype=bool)
     unassigned = []
     for pair in order:
-        own = pair // batch
-        for number in (*range(own, num_batches), *range(own)):
-            if batches[number].fits(article_W[pair], term_W[pair], terms_W[pair]):
-                batches[number].add(pair, article_W[pair], term_W[pair], terms_W[pair])
-                was_deferred[pair] = number != own
-                break
-        else:
+        article = article_W[pair]
+        target = term_W[pair]
+        fits = open_batches & ~(with_article.get(article, 0) | with_article_term_T[target])
+        if fits:
+            for term in terms_W[pair]:
+                fits &= ~with_target_T[term]
+        if not fits:
             unassigned.append(pair)
+            continue
+        own = pair // batch
+        # Its own batch and those behind it come first.
+        candidates = fits >> own << own or fits
+        chosen = candidates & -candidates
+        number = chosen.bit_length() - 1
+        was_deferred[pair] = number != own
+        pairs_K[number].append(pair)
+        if len(pairs_K[number]) == batch:
+            open_batches &= ~chosen
+        with_article[article] = with_article.get(article, 0) | chosen
+        with_target_T[target] |= chosen
+        for term in terms_W[pair]:
+            with_article_term_T[term] |= chosen
     is_forced[unassigned] = True
     was_deferred[unassigned] = True
     free_slots = []
-    for number, filled in enumerate(batches):
-        free_slots += [number] * (batch - len(filled.pairs))
+    for number, pairs in enumerate(pairs_K):
+        free_slots += [number] * (batch - len(pairs))
     for pair, number in zip(unassigned, free_slots, strict=True):
-        batches[number].pairs.append(pair)
-    chosen_KB = np.array([filled.pairs for filled in batches], dtype=np.int64)
-    return chosen_KB, was_deferred, is_forced
+        pairs_K[number].append(pair)
+    return np.array(pairs_K, dtype=np.int64), was_deferred, is_forced
 
 
 class DroppingBatch:
@@ -337,30 +402,3 @@ class DroppingBatch:
                 self.chosen.append(index)
                 self._targets.add(term)
                 self._article_terms.update(terms)
-
-
-class _Batch:
-    """A batch that is being filled: its pairs, their articles and terms, all terms of these."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.pairs: list[int] = []
-        self.articles: set[int] = set()
-        self.targets: set[int] = set()
-        self.article_terms: set[int] = set()
-
-    def fits(self, article: int, term: int, terms: list[int]) -> bool:
-        """Return whether there is a free slot and the pair conflicts with no other pair."""
-        return (
-            len(self.pairs) < self.size
-            and article not in self.articles
-            and term not in self.article_terms
-            and self.targets.isdisjoint(terms)
-        )
-
-    def add(self, pair: int, article: int, term: int, terms: list[int]) -> None:
-        """Add a pair."""
-        self.pairs.append(pair)
-        self.articles.add(article)
-        self.targets.add(term)
-        self.article_terms.update(terms)

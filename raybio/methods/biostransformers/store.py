@@ -1,7 +1,7 @@
 """Store of articles: titles and abstracts, the MeSH terms of each, and the validation split.
 
-The store holds texts, not tokens, so that one store serves every encoder. Tokenizing a batch takes
-about a hundredth of a training step.
+The store holds texts, not tokens, so that one store serves every encoder. A machine keeps the
+tokens of long runs in its cache (``raybio.store.token_cache``).
 
 Shape letters: N articles ascending by PMID, T distinct terms ascending by name, E (article, term)
 entries ordered by article, R some articles.
@@ -41,6 +41,8 @@ class ArticleStore(Store):
 
     kind = "articles"
 
+    input_fields = FIELDS
+
     pmid_N = NumberColumn(ROWS, "pmid", np.int64)
     """PMIDs, ascending."""
 
@@ -76,6 +78,11 @@ class ArticleStore(Store):
 
     count_by_word = WordCounts(WORDS)
     """Counts of the most frequent words, for a tokenizer trained from scratch."""
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return PMIDs and one of ``FIELDS`` of some articles."""
+        keys = pa.array(self.pmid_N[start:end]).cast(pa.string())
+        return keys, self.column(ROWS, field).slice(start, end - start).cast(pa.large_binary())
 
     def has_text_N(self, field: str) -> np.ndarray:
         """Return whether each article has a non-empty ``field`` (one of ``FIELDS``), bool (N,)."""

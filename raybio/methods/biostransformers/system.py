@@ -9,26 +9,31 @@ Reproduced and different: see the README of this folder.
 """
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, counted_rows, text_lengths
 from raybio.encoders.text import check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.biostransformers.batches import PairBatch
-from raybio.methods.biostransformers.collate import PairCollate
+from raybio.methods.biostransformers.collate import PairCollate, first_characters, term_names
 from raybio.methods.biostransformers.config import FIELDS, Config
 from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE
-from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator, initial_encoder
+from raybio.methods.biostransformers.evaluate import (
+    TermRetrievalEvaluator,
+    has_term_queries,
+    initial_encoder,
+)
 from raybio.methods.biostransformers.loss import MultipleNegativesRanking
 from raybio.methods.biostransformers.plan import PairPlan
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.store.store import open_store
+from raybio.store.token_cache import preparation
 
 STORE = ArticleStore
 """Class of the stores that this method trains on."""
@@ -43,10 +48,25 @@ def check(config: Config, store: ArticleStore) -> None:
 
     Raises:
         ConfigError: if the encoder's source is unsuitable, or the store has no text of a configured
-            field.
+            field, or fewer pairs than a step.
+        DataError: if there is no training pair, or no validation article where one is needed.
     """
     check_text_encoder(config.encoder)
     _check_fields(config, store)
+    _check_queries(config, store)
+    plan = PairPlan(store, config.plan, config.seed)
+    if config.plan.conflicts == "drop":
+        # A batch that an epoch cannot fill is refused.
+        plan.rows(0)
+
+
+def _check_queries(config: Config, store: ArticleStore) -> None:
+    if config.schedule.evaluate_every_steps and not has_term_queries(config, store):
+        raise DataError(
+            f"{store.location}: no validation article has a {config.query_field} and a term. "
+            "Prepare it with a larger --validation-share, or train without evaluation "
+            "(schedule.evaluate_every_steps=0)"
+        )
 
 
 def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
@@ -70,10 +90,10 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
                 num_rows=len(row_N),
             )
         )
-        read = partial(_first_characters, store, field, max_characters)
+        read = partial(first_characters, store, field, max_characters)
         lengths.append(text_lengths(f"{field}s", read, row_N, reader, max_length=max_length))
     terms = np.arange(len(store.term_names))
-    read = partial(_term_names, store)
+    read = partial(term_names, store)
     lengths.append(text_lengths("terms", read, terms, reader, max_length=max_length))
     return lengths
 
@@ -83,7 +103,7 @@ def steps_per_epoch(config: Config, store: ArticleStore) -> float:
     return PairPlan(store, config.plan, config.seed).steps_per_epoch
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire BioSTransformers over a prepared store of articles.
 
     Raises:
@@ -93,21 +113,23 @@ def build(config: Config, store_path: str | Path) -> System:
     """
     store = open_store(store_path, ArticleStore)
     _check_fields(config, store)
+    _check_queries(config, store)
     encoder = initial_encoder(config, store)
     if config.objective.learn_temperature:
         encoder.learn_temperature(config.objective.temperature)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     tokenize = partial(tokenizer.tokenize, max_length=encoder.max_tokens)
-    with_reverse = config.objective.symmetric
-    collate = PairCollate(store, config.plan, config.text, tokenize, config.seed, with_reverse)
+    collate = PairCollate.of(
+        store,
+        config.plan,
+        config.text,
+        tokenize,
+        config.seed,
+        reading=tokenizer.identity(encoder.max_tokens),
+        num_steps=config.schedule.max_steps,
+    )
     evaluator = TermRetrievalEvaluator(config, store, tokenize)
     has_queries = evaluator.has_queries
-    if not has_queries and config.schedule.evaluate_every_steps:
-        raise DataError(
-            f"{store.path}: no validation article has a {config.query_field} and a term. Prepare "
-            "it with a larger --validation-share, or train without evaluation "
-            "(schedule.evaluate_every_steps=0)"
-        )
     return System(
         name="biostransformers",
         model=encoder,
@@ -120,6 +142,7 @@ def build(config: Config, store_path: str | Path) -> System:
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
+        prepare_node=preparation([*collate.texts, collate.terms]),
     )
 
 
@@ -133,16 +156,6 @@ def _check_fields(config: Config, store: ArticleStore) -> None:
             if not store.has_text_N(field).any():
                 present = [name for name in FIELDS if store.has_text_N(name).any()]
                 raise ConfigError(
-                    f"{setting}: got {field}, but no article of {store.path} has one, want texts "
-                    f"that are there: {', '.join(present)}"
+                    f"{setting}: got {field}, but no article of {store.location} has one, want "
+                    f"texts that are there: {', '.join(present)}"
                 )
-
-
-def _first_characters(
-    store: ArticleStore, field: str, max_characters: int, row_R: np.ndarray
-) -> list[str]:
-    return [text[:max_characters] for text in store.texts(field, row_R)]
-
-
-def _term_names(store: ArticleStore, term_R: np.ndarray) -> list[str]:
-    return [str(store.term_names[term].as_py()) for term in term_R.tolist()]

@@ -1,17 +1,17 @@
 """Cloze pairs: the first words of a sentence with a mask token are the query, its tail the answer.
 
 Shape letters: B sentences of a step, N sentences of a worker's shard, R = 2 N sequences of the
-shard (queries, then answers), G = 2 B sequences of the global batch, T tokens end to end.
+shard (queries, then answers), T tokens end to end.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
-from raybio.core.batch import IGNORED_LABEL
+from raybio.core.batch import IGNORED_LABEL, shard
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
 from raybio.encoders.tokenization import Tokenize
@@ -45,8 +45,8 @@ class ClozePlan:
         num_sets = len(self.store.set_names)
         if sentence_set != "all" and not 0 <= sentence_set < num_sets:
             raise ConfigError(
-                f"plan.sentence_set is {sentence_set}, and {self.store.path} has {num_sets} sets; "
-                f"want all or 0 to {num_sets - 1}"
+                f"plan.sentence_set is {sentence_set}, and {self.store.location} has {num_sets} "
+                f"sets; want all or 0 to {num_sets - 1}"
             )
         first, end = self._bounds
         num_held_out = self.config.num_held_out_sentences
@@ -158,33 +158,17 @@ class ClozeCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        row_B = self.plan.rows(step)
-        sentence_B = self.plan.store.sentences(row_B)
-        query_B, answer_B = self._divide_sentences(sentence_B, row_B)
-        bounds = [len(row_B) * worker // world for worker in range(world + 1)]
-        text_G = _gathered_order(query_B, answer_B, bounds)
-        text_id_G = _ids(text_G)
-        sentence_id_G = _ids(_gathered_order(sentence_B, sentence_B, bounds))
-
-        first = 2 * bounds[rank]
-        size = bounds[rank + 1] - bounds[rank]
-        index_R = np.arange(2 * size)
-        own_R = first + index_R
-        # Query i and answer i are ``size`` columns apart.
-        positive_R = first + (index_R + size) % max(2 * size, 1)
-        token_T, indptr_R1 = self.tokenize([text_G[column] for column in own_R.tolist()])
-        ignore_RG = (
-            (sentence_id_G == sentence_id_G[own_R, None])
-            | (text_id_G == text_id_G[own_R, None])
-            | (text_id_G == text_id_G[positive_R, None])
-        )
-        ignore_RG[index_R, positive_R] = False
+        row_N = shard(self.plan.rows(step), rank, world)
+        sentence_N = self.plan.store.sentences(row_N)
+        query_N, answer_N = self._divide_sentences(sentence_N, row_N)
+        text_R = [*query_N, *answer_N]
+        token_T, indptr_R1 = self.tokenize(text_R)
         return {
             "token_T": token_T,
             "indptr_R1": indptr_R1,
             "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int16),
-            "positive_R": positive_R,
-            "ignore_RG": ignore_RG,
+            "sentence_key_R": np.tile(_keys(sentence_N), 2),
+            "text_key_R": _keys(text_R),
         }
 
     @property
@@ -227,19 +211,11 @@ def tail_sizes(
     return np.clip(size_B, 1, num_words_B - 1).astype(np.int64)
 
 
-def _gathered_order(
-    first_B: Sequence[str], second_B: Sequence[str], bounds: Sequence[int]
-) -> list[str]:
-    """Return the columns in gathered order: the first texts of each shard, then its second ones."""
-    text_G: list[str] = []
-    for start, end in pairwise(bounds):
-        text_G += first_B[start:end]
-        text_G += second_B[start:end]
-    return text_G
+def _keys(texts: Sequence[str]) -> np.ndarray:
+    """Return a number for each text, int64, equal for equal texts.
 
-
-def _ids(text_G: Sequence[str]) -> np.ndarray:
-    """Return a number for each text, equal for equal texts."""
-    id_by_text: dict[str, int] = {}
-    ids = [id_by_text.setdefault(text, len(id_by_text)) for text in text_G]
-    return np.array(ids, dtype=np.int64)
+    64 bits of a hash: among the 2**17 texts of a very large step, the chance that any two different
+    ones have equal keys is below one in 10**9.
+    """
+    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), dtype=np.int64)

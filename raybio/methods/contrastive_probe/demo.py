@@ -65,7 +65,7 @@ def _prepare(raw: Path, store: Path, config: KnowledgeConfig) -> ClozeStore:
 
 SIMULATED_KNOWLEDGE = DemoCorpus(
     name="knowledge",
-    version=1,
+    version=2,
     config=KnowledgeConfig,
     kind=ClozeStore,
     prepare_files=_prepare,

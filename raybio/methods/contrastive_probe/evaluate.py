@@ -168,10 +168,10 @@ class ProbeEvaluator(Evaluator):
         answer_CD = embed(answers.tolist(), max_tokens)
         metric: Metric = "euclidean" if self.config.evaluation.metric == "l2" else "cosine"
         scores = vector_scores(query_HD, answer_CD, metric)
-        found = retrieve(scores, np.arange(len(own_H) + 1), own_H, collective=embed.collective)
+        retrieval = retrieve(scores, np.arange(len(own_H) + 1), own_H, collective=embed.collective)
         return {
-            "val/held_out_recall_at_1": found.recall_at(1),
-            "val/held_out_mrr": found.mean_reciprocal_rank,
+            "val/held_out_recall_at_1": retrieval.recall_at(1),
+            "val/held_out_mrr": retrieval.mean_reciprocal_rank,
         }
 
     @cached_property

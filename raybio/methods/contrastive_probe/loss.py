@@ -37,20 +37,24 @@ class ClozeContrast(CouplingObjective):
         self, embedding_RD: Tensor, batch: ClozeBatch, collective: Collective
     ) -> LossReport:
         """Return this worker's share of the mean over all sequences."""
-        num_sequences, num_global = batch.ignore_RG.shape
-        gathered_GD = collective.all_gather(embedding_RD).row_MD
+        gathered_GD, offset = collective.all_gather(embedding_RD)
+        num_sequences = len(embedding_RD)
+        num_global = len(gathered_GD)
+        partner_R = partners(num_sequences, embedding_RD.device)
+        positive_R = offset + partner_R
+        ignore_RG = equal_sequences(batch, partner_R, positive_R, collective)
         settings: dict[str, Any] = {
             "temperature": self.config.temperature,
-            "ignore_NM": batch.ignore_RG,
+            "ignore_NM": ignore_RG,
         }
-        loss = info_nce(embedding_RD, gathered_GD, batch.positive_R, **settings)
+        loss = info_nce(embedding_RD, gathered_GD, positive_R, **settings)
         with torch.no_grad():
             chance = info_nce(
-                equal_rows(embedding_RD), equal_rows(gathered_GD), batch.positive_R, **settings
+                equal_rows(embedding_RD), equal_rows(gathered_GD), positive_R, **settings
             )
         share = loss * (num_sequences / num_global)
         # Each sequence ignores itself, which is not a false negative.
-        num_ignored = batch.ignore_RG.sum() - num_sequences
+        num_ignored = ignore_RG.sum() - num_sequences
         num_pairs = num_global * max(num_global - 2, 1)
         terms = {
             "cloze_loss": share.detach(),
@@ -58,3 +62,33 @@ class ClozeContrast(CouplingObjective):
             "ignored_pair_rate": num_ignored / num_pairs,
         }
         return LossReport(share, terms)
+
+
+def partners(num_sequences: int, device: torch.device) -> Tensor:
+    """Return the answer of each query and the query of each answer (R,), half a shard apart."""
+    index_R = torch.arange(num_sequences, device=device)
+    return (index_R + num_sequences // 2) % max(num_sequences, 1)
+
+
+def equal_sequences(
+    batch: ClozeBatch, partner_R: Tensor, positive_R: Tensor, collective: Collective
+) -> Tensor:
+    """Return the candidates of each sequence that are neither positive nor negative, bool (R, G).
+
+    These are the sequence itself, sequences of an equal sentence, and those with the text of the
+    sequence or of its positive.
+
+    Args:
+        batch: this worker's shard.
+        partner_R: position of each sequence's positive in the shard.
+        positive_R: its position among the sequences of all workers.
+        collective: the other workers.
+    """
+    key_R2 = torch.stack([batch.sentence_key_R, batch.text_key_R], dim=1)
+    sentence_G, text_G = collective.all_gather(key_R2).row_MD.unbind(1)
+    ignore_RG = (
+        (sentence_G == batch.sentence_key_R[:, None])
+        | (text_G == batch.text_key_R[:, None])
+        | (text_G == batch.text_key_R[partner_R, None])
+    )
+    return ignore_RG.scatter(1, positive_R[:, None], False)

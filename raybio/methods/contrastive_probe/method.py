@@ -6,8 +6,17 @@ from raybio.training.method import Method
 
 METHOD = Method(
     name="contrastive_probe",
+    about="Rewire a text encoder with cloze pairs of sentences, and probe it for facts "
+    "at every saved step.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "encoder.source",
+        "optim.peak_lr",
+        "schedule.max_steps",
+        "plan.global_batch_rows",
+        "plan.num_sentences",
+    ),
     system="raybio.methods.contrastive_probe.system",
     table=TableLayout(
         title="Probing",
@@ -22,4 +31,9 @@ METHOD = Method(
         oracles=frozenset({"oracle prior"}),
     ),
     step_metrics=("val/acc_at_10", "val/hard_acc_at_10"),
+    citation=(
+        "Meng, Liu, Shareghi, Su, Collins, Collier. *Rewire-then-Probe: A Contrastive Recipe for "
+        "Probing Biomedical Knowledge of Pre-trained Language Models.* ACL 2022. Preprint: "
+        "arXiv:2110.08173."
+    ),
 )

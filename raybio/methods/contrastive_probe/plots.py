@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from raybio.evaluation.curves import Curve, means_over_steps
 from raybio.evaluation.figures import COLORS, save_figure
 from raybio.evaluation.plots import plot_curves, plot_heat_map
 
@@ -27,8 +28,7 @@ def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
             if any(len(curve) > 1 for curve in curves.values()):
                 path = folder / f"layers_{name}_acc{k}.png"
                 title = f"acc@{k} by layer, {name} set"
-                curve_by_model = {model: [curve] for model, curve in curves.items()}
-                files.append(plot_curves(curve_by_model, path, title=title, x_label="layers"))
+                files.append(_plot_accuracies(curves, path, title, "layers"))
     return files
 
 
@@ -71,9 +71,18 @@ def plot_lengths(
     curves = {}
     for label, bins in bins_by_label.items():
         points = [(length_bin["first"], length_bin["accuracy"]) for length_bin in bins]
-        curves[label] = [points]
+        curves[label] = points
     title = f"{title}, by length of the answers"
-    return plot_curves(curves, path, title=title, x_label="characters (start of the bin)")
+    return _plot_accuracies(curves, path, title, "characters (start of the bin)")
+
+
+def _plot_accuracies(
+    curve_by_label: Mapping[str, Curve], path: Path, title: str, x_label: str
+) -> Path:
+    points = means_over_steps({label: [curve] for label, curve in curve_by_label.items()})
+    return plot_curves(
+        points, path, title=title, x_label=x_label, y_label="accuracy", in_percent=True
+    )
 
 
 def plot_expert_scores(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> Path:

@@ -12,12 +12,12 @@ from raybio.methods.contrastive_probe.benchmark.prompts import PROMPTS_FILE
 from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.store.demo_corpus import cached_store
+from raybio.store.manifest import SCHEMA_VERSION, sha256_of
 from raybio.store.preparation import preparing
 from raybio.store.sources import check_readable_files
-from raybio.store.store import SCHEMA_VERSION, sha256_of
 from raybio.store.word_counts import count_words
 
-VERSION = 1
+VERSION = 2
 """Increased whenever the same files give other sentences or another store."""
 
 

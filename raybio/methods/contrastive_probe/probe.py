@@ -125,10 +125,10 @@ def probe_models(
 
 
 def _check_model(model: str, layers: Sequence[int] | None, pooling: Pooling | None) -> None:
-    """Check that a model exists and has enough layers, without reading its weights."""
+    """Check that a model exists, has all weights and enough layers; read only their headers."""
     check_source(model, "main")
     checkpoint = read_checkpoint(model, "main", with_head=pooling is None)
-    checkpoint.load_config(max(layers) if layers else None)
+    checkpoint.check_model(num_layers=max(layers) if layers else None)
 
 
 def truncation_remarks(

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.leakage import queries_in_sentences
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import (
     ArrowColumn,
@@ -44,6 +45,8 @@ class ClozeStore(Store):
 
     kind = "sentences"
 
+    input_fields = ("text",)
+
     text = ArrowColumn(ROWS, "text", pa.large_string())
     """Sentences, words separated by single spaces."""
 
@@ -55,6 +58,11 @@ class ClozeStore(Store):
 
     count_by_word = WordCounts(WORDS)
     """Counts of the most frequent words, for a tokenizer that is trained from scratch."""
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return numbers, from 1, and texts of some sentences."""
+        keys = pa.array(range(start + 1, end + 1), pa.int64()).cast(pa.string())
+        return keys, self.text.slice(start, end - start).cast(pa.large_binary())
 
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Return sentences, words separated by single spaces."""
@@ -130,12 +138,15 @@ def commit_sentences(
         },
     )
     counts = {"rows": len(sentences), "sentence_sets": len(sets)}
+    leakage: dict[str, int] = {}
     for query_set, benchmark in benchmarks.items():
         for table, columns in _benchmark_tables(benchmark).items():
             tables[_file(query_set, table)] = columns
         counts[f"{query_set}_queries"] = len(benchmark.head_Q)
         counts[f"{query_set}_names"] = len(benchmark.names)
-    return draft.commit(ClozeStore, tables, counts, provenance | {"query_sets": list(benchmarks)})
+        leakage[f"{query_set}_queries_in_sentences"] = queries_in_sentences(benchmark, sentences)
+    more = {"query_sets": list(benchmarks), "leakage": leakage}
+    return draft.commit(ClozeStore, tables, counts, provenance | more)
 
 
 def _file(query_set: str, table: str) -> str:

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
@@ -88,7 +88,7 @@ def steps_per_epoch(config: Config, store: ClozeStore) -> float:
     return _checked_plan(config, store).steps_per_epoch
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire Contrastive-Probe over a prepared store of sentences.
 
     Raises:
@@ -134,7 +134,7 @@ def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
     """
     if store.benchmarks and not set(config.evaluation.query_sets) <= store.benchmarks.keys():
         raise ConfigError(
-            f"evaluation.query_set is {config.evaluation.query_set}, and {store.path} has only "
+            f"evaluation.query_set is {config.evaluation.query_set}, and {store.location} has only "
             f"the {', '.join(store.benchmarks)} set. Choose that, or prepare a store of a "
             "benchmark with both: <relation>_<rows>.csv (full), <relation>_<rows>_hard.csv (hard)"
         )

@@ -6,7 +6,6 @@ faiss's own reader does not validate its files.
 Shape letters: C candidates, D width, Q queries, K nearest.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.digest import file_digest
 from raybio.core.errors import ConfigError, RecordError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.ops.nearest import Metric
@@ -91,7 +91,7 @@ class VectorIndex:
         facts = {
             "metric": self.metric,
             "of": dict(fingerprints or {}),
-            "sha256": _sha256(folder / "vectors.npy"),
+            "sha256": file_digest(folder / "vectors.npy"),
         }
         write_record(folder / "index.json", "vector index", facts)
 
@@ -122,7 +122,7 @@ class VectorIndex:
                 )
             metric = facts["metric"]
             expected = facts["sha256"]
-            found = _sha256(folder / "vectors.npy")
+            found = file_digest(folder / "vectors.npy")
             stored = dict(facts["of"])
         except (OSError, RecordError, LookupError, TypeError) as error:
             raise StoreError(
@@ -157,11 +157,7 @@ def _faiss() -> Any:
         import faiss
     except ImportError as error:
         raise ConfigError(
-            "faiss is not installed; pip install faiss-cpu, or use raybio.ops.nearest"
+            "faiss is not installed; want pip install 'raybio[cpu]', or 'raybio[gpu]' on a machine "
+            "with a GPU and CUDA 12"
         ) from error
     return faiss
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import PackedTokens, PaddedTokens
 from raybio.core.errors import ConfigError
+from raybio.encoders.packed import packed_attention, packed_states
 from raybio.ops.similarity import at_least_fp32
 
 IMPLEMENTATION = "raybio_recording_sdpa"
@@ -44,6 +44,7 @@ class _LayerInputs(NamedTuple):
     key_RHLD: Tensor
     scaling: float
     mask_RHLL: Tensor | None
+    sliding_window: int | None
 
 
 _recorded: ContextVar[list[_LayerInputs] | None] = ContextVar("_recorded", default=None)
@@ -89,6 +90,39 @@ def encode_with_attention(model: PreTrainedModel, tokens: PaddedTokens) -> State
     return StatesAndAttention(hidden_RLD, partial(_rows, layers[-1], tokens.mask_RL))
 
 
+def encode_packed_with_attention(
+    model: PreTrainedModel, tokens: PackedTokens, num_rows_S: list[int]
+) -> StatesAndAttention:
+    """Encode packed sequences; states are (T, D), and attention rows (K, H, longest).
+
+    Args:
+        model: one that ``record_attention`` has prepared, with SDPA.
+        tokens: no longer than the model has positions for.
+        num_rows_S: how many rows of each sequence are requested, in their order.
+    """
+    layers: list[_LayerInputs] = []
+    token = _recorded.set(layers)
+    try:
+        hidden_TD = packed_states(model, tokens, IMPLEMENTATION)
+    finally:
+        _recorded.reset(token)
+    if not layers:
+        raise _no_attention(model)
+    last = layers[-1]
+    query_SHLD, key_SHLD = (
+        tokens.to_rectangle(part[0].transpose(0, 1)).transpose(1, 2)
+        for part in (last.query_RHLD, last.key_RHLD)
+    )
+    mask_11LL = None
+    if last.sliding_window is not None:
+        offset_L = torch.arange(tokens.longest, device=hidden_TD.device)
+        distance_LL = (offset_L[:, None] - offset_L).abs()
+        mask_11LL = (distance_LL < last.sliding_window)[None, None]
+    rectangle = last._replace(query_RHLD=query_SHLD, key_RHLD=key_SHLD, mask_RHLL=mask_11LL)
+    rows = partial(_sorted_rows, rectangle, tokens.mask_SL, num_rows_R=num_rows_S)
+    return StatesAndAttention(hidden_TD, rows)
+
+
 def _encode_eagerly(model: PreTrainedModel, inputs: dict[str, Tensor]) -> StatesAndAttention:
     output = model(**inputs, output_attentions=True)
     if not output.attentions or output.attentions[-1] is None:
@@ -108,23 +142,35 @@ def _no_attention(model: PreTrainedModel) -> ConfigError:
 
 def _rows(last: _LayerInputs, mask_RL: Tensor, sequence_K: Tensor, position_K: Tensor) -> Tensor:
     order_K = torch.sort(sequence_K, stable=True).indices
-    query_KHD = last.query_RHLD[sequence_K[order_K], :, position_K[order_K]]
-    sizes = torch.bincount(sequence_K, minlength=len(mask_RL)).tolist()
+    num_rows_R = torch.bincount(sequence_K, minlength=len(mask_RL)).tolist()
+    row_KHL = _sorted_rows(last, mask_RL, sequence_K[order_K], position_K[order_K], num_rows_R)
+    return row_KHL[torch.argsort(order_K)]
+
+
+def _sorted_rows(
+    last: _LayerInputs,
+    mask_RL: Tensor,
+    sequence_K: Tensor,
+    position_K: Tensor,
+    num_rows_R: list[int],
+) -> Tensor:
+    """Return attention rows; those of a sequence are adjacent, and ``num_rows_R`` counts them."""
+    query_KHD = last.query_RHLD[sequence_K, :, position_K]
     # By sequence, so that its keys are read once and not once per row.
     scores = [
         torch.einsum("phd,hld->phl", query_PHD, last.key_RHLD[number])
-        for number, query_PHD in enumerate(query_KHD.split(sizes))
+        for number, query_PHD in enumerate(query_KHD.split(num_rows_R))
     ]
     score_KHL = at_least_fp32(torch.cat(scores)) * last.scaling
-    score_KHL = score_KHL.masked_fill(~mask_RL[sequence_K[order_K], None], -torch.inf)
+    score_KHL = score_KHL.masked_fill(~mask_RL[sequence_K, None], -torch.inf)
     if last.mask_RHLL is not None:  # layers with local attention
         mask_RHLL = last.mask_RHLL.expand(len(mask_RL), -1, -1, -1)
-        mask_KHL = mask_RHLL[sequence_K[order_K], :, position_K[order_K]]
+        mask_KHL = mask_RHLL[sequence_K, :, position_K]
         if mask_KHL.dtype == torch.bool:
             score_KHL = score_KHL.masked_fill(~mask_KHL, -torch.inf)
         else:
             score_KHL = score_KHL + mask_KHL
-    return score_KHL.softmax(-1)[torch.argsort(order_K)]
+    return score_KHL.softmax(-1)
 
 
 def _recording_sdpa(
@@ -141,8 +187,9 @@ def _recording_sdpa(
         scaling = options.get("scaling")
         if scaling is None:
             scaling = query.shape[-1] ** -0.5
-        layers[:] = [_LayerInputs(query, key, scaling, attention_mask)]
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[return-value]
+        sliding_window = options.get("sliding_window")
+        layers[:] = [_LayerInputs(query, key, scaling, attention_mask, sliding_window)]
+    return packed_attention(module, query, key, value, attention_mask, **options)
 
 
 AttentionInterface.register(IMPLEMENTATION, _recording_sdpa)

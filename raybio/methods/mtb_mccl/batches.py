@@ -5,30 +5,35 @@ mentions to entities, E entities, P pairs; R1 is R + 1 (CSR pointers).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens, TokenBatch
-from raybio.ops.grouped import gather_segments, segment_starts
+from raybio.core.batch import PackedTokens, PaddedTokens, TokenBatch, field_values
+from raybio.ops.segments import entries_of_rows
 
 Pairs = tuple[np.ndarray, np.ndarray]
 """(head (P,), tail (P,)): the entities of each pair, as numbered in their document."""
 
 
 @dataclass(frozen=True)
-class PaddedDocuments(PaddedTokens):
-    """A padded micro-batch; mentions, entities and pairs are numbered across its documents.
+class DocumentParts:
+    """Mentions, entities and pairs of a micro-batch, numbered across its documents.
 
     Attributes:
-        row_M: document of each mention, a row of ``token_RL``.
-        position_M: position of the mention's opening marker in that row.
+        row_M: document of each mention.
+        position_M: position of the mention's opening marker in its document.
         mention_C: mention of each link.
         entity_C: entity of each link. Entities whose mentions were all truncated have no link.
         num_entities: E.
-        row_P: document of each pair.
+        row_P: document of each pair, ascending.
         head_P: first entity of each pair.
         tail_P: second entity of each pair.
+        num_tokens_R: tokens of each document.
+        num_mentions_R: mentions of each document.
+        num_pairs_R: pairs of each document.
     """
 
     row_M: Tensor
@@ -39,6 +44,19 @@ class PaddedDocuments(PaddedTokens):
     row_P: Tensor
     head_P: Tensor
     tail_P: Tensor
+    num_tokens_R: list[int]
+    num_mentions_R: list[int]
+    num_pairs_R: list[int]
+
+
+@dataclass(frozen=True)
+class PaddedDocuments(DocumentParts, PaddedTokens):
+    """A padded micro-batch of documents."""
+
+
+@dataclass(frozen=True)
+class PackedDocuments(DocumentParts, PackedTokens):
+    """A packed micro-batch of documents."""
 
 
 @dataclass(frozen=True)
@@ -77,29 +95,42 @@ class DocumentBatch(TokenBatch):
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
         """Return the numbers of the pairs of documents ``row_M``."""
-        return gather_segments(self.pair_indptr_R1, row_M)[0]
+        return torch.from_numpy(entries_of_rows(self.pair_indptr_R1.numpy(), row_M.numpy())[0])
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
         """Return documents ``row_M`` as a rectangle, with their mentions, entities and pairs."""
         tokens = super().pad(row_M, pad_id)
-        mentions, row_of_mention = gather_segments(self.mention_indptr_R1, row_M)
-        links, row_of_link = gather_segments(self.link_indptr_R1, row_M)
-        pairs, row_of_pair = gather_segments(self.pair_indptr_R1, row_M)
-        first_mention_M = segment_starts(self.mention_indptr_R1, row_M)
-        first_entity_M = segment_starts(self.entity_indptr_R1, row_M)
-        return PaddedDocuments(
-            token_RL=tokens.token_RL,
-            mask_RL=tokens.mask_RL,
-            label_RL=tokens.label_RL,
-            row_M=row_of_mention,
-            position_M=self.position_M[mentions],
-            mention_C=self.mention_C[links] + first_mention_M[row_of_link],
-            entity_C=self.entity_C[links] + first_entity_M[row_of_link],
-            num_entities=int(self.entity_indptr_R1.diff()[row_M].sum()),
-            row_P=row_of_pair,
-            head_P=self.head_P[pairs] + first_entity_M[row_of_pair],
-            tail_P=self.tail_P[pairs] + first_entity_M[row_of_pair],
-        )
+        return PaddedDocuments(**field_values(tokens), **self._parts(row_M.numpy()))
+
+    def pack(self, row_M: Tensor, pad_id: int, *, num_tokens: int | None = None) -> PackedDocuments:
+        """Return documents ``row_M`` end to end, with their mentions, entities and pairs."""
+        tokens = super().pack(row_M, pad_id, num_tokens=num_tokens)
+        return PackedDocuments(**field_values(tokens), **self._parts(row_M.numpy()))
+
+    def _parts(self, rows: np.ndarray) -> dict[str, Any]:
+        """Return mentions, entities and pairs of documents, numbered across them."""
+        mentions, row_of_mention = entries_of_rows(self.mention_indptr_R1.numpy(), rows)
+        links, row_of_link = entries_of_rows(self.link_indptr_R1.numpy(), rows)
+        pairs, row_of_pair = entries_of_rows(self.pair_indptr_R1.numpy(), rows)
+        num_mentions_M = np.diff(self.mention_indptr_R1.numpy())[rows]
+        num_entities_M = np.diff(self.entity_indptr_R1.numpy())[rows]
+        first_mention_M = np.cumsum(num_mentions_M) - num_mentions_M
+        first_entity_M = np.cumsum(num_entities_M) - num_entities_M
+        parts = {
+            "row_M": row_of_mention,
+            "position_M": self.position_M.numpy()[mentions],
+            "mention_C": self.mention_C.numpy()[links] + first_mention_M[row_of_link],
+            "entity_C": self.entity_C.numpy()[links] + first_entity_M[row_of_link],
+            "row_P": row_of_pair,
+            "head_P": self.head_P.numpy()[pairs] + first_entity_M[row_of_pair],
+            "tail_P": self.tail_P.numpy()[pairs] + first_entity_M[row_of_pair],
+        }
+        return {name: torch.from_numpy(part) for name, part in parts.items()} | {
+            "num_entities": int(num_entities_M.sum()),
+            "num_tokens_R": np.diff(self.indptr_R1.numpy())[rows].tolist(),
+            "num_mentions_R": num_mentions_M.tolist(),
+            "num_pairs_R": np.diff(self.pair_indptr_R1.numpy())[rows].tolist(),
+        }
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ def embed_pairs(
     """
 
     def read(rows: np.ndarray) -> DocumentBatch:
+        reader.store.request(rows)
         marked = [reader.marked(row, is_blank(row)) for row in rows.tolist()]
         return DocumentBatch.from_arrays(
             reader.arrays(rows.tolist(), marked, [pairs[row] for row in rows.tolist()])

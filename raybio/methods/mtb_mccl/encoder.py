@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import PaddedTokens, Tokens
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
@@ -28,11 +28,13 @@ from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import special_ids_around
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.mtb_mccl.attention import (
+    IMPLEMENTATION,
     StatesAndAttention,
+    encode_packed_with_attention,
     encode_with_attention,
     record_attention,
 )
-from raybio.methods.mtb_mccl.batches import PaddedDocuments
+from raybio.methods.mtb_mccl.batches import PackedDocuments, PaddedDocuments
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.windows import read_in_windows
 from raybio.ops.grouped import grouped_logsumexp, grouped_mean
@@ -76,16 +78,46 @@ class RelationEncoder(Encoder):
         self.head = None
         record_attention(text.model)
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Return last hidden states (R, L, D) and pair embeddings (P, ``width``).
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        if self.text.model.config._attn_implementation != IMPLEMENTATION:
+            return "a model without a fused attention reads padded sequences"
+        return self.text.why_padded()
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Return last hidden states (R, L, D) or (T, D), and pair embeddings (P, ``width``).
 
         Pair embeddings are computed in float32 or wider.
         """
+        if isinstance(tokens, PackedDocuments):
+            return self._read_packed(tokens)
         if not isinstance(tokens, PaddedDocuments):
             raise TypeError(
-                f"a relation encoder reads PaddedDocuments, got {type(tokens).__name__}"
+                "a relation encoder reads PaddedDocuments or PackedDocuments, got "
+                f"{type(tokens).__name__}"
             )
         encoded = read_in_windows(self._encode, tokens, self.text.max_tokens)
+        return Encoded(encoded.hidden_RLD, self._pairs(encoded, tokens))
+
+    def _read_packed(self, tokens: PackedDocuments) -> Encoded:
+        if tokens.longest > self.text.max_tokens:
+            # Windows are cut from a rectangle.
+            encoded = read_in_windows(self._encode, tokens.padded(), self.text.max_tokens)
+            num_real = sum(tokens.num_tokens_R)
+            hidden_TD = encoded.hidden_RLD[tokens.row_T[:num_real], tokens.position_T[:num_real]]
+            return Encoded(hidden_TD, self._pairs(encoded, tokens))
+        num_padding = len(tokens.indptr_S1) - 1 - tokens.num_rows
+        packed = encode_packed_with_attention(
+            self.text.model, tokens, tokens.num_mentions_R + [0] * num_padding
+        )
+        hidden_RLD = tokens.to_rectangle(packed.hidden_RLD)[: tokens.num_rows]
+        encoded = StatesAndAttention(hidden_RLD, packed.attention_rows)
+        return Encoded(packed.hidden_RLD, self._pairs(encoded, tokens))
+
+    def _pairs(
+        self, encoded: StatesAndAttention, tokens: PaddedDocuments | PackedDocuments
+    ) -> Tensor:
+        """Return the embeddings of all pairs; the documents are encoded as a rectangle."""
         state_RLD = at_least_fp32(encoded.hidden_RLD)
         entity_C = tokens.entity_C
         num_entities = tokens.num_entities
@@ -96,7 +128,7 @@ class RelationEncoder(Encoder):
         context_PD = _contexts(attention_EHL, state_RLD, tokens)
         pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
         embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
-        return Encoded(encoded.hidden_RLD, at_least_fp32(embedding_PD))
+        return at_least_fp32(embedding_PD)
 
     @property
     def markers(self) -> dict[str, Any]:
@@ -208,13 +240,15 @@ def add_markers(text: TextEncoder) -> None:
         weight_VD[num_known:] = mean_D + std_D * torch.randn_like(weight_VD[num_known:])
 
 
-def _contexts(attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments) -> Tensor:
+def _contexts(
+    attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments | PackedDocuments
+) -> Tensor:
     """Return the localized context (P, D) of each pair.
 
     Documents are processed one by one: (P, H, L) of all of them at once would not fit in memory.
     """
     contexts = []
-    sizes = torch.bincount(tokens.row_P, minlength=len(state_RLD)).tolist()
+    sizes = tokens.num_pairs_R
     for state_LD, head_P, tail_P in zip(
         state_RLD, tokens.head_P.split(sizes), tokens.tail_P.split(sizes), strict=True
     ):

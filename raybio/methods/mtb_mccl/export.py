@@ -15,6 +15,7 @@ from torch import Tensor
 from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
+from raybio.encoders.model_card import predict_usage
 from raybio.methods.mtb_mccl.encoder import PARTS, RelationEncoder
 
 SETTINGS = "relation.json"
@@ -26,14 +27,47 @@ _PAIR_NOTE = (
     "This model was trained to embed pairs of entities in documents, not texts: the code above "
     f"returns the embedding of the plain transformer. {PARTS} holds the projection that maps "
     f"states and attention to pairs; {SETTINGS} states how documents are read. raybio continues "
-    "from this folder: `jobs/relation_finetune.py --init .`."
+    "from this folder: `raybio train relation_finetune --init .`."
 )
 
 _REFERENCE_NOTE = f"{REFERENCE_SET} holds the labeled pairs that new pairs are compared with."
 
-_RELATION_NOTE = (
-    "Find relations: `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv`."
-)
+_BIOC_EXAMPLES = [
+    {
+        "id": "1",
+        "passages": [
+            {
+                "offset": 0,
+                "text": "Aspirin causes asthma.",
+                "annotations": [
+                    {
+                        "text": "Aspirin",
+                        "infons": {"type": "Chemical", "identifier": "D001241"},
+                        "locations": [{"offset": 0, "length": 7}],
+                    },
+                    {
+                        "text": "asthma",
+                        "infons": {"type": "Disease", "identifier": "D001249"},
+                        "locations": [{"offset": 15, "length": 6}],
+                    },
+                ],
+            }
+        ],
+    }
+]
+"""A document of BioC JSON, for models whose relations have no direction."""
+
+_DOCRED_EXAMPLES = [
+    {
+        "title": "1",
+        "sents": [["Aspirin", "causes", "asthma", "."]],
+        "vertexSet": [
+            [{"name": "Aspirin", "sent_id": 0, "pos": [0, 1], "type": "Chemical"}],
+            [{"name": "asthma", "sent_id": 0, "pos": [2, 3], "type": "Disease"}],
+        ],
+    }
+]
+"""A document of DocRED's JSON, for models whose relations run from head to tail."""
 
 
 def export_relation_encoder(
@@ -61,17 +95,23 @@ def export_relation_encoder(
     notes = [_PAIR_NOTE]
     if reference is not None:
         notes.append(_REFERENCE_NOTE)
-    if "relations" in settings:
-        notes.append(_RELATION_NOTE)
+    card = {**card, "Pairs of entities": " ".join(notes)}
+    if settings.get("knn_settings") is not None:
+        names = ", ".join(settings["relations"][1:])
+        ordered = "from head to tail" if settings["is_directed"] else "without a direction"
+        facts = (
+            f"Relations of entities in documents, {ordered}: {names}. Documents are read up to "
+            f"{settings['max_document_tokens']:,} tokens."
+        )
+        examples = _DOCRED_EXAMPLES if settings["is_directed"] else _BIOC_EXAMPLES
+        card = {"Predict": f"{facts}\n\n{predict_usage(examples)}", **card}
     weights = {
         name: weight
         for name, weight in encoder.state_dict().items()
         if not name.startswith("text.")
     }
     with atomic_folder(Path(directory)) as folder:
-        export_text_encoder(
-            encoder.text, folder, card={**card, "Pairs of entities": " ".join(notes)}
-        )
+        export_text_encoder(encoder.text, folder, card=card)
         _save(weights, folder / PARTS)
         write_record(folder / SETTINGS, "export settings", settings)
         if reference is not None:

@@ -20,11 +20,12 @@ D embedding width, R classes, I distinct ids, B anchors of a block.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.ops.contrastive import check_temperature
+from raybio.ops.contrastive import check_temperature, values_on_host
 from raybio.ops.similarity import matmul, normalize
 
 _ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
@@ -124,8 +125,7 @@ def supervised_contrast(
         is_same_BM = label_M[row_B, None] == label_M
         return is_same_BM, ~is_same_BM
 
-    _, index_M, count_I = torch.unique(label_M, return_inverse=True, return_counts=True)
-    has_positive_N = (count_I[index_M] > 1)[offset : offset + len(pair_ND)]
+    has_positive_N = occurs_again(label_M)[offset : offset + len(pair_ND)]
     return contrast_sum(
         pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
     )
@@ -238,7 +238,11 @@ def with_others(
                 f"{num_candidates} candidates; "
                 "want one each"
             )
-        if not torch.equal(other[offset : offset + num_anchors], code):
+        given = values_on_host(code)
+        others = values_on_host(other)
+        if given is None or others is None:
+            continue
+        if not np.array_equal(others[offset : offset + num_anchors], given):
             raise ValueError(
                 f"the anchors' ids or labels differ from those of the candidates from row {offset} "
                 "on; gather pairs and labels in the same order"
@@ -263,8 +267,17 @@ def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[
             negative_BM &= type_M[row_B, None] != type_M
         return positive_BM, negative_BM
 
-    _, index_M, count_I = torch.unique(id_M, return_inverse=True, return_counts=True)
-    return relate, (count_I[index_M] > 1) & (id_M >= 0)
+    return relate, occurs_again(id_M) & (id_M >= 0)
+
+
+def occurs_again(code_M: Tensor) -> Tensor:
+    """Return which codes occur more than once, bool (M,); the host does not wait for a GPU."""
+    sorted_M, order_M = torch.sort(code_M)
+    is_equal = sorted_M[1:] == sorted_M[:-1]
+    is_repeated_M = torch.zeros_like(code_M, dtype=torch.bool)
+    is_repeated_M[1:] = is_equal
+    is_repeated_M[:-1] |= is_equal
+    return torch.empty_like(is_repeated_M).scatter(0, order_M, is_repeated_M)
 
 
 class _BlockedContrast(torch.autograd.Function):

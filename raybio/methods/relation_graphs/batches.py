@@ -6,11 +6,12 @@ anchors, G graphs, N nodes, E edges, F numbers in a feature; K samples of a word
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens, TokenBatch
-from raybio.ops.grouped import gather_segments, segment_starts
+from raybio.core.batch import PackedTokens, PaddedTokens, TokenBatch, field_values
+from raybio.ops.segments import entries_of_rows
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,21 @@ class PaddedWords(PaddedTokens):
     """
 
     word_RL: Tensor
+    num_words: int
+
+
+@dataclass(frozen=True)
+class PackedWords(PackedTokens):
+    """A packed micro-batch; words are numbered across its sentences.
+
+    Attributes:
+        word_index_K: tokens that belong to a word.
+        word_K: word of each of them.
+        num_words: of all these sentences, the word 0 of each included.
+    """
+
+    word_index_K: Tensor
+    word_K: Tensor
     num_words: int
 
 
@@ -46,19 +62,36 @@ class WordBatch(TokenBatch):
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
         """Return the numbers of the words of sentences ``row_M``."""
-        return gather_segments(self.word_indptr_R1, row_M)[0]
+        return torch.from_numpy(entries_of_rows(self.word_indptr_R1.numpy(), row_M.numpy())[0])
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedWords:
         """Return sentences ``row_M`` as a rectangle, with the word of each token."""
         tokens = super().pad(row_M, pad_id)
-        token_K, row_K = gather_segments(self.indptr_R1, row_M)
-        word_K = self.word_T[token_K]
+        word_K, num_words = self._words(row_M)
         word_RL = torch.full_like(tokens.token_RL, -1)
-        word_RL[tokens.mask_RL] = torch.where(
-            word_K < 0, -1, word_K + segment_starts(self.word_indptr_R1, row_M)[row_K]
-        )
-        num_words = int(self.word_indptr_R1.diff()[row_M].sum())
+        word_RL[tokens.mask_RL] = torch.from_numpy(word_K)
         return PaddedWords(tokens.token_RL, tokens.mask_RL, tokens.label_RL, word_RL, num_words)
+
+    def pack(self, row_M: Tensor, pad_id: int, *, num_tokens: int | None = None) -> PackedWords:
+        """Return sentences ``row_M`` end to end, with the word of each token."""
+        tokens = super().pack(row_M, pad_id, num_tokens=num_tokens)
+        word_K, num_words = self._words(row_M)
+        index_K = np.flatnonzero(word_K >= 0)
+        return PackedWords(
+            **field_values(tokens),
+            word_index_K=torch.from_numpy(index_K),
+            word_K=torch.from_numpy(word_K[index_K]),
+            num_words=num_words,
+        )
+
+    def _words(self, row_M: Tensor) -> tuple[np.ndarray, int]:
+        """Return the word of each token of these sentences, -1: none, and the number of words."""
+        rows = row_M.numpy()
+        token_K, owner_K = entries_of_rows(self.indptr_R1.numpy(), rows)
+        num_words_M = np.diff(self.word_indptr_R1.numpy())[rows]
+        first_word_M = np.cumsum(num_words_M) - num_words_M
+        word_K = self.word_T.numpy()[token_K]
+        return np.where(word_K < 0, -1, word_K + first_word_M[owner_K]), int(num_words_M.sum())
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class RelationGraphCollate:
         """Check that there is a training sentence."""
         if not len(self.rows):
             raise ConfigError(
-                f"{self.reader.store.path}: this fold has no training sentence; want some in "
+                f"{self.reader.store.location}: this fold has no training sentence; want some in "
                 "--input"
             )
 

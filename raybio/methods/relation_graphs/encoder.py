@@ -13,14 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import Tokens
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
+from raybio.encoders.lora import add_adapters, check_lora
+from raybio.encoders.packed import packed_states
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states
-from raybio.methods.relation_graphs.batches import PaddedWords
+from raybio.methods.relation_graphs.batches import PackedWords, PaddedWords
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
     CLS_ID,
@@ -29,7 +31,7 @@ from raybio.methods.relation_graphs.character_bert.model import (
     SEP_ID,
     CharacterBert,
     build_character_bert,
-    check_kept_layers,
+    check_character_bert,
 )
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.word_reader import WordTokens
@@ -69,10 +71,20 @@ class WordEncoder(Encoder):
         )
         self.head = None
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Return last hidden states (R, L, D) and words (W, D), these in float32 or wider."""
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        if isinstance(self.body, TextEncoder):
+            return self.body.why_padded()
+        return "CharacterBERT reads padded sequences"
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Return last hidden states (R, L, D) or (T, D) and words (W, D), float32 or wider."""
+        if isinstance(tokens, PackedWords):
+            return self._read_packed(tokens)
         if not isinstance(tokens, PaddedWords):
-            raise TypeError(f"a word encoder reads PaddedWords, got {type(tokens).__name__}")
+            raise TypeError(
+                f"a word encoder reads PaddedWords or PackedWords, got {type(tokens).__name__}"
+            )
         if isinstance(self.body, TextEncoder):
             hidden_RLD = last_hidden_states(self.body.model, tokens, self.max_tokens)
         else:
@@ -82,6 +94,13 @@ class WordEncoder(Encoder):
             at_least_fp32(hidden_RLD)[is_word_RL], tokens.word_RL[is_word_RL], tokens.num_words
         )
         return Encoded(hidden_RLD, word_WD)
+
+    def _read_packed(self, tokens: PackedWords) -> Encoded:
+        assert isinstance(self.body, TextEncoder)
+        self.body.check_length(tokens.longest)
+        hidden_TD = packed_states(self.body.model, tokens)
+        state_KD = at_least_fp32(hidden_TD).index_select(0, tokens.word_index_K)
+        return Encoded(hidden_TD, grouped_mean(state_KD, tokens.word_K, tokens.num_words))
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Not supported: no tokens are predicted.
@@ -150,9 +169,10 @@ def check_word_encoder(config: WordEncoderConfig) -> None:
     Raises:
         ConfigError: also if no layer is left to train.
     """
+    check_lora(config)
     check_source(config.source, config.revision)
     if is_character_bert(config.source, config.revision):
-        check_kept_layers(config.source, config.revision, config.num_layers_kept)
+        check_character_bert(config.source, config.revision, config.num_layers_kept)
     else:
         check_text_encoder(config)
     check_layers(config)
@@ -202,6 +222,7 @@ def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
     )
     if config.recompute_activations:
         body.model.gradient_checkpointing_enable()
+    add_adapters(body.model, config, seed=seed)
     return body
 
 

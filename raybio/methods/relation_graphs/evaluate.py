@@ -19,11 +19,12 @@ from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.export import export_word_encoder
-from raybio.methods.relation_graphs.fold_scores import embed_sentences, evaluate_fold
+from raybio.methods.relation_graphs.fold_scores import embed_sentences, evaluate_fold, part_of
 from raybio.methods.relation_graphs.folds import FoldRows
 from raybio.methods.relation_graphs.graph_accuracy import GraphValidation, validate_graphs
 from raybio.methods.relation_graphs.knn import predict_by_knn
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
+from raybio.methods.relation_graphs.reference_words import ReferenceWords, WordLabels
 from raybio.methods.relation_graphs.rivals import fold_rivals
 from raybio.methods.relation_graphs.sentence_scores import (
     SentenceScores,
@@ -32,6 +33,7 @@ from raybio.methods.relation_graphs.sentence_scores import (
 )
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel, head_of, untrained_encoder
+from raybio.training.collective import SingleProcess
 
 LOGGED_SCORES = ("ner_f1", "re_minus_f1", "re_f1")
 """Scores that are logged during training."""
@@ -154,7 +156,33 @@ class EntityRelationEvaluator(Evaluator):
             "config": self.config.to_mapping(),
             "store": self._store.digest,  # folds are those of this store
         }
-        return export_word_encoder(encoder, folder, card=card, settings=settings)
+        return export_word_encoder(
+            encoder, folder, card=card, settings=settings, reference=self._reference(encoder)
+        )
+
+    def _reference(self, encoder: WordEncoder) -> ReferenceWords:
+        """Return the words that predict those of test sentences, as in ``score``."""
+        words = self._word_model(encoder, SingleProcess())
+        rows = self.fold.train_and_dev
+        known = embed_sentences(words, words, rows)
+        config = self.config.evaluation
+        settings = config.first_settings
+        if config.has_choice and self.has_dev:
+            train = part_of(known, rows, self.fold.train, self._store)
+            dev = part_of(known, rows, self.fold.dev, self._store)
+            settings = predict_by_knn(train, dev, self._store, config).best_settings(settings)
+        return ReferenceWords(
+            word_WD=known.pair_WD,
+            indptr_S1=known.gold.indptr_S1,
+            tag_W=known.gold.tag_W,
+            pairs=known.gold.pairs,
+            labels=WordLabels(
+                self._store.entity_types,
+                self._store.relation_names,
+                settings.num_pair_neighbors,
+                settings.num_tag_neighbors,
+            ),
+        )
 
     @property
     def _store(self) -> WordStore:

@@ -12,6 +12,7 @@ import numpy as np
 
 from raybio.core.config import override
 from raybio.core.errors import ConfigError
+from raybio.core.location import Location
 from raybio.methods.relation_graphs.config import KnnConfig
 from raybio.methods.relation_graphs.fold_scores import chosen_and_fixed, evaluate_fold
 from raybio.methods.relation_graphs.folds import FoldRows, read_fold
@@ -36,7 +37,7 @@ from raybio.training.collective import SingleProcess
 def evaluate_exports(
     relations: str | Path,
     entities: str | Path,
-    store_path: str | Path,
+    store_path: str | Location,
     *,
     is_untrained: bool = False,
     device: str | None = None,
@@ -76,7 +77,10 @@ def evaluate_exports(
 
 
 def evaluate_exports_twice(
-    relations: str | Path, entities: str | Path, store_path: str | Path, device: str | None = None
+    relations: str | Path,
+    entities: str | Path,
+    store_path: str | Location,
+    device: str | None = None,
 ) -> tuple[VectorScores, VectorScores | None]:
     """Score the test sentences with chosen and with fixed settings; see ``chosen_and_fixed``.
 
@@ -117,7 +121,7 @@ class _Models:
         cls,
         relations: str | Path,
         entities: str | Path,
-        store_path: str | Path,
+        store_path: str | Location,
         device: str | None,
     ) -> Self:
         """Load and check them; arguments and errors as ``evaluate_exports``."""
@@ -167,7 +171,7 @@ class _Models:
 
 
 def rivals_of_fold(
-    folder: str | Path, store_path: str | Path, device: str | None = None
+    folder: str | Path, store_path: str | Location, device: str | None = None
 ) -> dict[str, SentenceScores]:
     """Score the rivals on the test sentences of a model's fold, by name.
 
@@ -202,7 +206,7 @@ def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
 
 def graph_accuracy_of_sentences(
     folder: str | Path,
-    store_path: str | Path,
+    store_path: str | Location,
     device: str | None = None,
     num_negatives: int | None = None,
 ) -> np.ndarray:

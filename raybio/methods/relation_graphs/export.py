@@ -9,18 +9,24 @@ from safetensors.torch import save_file
 from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
-from raybio.encoders.model_card import model_card
+from raybio.encoders.model_card import model_card, predict_usage
 from raybio.encoders.text import TextEncoder
 from raybio.methods.relation_graphs.character_bert.model import (
     save_character_bert,
 )
 from raybio.methods.relation_graphs.encoder import HEADS, WordEncoder
+from raybio.methods.relation_graphs.reference_words import ReferenceWords
 
 SETTINGS = "words.json"
 
+_EXAMPLES = [
+    "Severe asthma was induced by aspirin.",
+    "Two children had a rash after penicillin.",
+]
+
 
 _USAGE = (
-    "`encoder.source` of a raybio job, or "
+    "`raybio train relation_graphs --init .`, or "
     '`raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`.'
 )
 
@@ -31,6 +37,7 @@ def export_word_encoder(
     *,
     card: Mapping[str, Any],
     settings: Mapping[str, Any],
+    reference: ReferenceWords | None = None,
 ) -> Path:
     """Write transformer, tokenizer if it has one, heads and settings; an older export is replaced.
 
@@ -39,10 +46,13 @@ def export_word_encoder(
         directory: the folder to write.
         card: see ``export_text_encoder``.
         settings: how the encoder is used, as plain JSON.
+        reference: words whose neighbors new words are; None: the export predicts nothing.
 
     Returns:
         ``directory``.
     """
+    if reference is not None:
+        card = {"Predict": f"{reference.description}\n\n{predict_usage(_EXAMPLES)}", **card}
     with atomic_folder(Path(directory)) as folder:
         if isinstance(encoder.body, TextEncoder):
             export_text_encoder(encoder.body, folder, card=card)
@@ -64,4 +74,6 @@ def export_word_encoder(
             folder / HEADS,
         )
         write_record(folder / SETTINGS, "export settings", settings)
+        if reference is not None:
+            reference.write(folder)
     return Path(directory)

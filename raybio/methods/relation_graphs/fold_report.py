@@ -48,7 +48,8 @@ LEGEND = (
     "Macro F1 of entities (NER), of relations whose entities "
     "are right too (RE; legacy: as the authors' code counts them) and of pairs of words alone "
     "(RE-). 'probe': a linear classifier of pairs; 'graphs': how often the true graph is the "
-    "nearest. 'SpERT': macro F1 by its conventions, over all annotated entities."
+    "nearest. 'SpERT': macro F1 by its conventions, over all annotated entities; of "
+    "the published row it is not known whether overlapping entities count."
 )
 
 

@@ -97,15 +97,15 @@ def chosen_and_fixed(
     rows = fold.train_and_dev
     # Words are embedded once, and one search finds the neighbors of both readings.
     reference = embed_sentences(pair_model, tag_model, rows)
-    train = _part_of(reference, rows, fold.train, store)
-    dev = _part_of(reference, rows, fold.dev, store)
+    train = part_of(reference, rows, fold.train, store)
+    dev = part_of(reference, rows, fold.dev, store)
     settings = [choose_settings(train, dev, store, config.with_candidates), config.first_settings]
     test = embed_sentences(pair_model, tag_model, fold.test)
     chosen, fixed = score_each(reference, test, store, config, settings)
     return chosen, fixed
 
 
-def _part_of(
+def part_of(
     embedded: EmbeddedSentences, rows: np.ndarray, part: np.ndarray, store: WordStore
 ) -> EmbeddedSentences:
     """Return the embedded sentences of some of the rows; both are ascending."""

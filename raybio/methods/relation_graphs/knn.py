@@ -4,6 +4,7 @@ Shape letters: S sentences, W words, P pairs of words of one sentence, R gold pa
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,9 +18,22 @@ from raybio.methods.relation_graphs.scores import (
     TaggedPairs,
     score_entities_relations,
 )
-from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import chunks, tag_names
 from raybio.ops.nearest import nearest
+
+
+class HasNames(Protocol):
+    """A store of sentences, or the record of a model that was trained on one."""
+
+    @property
+    def entity_types(self) -> tuple[str, ...]:
+        """Names of the types of entities."""
+        ...
+
+    @property
+    def relation_names(self) -> tuple[str, ...]:
+        """Names of the relations, "NA" first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ class KnnPredictions:
 def predict_by_knn(
     reference: EmbeddedSentences,
     queries: EmbeddedSentences,
-    store: WordStore,
+    store: HasNames,
     config: KnnConfig,
 ) -> KnnPredictions:
     """Let the words and pairs of the reference sentences vote on those of the queries."""
@@ -153,7 +167,7 @@ def _predict_pairs(
 
 
 def _predict_tags(
-    reference: EmbeddedSentences, queries: EmbeddedSentences, config: KnnConfig, store: WordStore
+    reference: EmbeddedSentences, queries: EmbeddedSentences, config: KnnConfig, store: HasNames
 ) -> dict[int, np.ndarray]:
     neighbors = nearest(
         queries.tag_WD, reference.tag_WD, max(config.num_tag_neighbors), metric="l2"

@@ -16,27 +16,35 @@ def pairwise_cosine(first_ND: Tensor, second_ND: Tensor) -> Tensor:
     return (normalize(first_ND) * normalize(second_ND)).sum(-1)
 
 
+def first_graphs(anchor_G: Tensor, num_anchors: int) -> Tensor:
+    """Return the first graph of each anchor (A,); ``anchor_G`` ascends without gaps."""
+    return torch.searchsorted(anchor_G, torch.arange(num_anchors, device=anchor_G.device))
+
+
 def true_graph_loss(
-    similarity_G: Tensor, anchor_G: Tensor, *, temperature: float, more_AN: Tensor | None = None
+    similarity_G: Tensor,
+    anchor_G: Tensor,
+    num_anchors: int,
+    *,
+    temperature: float,
+    more_AN: Tensor | None = None,
 ) -> Tensor:
     """Return -log softmax of each anchor's true graph among its graphs (A,): Equations 4 and 5.
 
     Args:
         similarity_G: cosine of each graph with its text.
         anchor_G: anchor of each graph, ascending from 0 without gaps; the first is the true one.
+        num_anchors: A.
         temperature: τ.
         more_AN: similarities with more false graphs, -inf for none; not in the paper.
     """
     logit_G = at_least_fp32(similarity_G) / temperature
-    num_anchors = int(anchor_G[-1]) + 1 if len(anchor_G) else 0
-    is_first_G = torch.ones_like(anchor_G, dtype=torch.bool)
-    is_first_G[1:] = anchor_G[1:] != anchor_G[:-1]
     total_A = grouped_logsumexp(logit_G[:, None], anchor_G, num_anchors)[:, 0]
     if more_AN is not None:
         total_A = torch.logsumexp(
             torch.cat([total_A[:, None], at_least_fp32(more_AN) / temperature], dim=1), dim=1
         )
-    return total_A - logit_G[is_first_G]
+    return total_A - logit_G.index_select(0, first_graphs(anchor_G, num_anchors))
 
 
 def has_positive(tag_W: Tensor, sample_WK: Tensor, sample_tag_WK: Tensor) -> Tensor:

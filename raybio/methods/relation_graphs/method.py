@@ -2,12 +2,21 @@
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.relation_graphs.config import DEMO, Config
-from raybio.training.method import Method, PartEncoder
+from raybio.training.method import Method, PartEncoder, PredictorModule
 
 METHOD = Method(
     name="relation_graphs",
+    about="Train word embeddings whose neighbors predict entities and "
+    "relations: CLDR, CLGS, CLNER.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "model",
+        "encoder.source",
+        "optim.peak_lr",
+        "schedule.max_steps",
+        "data.fold",
+    ),
     system="raybio.methods.relation_graphs.system",
     table=TableLayout(
         title="Entities and relations",
@@ -23,4 +32,9 @@ METHOD = Method(
     ),
     step_metrics=("val/re_minus_f1", "val/ner_f1"),
     part_encoder=PartEncoder(settings="words.json", parts="words"),
+    predictor=PredictorModule("word_predictor.json", "raybio.methods.relation_graphs.predict"),
+    citation=(
+        "Theodoropoulos, Henderson, Coman, Moens. *Imposing Relation Structure in Language-Model "
+        "Embeddings Using Contrastive Learning.* CoNLL 2021."
+    ),
 )

@@ -13,13 +13,14 @@ from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.config import GraphObjectiveConfig, Model
 from raybio.methods.relation_graphs.loss import (
+    first_graphs,
     has_positive,
     pairwise_cosine,
     same_tag_loss,
     true_graph_loss,
 )
 from raybio.ops.contrastive import equal_rows
-from raybio.ops.grouped import grouped_mean
+from raybio.ops.grouped import group_sizes, grouped_mean
 from raybio.ops.similarity import normalize
 from raybio.training.objectives import CouplingObjective
 
@@ -81,6 +82,7 @@ class RelationGraphObjective(CouplingObjective):
             loss_A = true_graph_loss(
                 similarities.similarity_G,
                 batch.anchor_G,
+                len(batch.sentence_A),
                 temperature=self.config.temperature,
                 more_AN=more_AN,
             )
@@ -116,8 +118,7 @@ class RelationGraphObjective(CouplingObjective):
         assert self.head.graph is not None
         feature_ND = batch.feature_NF.to(embedding_WD.dtype)
         state_ND = self.head.graph(feature_ND, batch.head_E, batch.tail_E)
-        is_first_G = torch.ones_like(batch.anchor_G, dtype=torch.bool)
-        is_first_G[1:] = batch.anchor_G[1:] != batch.anchor_G[:-1]
+        first_A = first_graphs(batch.anchor_G, len(batch.sentence_A))
         if self.model == "clgs":
             text_AD = self._sentences(embedding_WD, batch)[batch.sentence_A]
             graph_GD = _pooled(state_ND, batch.node_indptr_G1, self.config.graph_pooling)
@@ -128,10 +129,12 @@ class RelationGraphObjective(CouplingObjective):
         else:  # a pair is the concatenation of its two nodes, tail first
             graph_GD = state_ND.view(-1, 2 * state_ND.shape[1])
             text_GD = torch.relu(embedding_WD[batch.word_N]).view(-1, 2 * state_ND.shape[1])
-            text_AD = text_GD[is_first_G]
+            text_AD = text_GD.index_select(0, first_A)
             if self.config.pairing == "paper":
                 text_GD = text_AD[batch.anchor_G]
-        return Similarities(pairwise_cosine(text_GD, graph_GD), text_AD, graph_GD[is_first_G])
+        return Similarities(
+            pairwise_cosine(text_GD, graph_GD), text_AD, graph_GD.index_select(0, first_A)
+        )
 
     def _graph_chance(
         self,
@@ -147,6 +150,7 @@ class RelationGraphObjective(CouplingObjective):
             equal_A = true_graph_loss(
                 torch.zeros_like(similarities.similarity_G),
                 batch.anchor_G,
+                len(batch.sentence_A),
                 temperature=self.config.temperature,
                 more_AN=more_AN,
             )
@@ -159,9 +163,11 @@ class RelationGraphObjective(CouplingObjective):
         if self.config.text_pooling == "cls":
             return embedding_WD[start_S]
         is_word_W = torch.ones(len(embedding_WD), dtype=torch.bool, device=embedding_WD.device)
-        is_word_W[start_S] = False
+        is_word_W = is_word_W.index_fill(0, start_S, False)
+        num_words = len(embedding_WD) - len(start_S)
+        word_N = torch.nonzero_static(is_word_W, size=num_words)[:, 0]
         indptr_S1 = torch.cat([size_S.new_zeros(1), (size_S - 1).cumsum(0)])
-        return _pooled(embedding_WD[is_word_W], indptr_S1, self.config.text_pooling)
+        return _pooled(embedding_WD.index_select(0, word_N), indptr_S1, self.config.text_pooling)
 
     def _other_graphs(
         self, similarities: "Similarities", batch: RelationGraphBatch, collective: Collective
@@ -182,7 +188,7 @@ class RelationGraphObjective(CouplingObjective):
         loss_S = grouped_mean(loss_A[:, None], batch.sentence_A, num_sentences)
         if self.config.reduction == "sum":
             return loss_S.sum()
-        has_anchor_S = torch.bincount(batch.sentence_A, minlength=num_sentences) > 0
+        has_anchor_S = group_sizes(batch.sentence_A, num_sentences) > 0
         return loss_S.sum() / collective.all_sum(has_anchor_S.sum()).clamp(min=1)
 
     def _tag_loss(
@@ -218,7 +224,8 @@ class Similarities:
 def _pooled(row_ND: Tensor, indptr_G1: Tensor, pooling: str) -> Tensor:
     """Return the mean or maximum of the rows of each group (G, D); 0 for an empty group."""
     size_G = indptr_G1.diff()
-    group_N = torch.repeat_interleave(torch.arange(len(size_G), device=row_ND.device), size_G)
+    graph_G = torch.arange(len(size_G), device=row_ND.device)
+    group_N = torch.repeat_interleave(graph_G, size_G, output_size=len(row_ND))
     if pooling == "mean":
         return grouped_mean(row_ND, group_N, len(size_G))
     zero_GD = row_ND.new_zeros(len(size_G), row_ND.shape[1])

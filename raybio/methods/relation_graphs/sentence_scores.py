@@ -112,15 +112,14 @@ def score_each(
         "num_tag_neighbors": tuple(each.num_tag_neighbors for each in settings),
     }
     predictions = predict_by_knn(reference, queries, store, config.model_copy(update=searched))
-    return [
-        VectorScores(
-            predictions.scores(each),
-            score_probe(reference, queries, store, config, each),
-            _by_spans(queries.gold, *predictions.predicted(each), store),
-            each,
-        )
-        for each in settings
-    ]
+    scores = []
+    for each in settings:
+        pairs, tag_W = predictions.predicted(each)
+        by_words = _by_words(queries.gold, pairs, tag_W, store)
+        by_spans = _by_spans(queries.gold, pairs, tag_W, store)
+        probe = score_probe(reference, queries, store, config, each)
+        scores.append(VectorScores(by_words, probe, by_spans, each))
+    return scores
 
 
 def score_probe(
@@ -152,13 +151,19 @@ def score_predictions(
 
     The scores of the linear probe are those of the same pairs, whatever their relation.
     """
-    num_types = len(store.entity_types)
-    num_relations = len(store.relation_names) - 1
     return SentenceScores(
-        score_against_gold(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations),
+        _by_words(gold, pairs, tag_W, store),
         _score_related(gold, pairs.first_P, pairs.second_P, store),
         _by_spans(gold, pairs, tag_W, store),
     )
+
+
+def _by_words(
+    gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore
+) -> EntityRelationScores:
+    num_relations = len(store.relation_names) - 1
+    num_types = len(store.entity_types)
+    return score_against_gold(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations)
 
 
 def _by_spans(gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore) -> SpertScores:

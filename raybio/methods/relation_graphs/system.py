@@ -1,9 +1,8 @@
 """CLDR, CLGS and CLNER: wiring (Theodoropoulos et al., 2021)."""
 
-from pathlib import Path
-
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
@@ -53,22 +52,24 @@ def check(config: Config, store: WordStore) -> None:
     fold = read_fold(store, config.data)
     if not len(fold.train):
         raise ConfigError(
-            f"{store.path}: fold {config.data.fold} has no training sentence; want some to learn "
-            "from"
+            f"{store.location}: fold {config.data.fold} has no training sentence; want some to "
+            "learn from"
         )
     if config.model != "clner" and len(store.relation_names) < 2:
         raise ConfigError(
-            f"{store.path}: its sentences have no relation to learn from; want some, or model=clner"
+            f"{store.location}: its sentences have no relation to learn from; want some, or "
+            "model=clner"
         )
     if config.model in ("clner", "joint") and not store.entity_types:
         raise ConfigError(
-            f"{store.path}: its sentences have no entity to learn from; want some, or model=cldr"
+            f"{store.location}: its sentences have no entity to learn from; want some, or "
+            "model=cldr"
         )
     if config.model != "clner":
         _check_relations(config, store, fold)
     if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
         raise ConfigError(
-            f"{store.path}: of the {len(fold.train):,} training sentences of fold "
+            f"{store.location}: of the {len(fold.train):,} training sentences of fold "
             f"{config.data.fold} none is kept for validation "
             f"(data.validation_share={config.data.validation_share:g}), which evaluations and the "
             "choice of numbers of neighbors need. Want a larger share, --dev when the store is "
@@ -85,7 +86,7 @@ def _check_relations(config: Config, store: WordStore, fold: FoldRows) -> None:
         if len(rows) and not any(len(store.relations(row)[0]) for row in rows.tolist()):
             other = ", or schedule.evaluate_every_steps=0" if split == "validation" else ""
             raise ConfigError(
-                f"{store.path}: none of the {len(rows):,} {split} sentences of fold "
+                f"{store.location}: none of the {len(rows):,} {split} sentences of fold "
                 f"{config.data.fold} has a relation; want some, or model=clner{other}"
             )
 
@@ -104,7 +105,7 @@ def _num_batch_rows(config: Config) -> int:
     return config.plan.global_batch_rows or _BATCH_ROWS[config.model]
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire CLDR, CLGS, CLNER or the joint model over a prepared store of sentences.
 
     Raises:

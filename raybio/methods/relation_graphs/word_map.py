@@ -107,7 +107,7 @@ def _sample(
     """Sample at most ``MOST_OF_A_LABEL`` points of each label."""
     if len(label_N) < 4:
         raise ConfigError(
-            f"{store.path}: the fold's test sentences have {len(label_N)} points to show as "
+            f"{store.location}: the fold's test sentences have {len(label_N)} points to show as "
             f"{', '.join(labels)}; want at least 4 for a map"
         )
     rng = np.random.default_rng(derive_seed(seed, "points"))

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.errors import ConfigError, RecordError
+from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed
-from raybio.core.records import read_record
+from raybio.core.records import export_record
 from raybio.encoders.transformer import seeded_weights
-from raybio.methods.relation_graphs.config import Config
+from raybio.methods.relation_graphs.config import Config, WordEncoderConfig
 from raybio.methods.relation_graphs.embed_words import embed_words
 from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
 from raybio.methods.relation_graphs.export import SETTINGS
@@ -24,14 +24,20 @@ from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.training.collective import SingleProcess
 
 
-def encoder_before_training(config: Config, store: WordStore) -> WordEncoder:
+def encoder_before_training(config: Config, store: WordStore | None) -> WordEncoder:
     """Build encoder and head with their initial weights.
+
+    Args:
+        config: settings of the run.
+        store: the sentences, for a tokenizer from scratch; None: the source has one.
 
     Raises:
         ConfigError: if the encoder cannot be loaded.
     """
     encoder = build_word_encoder(
-        config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=store.count_by_word
+        config.encoder,
+        seed=derive_seed(config.seed, "weights"),
+        count_by_word=None if store is None else store.count_by_word,
     )
     is_whole = config.model == "clgs"
     with seeded_weights(derive_seed(config.seed, "head")):
@@ -62,15 +68,20 @@ def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
     return encoder
 
 
-def trained_encoder(config: Config, folder: Path, store: WordStore) -> WordEncoder:
+def exported_encoder_config(config: Config, folder: Path) -> WordEncoderConfig:
+    """Return the settings by which the encoder that a run exported to ``folder`` is loaded."""
+    changes = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
+    return config.encoder.model_copy(update=changes)
+
+
+def trained_encoder(config: Config, folder: Path) -> WordEncoder:
     """Load encoder and head that a run with this configuration exported to ``folder``.
 
     Raises:
         ConfigError: if they cannot be loaded.
     """
-    changes = {"source": str(folder), "num_layers_kept": None, "num_frozen_layers": 0}
-    encoder_config = config.encoder.model_copy(update=changes)
-    encoder = encoder_before_training(config.model_copy(update={"encoder": encoder_config}), store)
+    changes = {"encoder": exported_encoder_config(config, folder)}
+    encoder = encoder_before_training(config.model_copy(update=changes), None)
     saved = {name.removeprefix("head."): part for name, part in read_heads(str(folder)).items()}
     try:
         head_of(encoder).load_state_dict(saved)
@@ -116,7 +127,7 @@ class WordModel:
             ConfigError: if the folder is no such export, or its run had another store.
         """
         config = read_export_config(folder, store)
-        encoder = trained_encoder(config, Path(folder).expanduser(), store)
+        encoder = trained_encoder(config, Path(folder).expanduser())
         return cls._on_device(config, encoder, store, device)
 
     @classmethod
@@ -169,22 +180,21 @@ def read_export_config(folder: str | Path, store: WordStore) -> Config:
     Raises:
         ConfigError: if the folder is no such export, or its run had another store.
     """
-    try:
-        settings = read_record(Path(folder).expanduser() / SETTINGS, "export settings")
-        if settings is None:
-            raise ConfigError(f"there is no {SETTINGS}")
-        config = Config.from_mapping(settings["config"])
-        trained_on = settings["store"]
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
-    except (OSError, KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{folder}: is no exported model of words ({error}); want the export/ of a run of "
-            "relation_graphs"
-        ) from None
+    config, trained_on = read_export_settings(folder)
     if trained_on != store.digest:
         raise ConfigError(
-            f"{folder}: was trained on another store than {store.path}, whose test sentences it "
-            "may know; want the store of its run"
+            f"{folder}: was trained on another store than {store.location}, whose test sentences "
+            "it may know; want the store of its run"
         )
     return config
+
+
+def read_export_settings(folder: str | Path) -> tuple[Config, str]:
+    """Return the settings of the run that exported ``folder``, and the digest of its store.
+
+    Raises:
+        ConfigError: if the folder is no such export.
+    """
+    path = Path(folder).expanduser() / SETTINGS
+    with export_record(path, "export settings", "relation_graphs") as content:
+        return Config.from_mapping(content["config"]), str(content["store"])

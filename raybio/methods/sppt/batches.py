@@ -11,23 +11,22 @@ from raybio.core.batch import TokenBatch
 class LinkBatch(TokenBatch):
     """One worker's shard of a step of structure-preserving pre-training.
 
-    The R sequences are the shard's anchors, then their positives, then their negatives. Columns of
-    the pair masks run over the G sequences of the global batch: the shards of all workers in rank
-    order, each in that same layout.
+    The R sequences are the shard's anchors, then their positives, then their negatives.
+    ``pair_masks`` turns nodes and links into masks of pairs, on the device: what travels does not
+    grow with the number of workers.
 
     Attributes:
         row_R: store row (graph node) of each sequence.
         num_anchors: number of anchors, shape ().
-        linked_RG: True where the two nodes are linked in the graph.
-        ignore_RG: True where a pair is neither positive nor negative: a sequence and itself, and by
-            default copies of the same node.
+        link_sequence_E: sequence of each of its links to a node of the global batch.
+        link_row_E: that node.
         num_fallback_negatives: number of negatives from outside their anchor's group, shape ().
     """
 
     row_R: Tensor
     num_anchors: Tensor
-    linked_RG: Tensor
-    ignore_RG: Tensor
+    link_sequence_E: Tensor
+    link_row_E: Tensor
     num_fallback_negatives: Tensor
 
 

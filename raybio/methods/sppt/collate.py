@@ -1,15 +1,15 @@
-"""Collation: the rows of a step become one worker's shard of tokens, labels and pair masks.
+"""Collation: the rows of a step become one worker's shard of tokens, labels and links.
 
 Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in
 the sequence). So a sequence is cropped and masked in the same way for any number of workers.
 
-Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard.
+Shape letters: R sequences of the shard, T tokens of the shard, E links of the shard's sequences.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -76,11 +76,9 @@ class LinkCollate:
         mask_config: settings of masking.
         read: reader of rows; its random choices depend on the step and the position in the batch.
         seed: the run's seed.
-        with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
+        with_pairs: whether positives, negatives and links are needed (λ > 0).
         mask_anchors: whether anchors are masked, for λ < 1 or for the graph loss.
-        same_node: relation between two copies of a node in a batch.
-        self_loops: as in ``LinkPlan``; copies of a node are then linked, and ``same_node`` is
-            ignored.
+        self_loops: as in ``LinkPlan``.
     """
 
     linked: HasGraph
@@ -90,7 +88,6 @@ class LinkCollate:
     seed: int
     with_pairs: bool
     mask_anchors: bool
-    same_node: Literal["ignore", "positive", "negative"]
     self_loops: bool = False
 
     @cached_property
@@ -128,7 +125,7 @@ class LinkCollate:
             "label_T": label_T,
             "row_R": row_R,
             "num_anchors": np.asarray(num_anchors),
-            **self._pair_masks(batch_rows, row_R, rank, world),
+            **self._links(batch_rows, row_R),
             "num_fallback_negatives": np.asarray(self._count_fallbacks(shard)),
         }
 
@@ -158,27 +155,13 @@ class LinkCollate:
             random_token_ids=self.read.ordinary_ids,
         )
 
-    def _pair_masks(
-        self, batch_rows: StepRows, row_R: np.ndarray, rank: int, world: int
-    ) -> dict[str, np.ndarray]:
-        """Return ``linked_RG`` and ``ignore_RG`` of ``LinkBatch``."""
+    def _links(self, batch_rows: StepRows, row_R: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the links of the shard's sequences to nodes of the global batch."""
         if not self.with_pairs:
-            no_pairs = np.zeros((len(row_R), 0), dtype=bool)
-            return {"linked_RG": no_pairs, "ignore_RG": no_pairs}
-        shards = [batch_rows.shard(other, world).flat for other in range(world)]
-        column_G = np.concatenate(shards)
-        offset = sum(len(shard) for shard in shards[:rank])
-        linked_RG = self.linked.graph.linked(row_R, column_G)
-        same_RG = row_R[:, None] == column_G
-        itself_RG = np.zeros_like(same_RG)
-        itself_RG[np.arange(len(row_R)), offset + np.arange(len(row_R))] = True
-        same_node = "positive" if self.self_loops else self.same_node
-        if same_node == "positive":
-            linked_RG |= same_RG & ~itself_RG
-        return {
-            "linked_RG": linked_RG,
-            "ignore_RG": same_RG if same_node == "ignore" else itself_RG,
-        }
+            nothing = np.zeros(0, dtype=np.int64)
+            return {"link_sequence_E": nothing, "link_row_E": nothing}
+        sequence_E, link_row_E = self.linked.graph.links_into(row_R, batch_rows.flat)
+        return {"link_sequence_E": sequence_E, "link_row_E": link_row_E}
 
     def _count_fallbacks(self, shard: StepRows) -> int:
         group_N = self.linked.graph.group_N

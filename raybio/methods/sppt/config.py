@@ -235,13 +235,23 @@ class PrepareConfig(LinkedRowsConfig):
         0.5, gt=0, le=1, description="fraction of equal residues that makes two proteins relatives"
     )
 
-    min_score: int = Field(
+    min_score: float = Field(
         0,
         ge=0,
-        le=1000,
-        description="least score of a link in STRING's files; STRING calls 700 high confidence",
+        description="least score of a link; 0: all links; STRING's run to 1000, 700 is its high "
+        "confidence",
     )
-    taxids: tuple[Taxid, ...] = Field((), description="species that are kept; empty: all")
+    taxids: tuple[Taxid, ...] = Field(
+        (),
+        description="NCBI taxids of the species that are kept; empty: all; a single one is the "
+        "species of proteins whose file states none",
+    )
+    strip_prefixes: tuple[str, ...] = Field(
+        (), description="text that is removed from the beginning of ids of links and proteins"
+    )
+    strip_version: bool = Field(
+        False, description="remove a dot and a number at the end of ids of links and proteins"
+    )
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(
         DEFAULT_MAX_LENGTH, ge=1, description="longest sequence that is kept, in letters"

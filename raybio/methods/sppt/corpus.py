@@ -5,7 +5,8 @@ Sequences and texts go through a spool file on disk. Ids, lengths and links stay
 Shape letters: N proteins or texts in reading order, R rows of the store, G groups, E links.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +25,8 @@ from raybio.store.writer import Draft
 G = TypeVar("G", bound=GraphStore)
 Commit = Callable[[Draft, LinkedRows, dict[str, Any]], G]
 """(draft, rows, provenance) -> the store."""
+Cluster = Callable[[Ragged, Path], np.ndarray]
+"""(content of the rows, a folder for temporary files) -> the cluster of relatives of each row."""
 
 
 class Corpus(NamedTuple):
@@ -49,6 +52,7 @@ class Corpus(NamedTuple):
     group_labels: list[str]
     noun: str = "proteins with a sequence"
     date_N: np.ndarray | None = None
+    read_as: Sequence[str] = ()
 
 
 MERGE_LINKS = 1 << 21
@@ -145,7 +149,7 @@ def assemble(
     seed: int,
     provenance: dict[str, Any],
     held_out: HeldOut = "random",
-    cluster: Callable[[Ragged], np.ndarray] | None = None,
+    cluster: Cluster | None = None,
 ) -> G:
     """Write the store: rows with content and a link, sorted by group, and their split links.
 
@@ -159,7 +163,7 @@ def assemble(
         provenance: the manifest's account of the input.
         held_out: what is held out: links at random, whole rows, whole clusters of rows, or links of
             the newest rows.
-        cluster: returns the cluster of relatives of each row; None: rows are not clustered.
+        cluster: finds relatives; None: rows are not clustered.
 
     Raises:
         DataError: if no link between two rows with content is left, too few rows can be held out,
@@ -182,7 +186,7 @@ def assemble(
     group_R = group_R.astype(np.int32)
     edge_E2 = np.sort(row_N[edge_E2], axis=1)
     content = spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters")
-    cluster_R = None if cluster is None else cluster(content)
+    cluster_R = None if cluster is None else cluster(content, draft.folder)
     if held_out == "date":
         is_heldout_E = _links_of_newest(edge_E2, corpus, row_R, share=heldout_share)
         provenance = provenance | {

@@ -7,13 +7,13 @@ Shape letters: N rows, L directed links, E held-out links.
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import StoreError
+from raybio.core.location import Location
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
 from raybio.store.ragged import Ragged
@@ -54,7 +54,7 @@ class GraphStore(Store):
         return Graph(self.link_indptr_N1, self.link_index_L, self.group_N)
 
 
-def open_graph(path: str | Path) -> GraphStore:
+def open_graph(path: str | Location) -> GraphStore:
     """Open a store of linked rows of any kind.
 
     Raises:

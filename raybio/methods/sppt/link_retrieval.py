@@ -150,7 +150,8 @@ def link_retrieval(
     """Rank the other nodes of each node's group by nearness, and score the ranks of its links.
 
     Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
-    group) numbers.
+    group) numbers, and 512 bytes for each anchor of the largest group (counts of its pairs, for the
+    average precision).
 
     Args:
         embedding_ND: embeddings, on the device that computes the scores.
@@ -368,13 +369,14 @@ def _average_precision(
     threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
     counted = threshold[torch.from_numpy(index_K).to(device)]
     num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
-    num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int64, device=device)
+    # An anchor has fewer than 2^31 pairs. All anchors of a group are held at once, so this counts.
+    num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int32, device=device)
     for start, end, score_BN in kept_blocks or ranking.blocks():
         sorted_BN = sort_rows(score_BN)
         num_pairs_U += count_at_least(sorted_BN, threshold)
         low, high = np.searchsorted(row_A, [start, end])
         rows = torch.from_numpy(row_A[low:high] - start).to(device)
-        num_pairs_AK[low:high] = count_at_least_by_row(sorted_BN, counted)[rows]
+        num_pairs_AK[low:high] = count_at_least_by_row(sorted_BN, counted)[rows].int()
     return average_precision_contributions(
         anchor_P,
         threshold_P,

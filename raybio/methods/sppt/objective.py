@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.config import ObjectiveConfig
@@ -21,6 +21,7 @@ from raybio.methods.sppt.loss import (
     multi_similarity_global,
     multi_similarity_per_anchor,
 )
+from raybio.methods.sppt.pair_masks import pair_masks
 from raybio.ops.contrastive import equal_rows
 from raybio.training.objectives import count_labels, masked_language_model
 
@@ -53,7 +54,7 @@ class StructurePreserving:
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
     ) -> LossReport:
         """Return (1 - λ) times this micro-batch's share of the language-model loss."""
         return masked_language_model(
@@ -81,11 +82,12 @@ class StructurePreserving:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compare each local sequence with those of all workers; mean over the counted ones."""
         gathered = collective.all_gather(embedding_RD)
+        masks = pair_masks(batch, collective, self.config.same_node)
         loss_R, is_counted_R = multi_similarity_per_anchor(
             embedding_RD,
             gathered.row_MD,
-            batch.linked_RG,
-            batch.ignore_RG,
+            masks.linked_RG,
+            masks.ignore_RG,
             **self.config.multi_similarity(),
         )
         num_counted = collective.all_sum(is_counted_R.sum()).clamp(min=1)
@@ -94,15 +96,15 @@ class StructurePreserving:
             equal_R, _ = multi_similarity_per_anchor(
                 equal_rows(embedding_RD),
                 equal_rows(gathered.row_MD),
-                batch.linked_RG,
-                batch.ignore_RG,
+                masks.linked_RG,
+                masks.ignore_RG,
                 **self.config.multi_similarity(),
             )
         num_sequences = len(gathered.row_MD)
         num_pairs = max(1, num_sequences * (num_sequences - 1))
         # The diagonal of ``ignore_RG`` is no pair, so it does not count as ignored.
         terms = {
-            "ignored_pair_rate": (batch.ignore_RG.sum() - len(embedding_RD)) / num_pairs,
+            "ignored_pair_rate": (masks.ignore_RG.sum() - len(embedding_RD)) / num_pairs,
             "counted_anchors": is_counted_R.sum().float(),
             "spml_chance": equal_R.sum() / num_counted,
         }
@@ -121,8 +123,9 @@ class StructurePreserving:
             if name != "mining_margin"
         }
         row_MD = collective.all_gather(embedding_RD).row_MD
-        linked_MM = collective.all_gather(batch.linked_RG).row_MD
-        ignore_MM = collective.all_gather(batch.ignore_RG).row_MD
+        masks = pair_masks(batch, collective, self.config.same_node)
+        linked_MM = collective.all_gather(masks.linked_RG).row_MD
+        ignore_MM = collective.all_gather(masks.ignore_RG).row_MD
         whole = multi_similarity_global(row_MD, linked_MM, ignore_NN=ignore_MM, **weights)
         with torch.no_grad():
             equal = multi_similarity_global(
@@ -134,12 +137,13 @@ class StructurePreserving:
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compare each anchor with its own positives and negatives; no embedding is gathered."""
-        num_anchors = int(batch.num_anchors)
+        # Of each anchor there are the anchor itself, its positives and as many negatives.
+        num_anchors = len(embedding_RD) // (1 + 2 * self.num_positives_per_anchor)
         num_pairs = num_anchors * self.num_positives_per_anchor
         anchor_ND, positive_ND, negative_ND = torch.split(
             embedding_RD, [num_anchors, num_pairs, num_pairs]
         )
-        num_pairs_here = torch.tensor(num_pairs, device=embedding_RD.device)
+        num_pairs_here = torch.full((), num_pairs, device=embedding_RD.device)
         num_pairs_global = collective.all_sum(num_pairs_here).clamp(min=1)
         if num_pairs == 0:
             return embedding_RD.sum() * 0, {}

@@ -79,6 +79,21 @@ class LinkPlan:
                 "make the batch smaller"
             )
 
+    def check_negatives(self) -> None:
+        """Refuse a graph in which a node has no negatives although they are to be drawn.
+
+        Raises:
+            DataError: with what to do.
+        """
+        num_others = self.graph.num_nodes - 1
+        is_full_N = self.graph.degree_N[self._nodes] >= num_others
+        if self.config.num_negatives_per_anchor and is_full_N.any():
+            raise DataError(
+                f"{int(is_full_N.sum()):,} of {self.graph.num_nodes:,} nodes are linked to all "
+                "others, so that no negatives can be drawn for them. Want a larger graph, or "
+                "plan.num_negatives_per_anchor=0"
+            )
+
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which each node with a positive is an anchor once; may be fractional."""

@@ -14,7 +14,7 @@ from raybio.methods.sppt.config import (
     LinkedTextConfig,
     PrepareConfig,
 )
-from raybio.methods.sppt.corpus import Commit, Corpus, G, assemble
+from raybio.methods.sppt.corpus import Cluster, Commit, Corpus, G, assemble
 from raybio.methods.sppt.proteins.clusters import identity_clusters
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.preparation import preparing
@@ -115,7 +115,7 @@ def prepare_linked_texts(
     )
 
 
-def _copies(content: Ragged) -> np.ndarray:
+def _copies(content: Ragged, _: Path) -> np.ndarray:
     return text_copies(content.to_arrow())
 
 
@@ -128,7 +128,7 @@ def _prepare(
     *,
     force: bool,
     held_out: HeldOut,
-    cluster: Callable[[Ragged], np.ndarray],
+    cluster: Cluster,
 ) -> G:
     prepared = preparing(
         out,
@@ -139,6 +139,7 @@ def _prepare(
     )
     with prepared as new, Spool(new.draft.folder / "spool") as spool:
         corpus = read(spool, new.quarantine)
+        read_as = {"read_as": list(corpus.read_as)} if corpus.read_as else {}
         return assemble(
             corpus,
             spool,
@@ -146,7 +147,7 @@ def _prepare(
             commit=commit,
             heldout_share=config.heldout_share,
             seed=config.seed,
-            provenance=new.provenance(),
+            provenance=new.provenance(**read_as),
             held_out=held_out,
             cluster=cluster,
         )

@@ -22,7 +22,8 @@ too many as well, both rivals are left out. ``limits`` reports either.
 Equal scores are ranked in random order.
 
 Shape letters: S nodes of an evaluation, N nodes of the graph, K nodes whose links are known, G
-nodes of a group, B anchors of a block, F n-grams, T tokens, V kinds of tokens, M nearest nodes.
+nodes of a group, B anchors of a block, F n-grams, T tokens, V kinds of tokens, M nearest nodes or
+columns of a product, R rows of a tile.
 """
 
 from collections.abc import Callable, Iterator
@@ -125,19 +126,26 @@ def link_rivals(
         yield Rival("composition", _evidence(link_KK, near_SK, row_S))
 
 
-def limits(queries: LinkQueries, graph: Graph) -> list[str]:
-    """Return remarks on what ``look-up`` and ``composition`` do not know; none if they know all."""
+def limits(queries: LinkQueries, graph: Graph, *, composition: bool) -> list[str]:
+    """Return remarks on what ``look-up`` and ``composition`` do not know; none if they know all.
+
+    Args:
+        queries: nodes and links.
+        graph: the whole training graph.
+        composition: whether ``composition`` is one of the rivals.
+    """
     node_K = _known_nodes(queries, graph)
     if node_K is None:
+        left_out = "look-up or composition: they" if composition else "look-up: it"
         return [
-            "no look-up or composition: they would compare more than "
-            f"{MAX_COMPARED_PAIRS:,} pairs of nodes. Evaluate fewer nodes "
-            "(evaluation.num_nodes_per_group_at_the_end) to have them"
+            f"no {left_out} would compare more than {MAX_COMPARED_PAIRS:,} pairs of nodes. "
+            "Evaluate fewer nodes (evaluation.num_nodes_per_group_at_the_end)"
         ]
     if len(node_K) < graph.num_nodes:
+        rivals = "look-up and composition know" if composition else "look-up knows"
         return [
-            f"look-up and composition know the links among the {len(node_K):,} evaluated nodes "
-            f"only, of {graph.num_nodes:,}"
+            f"{rivals} the links among the {len(node_K):,} evaluated nodes only, of "
+            f"{graph.num_nodes:,}"
         ]
     return []
 
@@ -222,23 +230,31 @@ class RivalScores:
 
 @dataclass(frozen=True)
 class _Products:
-    """Scores ``left @ right.T - minus`` of sparse matrices, a group and a block at a time."""
+    """Scores ``left @ middle @ right.T - minus`` of sparse matrices, a block of a group at a time.
+
+    Without ``middle``, F and M are the same. The product with it has many more entries than its
+    factors, so that only a tile of it is in memory.
+    """
 
     left_SF: sp.csr_matrix
-    right_SF: sp.csr_matrix
+    right_SM: sp.csr_matrix
+    middle_FM: sp.csr_matrix | None = None
     minus_SS: sp.csr_matrix | None = None
 
     def __call__(self, node_G: np.ndarray) -> BlockScores:
         """Return the scores in a group."""
         left_GF = self.left_SF[node_G]
-        right_FG = self.right_SF[node_G].T.tocsr()
+        right_MG = self.right_SM[node_G].T.tocsr()
         minus_GG = None if self.minus_SS is None else self.minus_SS[node_G][:, node_G]
 
         def scores(anchors: slice) -> Floats:
             left_BF = left_GF[anchors]
             score_BG = np.empty((left_BF.shape[0], len(node_G)))
             for rows in _tiles(*score_BG.shape):
-                (left_BF[rows] @ right_FG).toarray(out=score_BG[rows])
+                left_RM = left_BF[rows]
+                if self.middle_FM is not None:
+                    left_RM = left_RM @ self.middle_FM
+                (left_RM @ right_MG).toarray(out=score_BG[rows])
             if minus_GG is not None:
                 minus_BG = minus_GG[anchors].tocoo()
                 score_BG[minus_BG.row, minus_BG.col] -= minus_BG.data
@@ -264,7 +280,7 @@ def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray)
     itself_SS = sp.diags(like_SS.diagonal())
     own_SS = (itself_SS @ link_SS @ itself_SS + link_SS.multiply(reversed_SS)).tocsr()
     own_SS.sum_duplicates()
-    return _Products(like_SK @ link_KK, like_SK, own_SS)
+    return _Products(like_SK, like_SK, link_KK, own_SS)
 
 
 def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_matrix:

@@ -77,6 +77,7 @@ def link_system(
     export: Export,
     data_digest: str,
     self_loops: bool = False,
+    prepare_node: Callable[[], None] | None = None,
 ) -> System:
     """Return the system of SPPT over linked rows.
 
@@ -92,8 +93,12 @@ def link_system(
         export: writer of the trained encoder.
         data_digest: changes with everything that the tokens of the rows depend on.
         self_loops: whether a node is among its own positives, see ``LinkPlan``.
+        prepare_node: see ``System``.
     """
     objective: ObjectiveConfig = config.objective
+    if self_loops:
+        # Copies of a node are linked, as it is linked with itself.
+        objective = objective.model_copy(update={"same_node": "positive"})
     collate = LinkCollate(
         linked,
         config.plan,
@@ -102,7 +107,6 @@ def link_system(
         config.seed,
         with_pairs=objective.lambda_spml > 0,
         mask_anchors=objective.lambda_spml < 1 or objective.masked_anchors,
-        same_node=objective.same_node,
         self_loops=self_loops,
     )
     return System(
@@ -117,12 +121,25 @@ def link_system(
         export=export,
         data_digest=data_digest,
         is_pretrained=config.encoder.source != SCRATCH,
+        prepare_node=prepare_node,
     )
 
 
 def link_steps_per_epoch(config: Any, linked: Linked, *, self_loops: bool = False) -> float:
     """Return the steps in which each node with a positive is an anchor once."""
     return LinkPlan(linked.graph, config.plan, config.seed, self_loops).steps_per_epoch
+
+
+def check_link_plan(config: Any, linked: Linked, *, self_loops: bool = False) -> None:
+    """Refuse a plan that does not fit the links, before anything starts.
+
+    Raises:
+        ConfigError: if a batch is larger than the graph, and anchors are drawn without replacement.
+        DataError: if there are no links, or a node has no other one that it is not linked to.
+    """
+    plan = LinkPlan(linked.graph, config.plan, config.seed, self_loops)
+    if config.objective.lambda_spml > 0:
+        plan.check_negatives()
 
 
 @dataclass(frozen=True)
@@ -245,15 +262,17 @@ class LinkEvaluator(Evaluator):
         if num_evaluated < num_nodes:
             evaluation = self.evaluation
             drawn = evaluation.num_nodes_per_group_at_the_end
-            groups = evaluation.num_groups_at_the_end
+            num_groups = len(np.unique(self.linked.graph.group_N))
+            groups = min(evaluation.num_groups_at_the_end, num_groups)
+            is_every_group = groups in (0, num_groups)
             remarks.append(
                 f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: "
                 + (f"{drawn:,} drawn nodes" if drawn else "all nodes")
-                + (f" of each of {groups:,} drawn groups" if groups else " of each group")
+                + (" of each group" if is_every_group else f" of each of {groups:,} drawn groups")
                 + " and their neighbors"
             )
         if self.evaluation.rivals:
-            remarks += limits(self._queries, self.linked.graph)
+            remarks += limits(self._queries, self.linked.graph, composition=self.composition)
         return remarks
 
     def _score_vectors(

@@ -51,6 +51,7 @@ _BARRIER_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 
 
 COLLECTIVE_TIMEOUT = "RAYBIO_COLLECTIVE_TIMEOUT_SECONDS"
+"""Environment variable that changes how long workers wait for each other."""
 
 
 DEFAULT_COLLECTIVE_TIMEOUT_SECONDS = 1800

@@ -14,11 +14,13 @@ from typing import Any
 from raybio.core.final_report import SplitScores
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
+from raybio.evaluation.curves import CurvePoint, means_over_steps
+from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
-from raybio.runtime.compare.curves import CurvePoint, means_over_steps
 from raybio.runtime.compare.differences import relations_to_groups, relations_to_rivals
-from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.group_tests import seed_tests, unit_tests
+from raybio.runtime.compare.plots import plot_scores
 from raybio.runtime.compare.relations import Relation, relations_legend, relations_title
 from raybio.runtime.compare.run_test import RunTest, tests_table
 from raybio.runtime.compare.runs import (
@@ -28,8 +30,12 @@ from raybio.runtime.compare.runs import (
     grouped,
     same_training,
 )
-from raybio.runtime.compare.table import UNDEFINED, ResultTable, over_repetitions
-from raybio.runtime.compare.tests import seed_tests, unit_tests
+from raybio.runtime.compare.table import (
+    UNDEFINED,
+    ResultTable,
+    over_repetitions,
+    untrained_label,
+)
 from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.runtime.run.folder import COMPLETE
 
@@ -199,7 +205,7 @@ def _notes(
     queries_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None:
-            queries_by_label[run.label] = run.final_report.details.get("asked")
+            queries_by_label[run.label] = run.final_report.details.get("queries")
     if any(
         queries != next(iter(queries_by_label.values())) for queries in queries_by_label.values()
     ):
@@ -226,7 +232,8 @@ def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:
         elif not is_shared and all(name in rows_of_run for rows_of_run in of_runs):
             means = [_mean_of_untrained(group, name) for group in groups]
             if all(mean and repr(mean) == repr(means[0]) for mean in means):
-                rows[f"{name}, {len(groups[0].runs)} runs"] = means[0]
+                label = untrained_label(name, [run.untrained[name] for run in groups[0].runs])
+                rows[label] = means[0]
     return rows
 
 
@@ -314,8 +321,8 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
         for split in comparison.scores.splits
     }
     curve_plots = {
-        metric: plot_overlaid(rows, plots / f"curve-{metric.replace('/', '-')}.png", title=metric)
-        for metric, rows in comparison.curves.items()
+        metric: plot_curves(points, plots / f"curve-{metric.replace('/', '-')}.png", title=metric)
+        for metric, points in comparison.curves.items()
     }
     sections = _sections(comparison, score_plots, curve_plots)
     data = {
@@ -347,7 +354,7 @@ def _write_csv(comparison: Comparison, data: Mapping[str, Any], out: Path) -> li
         for split, of_split in of_run.items()
         for measure, score in of_split.items()
     ]
-    tests = [list(one.values()) for one in [*data["tests"], *data["tests_by_seed"]]]
+    tests = [list(test.values()) for test in [*data["tests"], *data["tests_by_seed"]]]
     tables: dict[str, list[list[Any]]] = {
         "settings": [
             ["setting", *_labels(comparison)],
@@ -429,26 +436,28 @@ def _shown(value: Any) -> str:
 def evaluations_table(comparison: Comparison) -> Table:
     """Return a row for each evaluation metric at the last evaluated step that all groups have."""
     rows = []
-    for metric, of_metric in comparison.curves.items():
+    for metric, points in comparison.curves.items():
         if "/" not in metric:
             continue
         steps_by_group = [
-            {row[1] for row in of_metric if row[0] == group.label} for group in comparison.groups
+            {point.step for point in points if point.label == group.label}
+            for group in comparison.groups
         ]
         shared = set.intersection(*steps_by_group)
         if shared:
             step = max(shared)
-            values = [_mean(row[3], row[4], row[2]) for row in of_metric if row[1] == step]
+            values = [_point_text(point) for point in points if point.step == step]
             rows.append([metric, f"{step:,}", *values])
     if not rows:
         return []
     return [["metric", "step", *(group.label for group in comparison.groups)], *rows]
 
 
-def _mean(value: float, deviation: float, num: int) -> str:
-    if math.isnan(value):
+def _point_text(point: CurvePoint) -> str:
+    if math.isnan(point.mean):
         return UNDEFINED
-    return f"{value:.4g} ± {deviation:.2g}" if num > 1 else f"{value:.4g}"
+    deviation = f" ± {point.deviation:.2g}" if point.num_runs > 1 else ""
+    return f"{point.mean:.4g}{deviation}"
 
 
 def cost_table(comparison: Comparison) -> Table:

@@ -3,36 +3,13 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
+from raybio.evaluation.curves import Curve, CurvePoint, means_over_steps
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.training.method import Method, MetricsByStep
-
-Curve = list[tuple[int, float]]
-"""(step, value) of each evaluation."""
-
-
-class CurvePoint(NamedTuple):
-    """The metric at one step, over the runs of a label that were evaluated there.
-
-    Attributes:
-        label: of the runs.
-        step: the training step.
-        num_runs: runs with a value at this step.
-        mean: over these runs.
-        deviation: sample standard deviation; 0 for one run.
-    """
-
-    label: str
-    step: int
-    num_runs: int
-    mean: float
-    deviation: float
 
 
 def write_curves(
@@ -69,14 +46,14 @@ def write_curves(
         writer = csv.writer(file)
         writer.writerow(("label", "step", "runs", "mean", "deviation"))
         writer.writerows(points)
-    percent = not method.table.is_plain_metric(metric)
-    _print_points(points, metric, percent=percent)
+    scale, digits = method.table.scale(metric)
+    _print_points(points, metric, scale, digits)
     plot_path = plot_curves(
-        curves_by_label,
+        points,
         out / "curves.png",
         title=metric,
         y_label=metric.rpartition("/")[2],
-        percent=percent,
+        in_percent=scale == 100,
     )
     runs_by_label = {
         label: {name: _metrics_by_step(folder, name) for name in names}
@@ -87,10 +64,11 @@ def write_curves(
     return written
 
 
-def _print_points(points: Sequence[CurvePoint], metric: str, *, percent: bool) -> None:
-    scale, digits = (100, 2) if percent else (1, 3)
-    unit = " in percent" if percent else ""
-    print(f"{metric}{unit}; mean ± standard deviation over several runs")
+def _print_points(points: Sequence[CurvePoint], metric: str, scale: int, digits: int) -> None:
+    title = f"{metric} in percent" if scale == 100 else metric
+    if any(point.num_runs > 1 for point in points):
+        title += "; mean ± standard deviation over runs"
+    print(title)
     for point in points:
         spread = ""
         if point.num_runs > 1:
@@ -146,18 +124,3 @@ def read_curve(folder: Path, name: str, metric: str) -> Curve:
 def _metrics_by_step(folder: Path, name: str) -> MetricsByStep:
     reports = read_reports(RunFolder(folder, name).metrics)
     return {report["step"]: report["metrics"] for report in reports}
-
-
-def means_over_steps(curves_by_label: Mapping[str, Sequence[Curve]]) -> list[CurvePoint]:
-    """Return the points of all labels, in order of label and step."""
-    points = []
-    for label, curves in curves_by_label.items():
-        values_by_step: dict[int, list[float]] = {}
-        for curve in curves:
-            for step, value in curve:
-                values_by_step.setdefault(step, []).append(value)
-        for step in sorted(values_by_step):
-            values = values_by_step[step]
-            deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-            points.append(CurvePoint(label, step, len(values), float(np.mean(values)), deviation))
-    return points

@@ -22,11 +22,11 @@ from raybio.evaluation.unit_scores import (
     PairedDifference,
     untrained_difference,
 )
+from raybio.runtime.compare.group_tests import pair_tests, untested
 from raybio.runtime.compare.relations import Relation, word_of
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
-from raybio.runtime.compare.table import over_repetitions
-from raybio.runtime.compare.tests import pair_tests, untested
+from raybio.runtime.compare.table import over_repetitions, untrained_label
 
 
 def differences(
@@ -78,11 +78,12 @@ def relations_to_rivals(
     relations = []
     for split in layout.compared:
         for stage in _untrained_stages(group, split, layout):
+            row = _row_of(group, stage)
             for measure in layout.measures:
                 word = _word(group, stage, split, measure)
                 if word is not None:
-                    p_holm = _p_of(tests, group.label, stage, split, measure)
-                    relations.append(Relation(stage, group.label, split, measure, word, p_holm))
+                    p_holm = _p_of(tests, group.label, row, split, measure)
+                    relations.append(Relation(row, group.label, split, measure, word, p_holm))
     return relations
 
 
@@ -100,13 +101,16 @@ def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation
     return relations
 
 
-def _p_of(
-    tests: Sequence[RunTest], label: str, stage: Stage, split: str, measure: str
-) -> float | None:
+def _p_of(tests: Sequence[RunTest], model: str, row: str, split: str, measure: str) -> float | None:
     for test in tests:
-        if (test.one, test.two, test.split, test.measure) == (label, stage, split, measure):
+        if (test.one, test.two, test.split, test.measure) == (model, row, split, measure):
             return test.p_holm
     return None
+
+
+def _row_of(group: Group, stage: Stage) -> str:
+    """Return the label of the row of an untrained model in the runs of a group."""
+    return untrained_label(stage, [run.untrained[stage] for run in group.runs])
 
 
 def _untrained_stages(group: Group, split: str, layout: TableLayout) -> list[Stage]:
@@ -139,8 +143,9 @@ def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
         for measure in layout.measures:
             paired = _paired(own, best, split, measure)
             if paired is not None:
-                numbers = (paired.num_units, *paired.difference, paired.p, paired.p)
-                tests.append(RunTest("units", own.label, best, split, measure, *numbers))
+                numbers = (paired.num_units, *paired.difference, paired.p)
+                row = _row_of(own, best)
+                tests.append(RunTest("units", own.label, row, split, measure, *numbers))
     return tests
 
 
@@ -153,11 +158,11 @@ def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
         low = paired.difference.low
         high = paired.difference.high
     else:
-        trained = over_repetitions(
-            [run.scores for run in group.runs], [run.unit_scores for run in group.runs], [measure]
-        )[split][measure]
-        if len(group.runs) == 1:
-            trained = group.runs[0].scores[split][measure]
+        scores = group.runs[0].scores
+        if len(group.runs) > 1:
+            units = [run.unit_scores for run in group.runs]
+            scores = over_repetitions([run.scores for run in group.runs], units, [measure])
+        trained = scores[split][measure]
         untrained = [run.untrained[stage][split][measure] for run in group.runs]
         low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)
         high = trained["high"] - mean(score.get("low", score["value"]) for score in untrained)

@@ -9,6 +9,16 @@ REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are random draws: runs that differ in them are averaged."""
 
 
+def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without those in which repetitions differ."""
+    # A run on all sets at once is not one more draw of a set.
+    return {
+        path: value
+        for path, value in value_by_path.items()
+        if path not in REPETITIONS or value == "all"
+    }
+
+
 def label_of(value_by_path: Mapping[str, Any]) -> str:
     """Return such as ``kind = ce, seed = 1``; empty without settings."""
     return ", ".join(f"{leaf(path)} = {named(value)}" for path, value in value_by_path.items())

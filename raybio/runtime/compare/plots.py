@@ -7,51 +7,12 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from raybio.evaluation.figures import LINE_INCHES, line_style, new_figure, num_lines, save_figure
 
-from raybio.evaluation.figures import COLORS, MARKERS, save_figure
-from raybio.runtime.compare.curves import CurvePoint
-
-_STROKES = ("-", "--", ":", "-.")
-_MOST_MARKERS = 12
-_LINE_INCHES = 0.2
 _LONGEST_LINEAR_SPAN = 20
 _LETTER_SHARE = 0.021
 """Width of a digit below an axis, as a share of the axis."""
-
-
-def plot_overlaid(rows: Sequence[CurvePoint], path: Path, *, title: str) -> Path:
-    """Plot a metric over steps: a line for each label, shaded by the deviation of its runs."""
-    labels = list(dict.fromkeys(row[0] for row in rows))
-    shown = [textwrap.fill(label, 44) for label in labels]
-    figure = Figure(
-        figsize=(5, 3.2 + _LINE_INCHES * _num_lines(shown)), dpi=160, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for number, label in enumerate(labels):
-        _, steps, nums, means, deviations = zip(
-            *(row for row in rows if row[0] == label), strict=True
-        )
-        style = _style(number) | {
-            "linewidth": 1.4,
-            "markevery": max(1, len(steps) // _MOST_MARKERS),
-        }
-        axes.plot(steps, means, label=shown[number], **style)
-        if max(nums) > 1:
-            low, high = (
-                [mean + sign * spread for mean, spread in zip(means, deviations, strict=True)]
-                for sign in (-1, 1)
-            )
-            axes.fill_between(steps, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    axes.set(xlabel="step")
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.3)
-    figure.legend(frameon=False, fontsize=9, loc="outside lower center", handlelength=4)
-    return save_figure(figure, path)
 
 
 def plot_scores(
@@ -71,9 +32,8 @@ def plot_scores(
     """
     labels = list(scores_by_label)
     shown = [textwrap.fill(label, 22) for label in labels]
-    height = 0.6 + (0.7 + _LINE_INCHES * _num_lines(shown)) * len(measures)
-    figure = Figure(figsize=(5, height), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    height = 0.6 + (0.7 + LINE_INCHES * num_lines(shown)) * len(measures)
+    figure = new_figure(5, height)
     figure.suptitle(title, fontsize=10)
     for axes, (measure, name) in zip(
         figure.subplots(len(measures), squeeze=False)[:, 0], measures.items(), strict=True
@@ -87,7 +47,7 @@ def plot_scores(
                 number,
                 xerr=spread,
                 capsize=3,
-                **_style(number) | {"linestyle": "none"},
+                **line_style(number) | {"linestyle": "none"},
             )
         axes.set_title(name, fontsize=9)
         axes.set_yticks(range(len(labels)), shown, fontsize=9)
@@ -120,9 +80,8 @@ def plot_scores_by_setting(
     shown = [textwrap.fill(line or "other runs", 60) for line in score_by_line]
     values = sorted({value for scores in score_by_line.values() for value in scores})
     is_log = values[0] > 0 and values[-1] > _LONGEST_LINEAR_SPAN * values[0]
-    height = 1 + 1.7 * len(measures) + _LINE_INCHES * _num_lines(shown)
-    figure = Figure(figsize=(5, height), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    height = 1 + 1.7 * len(measures) + LINE_INCHES * num_lines(shown)
+    figure = new_figure(5, height)
     panels = figure.subplots(len(measures), squeeze=False, sharex=True)[:, 0]
     for axes, (measure, name) in zip(panels, measures.items(), strict=True):
         for number, (line, scores_by_value) in enumerate(
@@ -134,19 +93,21 @@ def plot_scores_by_setting(
                 [score["value"] - score["low"] for score in scores],
                 [s["high"] - s["value"] for s in scores],
             ]
-            style = _style(number) | {"linewidth": 1.4, "elinewidth": 0.8, "capsize": 3}
+            style = line_style(number) | {"linewidth": 1.4, "elinewidth": 0.8, "capsize": 3}
             axes.errorbar(list(scores_by_value), means, yerr=spread, label=line, **style)
         axes.set_ylabel(name, fontsize=9)
         axes.grid(alpha=0.3)
     every = [
         score
         for scores in score_by_line.values()
-        for one in scores.values()
-        for score in one.values()
+        for score_by_measure in scores.values()
+        for score in score_by_measure.values()
     ]
     repeated = {"num_runs" in score for score in every}
     spreads = {False: "95 % bootstrap intervals", True: "mean ± standard deviation over runs"}
-    figure.suptitle(f"{title}\n{'; '.join(spreads[one] for one in sorted(repeated))}", fontsize=10)
+    figure.suptitle(
+        f"{title}\n{'; '.join(spreads[is_mean] for is_mean in sorted(repeated))}", fontsize=10
+    )
     panels[-1].set(xlabel=setting, xscale="log" if is_log else "linear")
     named = _apart(values, is_log)
     panels[-1].set_xticks(named, [f"{value:g}" for value in named])
@@ -161,23 +122,11 @@ def plot_scores_by_setting(
 
 def _apart(values: Sequence[float], is_log: bool) -> list[float]:
     """Return the ascending values whose names do not overlap below an axis."""
-    place = [math.log(value) if is_log else value for value in values]
-    width = (
-        _LETTER_SHARE * (1 + max(len(f"{value:g}") for value in values)) * (place[-1] - place[0])
-    )
+    positions = [math.log(value) if is_log else value for value in values]
+    num_letters = 1 + max(len(f"{value:g}") for value in values)
+    width = _LETTER_SHARE * num_letters * (positions[-1] - positions[0])
     kept = [0]
     for number in range(1, len(values)):
-        if place[number] - place[kept[-1]] >= width:
+        if positions[number] - positions[kept[-1]] >= width:
             kept.append(number)
     return [values[number] for number in kept]
-
-
-def _num_lines(texts: Sequence[str]) -> int:
-    return sum(text.count("\n") + 1 for text in texts)
-
-
-def _style(number: int) -> dict[str, Any]:
-    """Marker and stroke together repeat after 32."""
-    place = number % len(MARKERS)
-    stroke = _STROKES[(number + number // len(MARKERS)) % len(_STROKES)]
-    return {"color": COLORS[place], "marker": MARKERS[place], "ms": 5, "linestyle": stroke}

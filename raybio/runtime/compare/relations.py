@@ -70,15 +70,15 @@ def relations_table(relations: Sequence[Relation], layout: TableLayout) -> list[
 def relations_title(relations: Sequence[Relation]) -> str:
     """Return the title of the table."""
     models = list(dict.fromkeys(each.model for each in relations))
-    return f"Next to {models[0]}" if len(models) == 1 else "Next to each run"
+    return f"Rivals of {models[0]}" if len(models) == 1 else "Rivals of each run"
 
 
 def relations_legend(relations: Sequence[Relation]) -> str:
     """Return what the cells of ``relations_table`` mean."""
     text = (
-        "passes: the 95 % interval of the difference lies on the side of the row; reaches: it "
-        "includes 0; below: it lies on the side of the model. A cell that names scores is below "
-        "in the others"
+        "passes: the row scores higher, by the 95 % interval of the difference; reaches: the "
+        "interval includes 0; below: the row scores lower. A cell that names scores is below in "
+        "the others"
     )
     if any(each.word == CANNOT_BE_COMPARED for each in relations):
         text += ". Cannot be compared: there is no interval, as of a single unit"
@@ -91,14 +91,14 @@ def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:
     """Return such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
     parts: list[str] = []
     for word in (PASSES, REACHES, CANNOT_BE_COMPARED, BELOW):
-        found = [each for each in in_cell if each.word == word]
-        if not found or (word == BELOW and parts):
+        with_word = [each for each in in_cell if each.word == word]
+        if not with_word or (word == BELOW and parts):
             continue
         part = word
-        if len(found) < len(in_cell):
-            part += f" {', '.join(layout.measures[each.measure] for each in found)}"
-        p_values = [each.p_holm for each in found if each.p_holm is not None]
-        if len(p_values) == len(found) and word in (PASSES, BELOW):
+        if len(with_word) < len(in_cell):
+            part += f" {', '.join(layout.measures[each.measure] for each in with_word)}"
+        p_values = [each.p_holm for each in with_word if each.p_holm is not None]
+        if len(p_values) == len(with_word) and word in (PASSES, BELOW):
             part += f" (p ≤ {max(p_values):.2g})"
         parts.append(part)
     return "; ".join(parts) or UNKNOWN

@@ -28,7 +28,7 @@ class RunTest:
         low: lower end of its 95 % bootstrap interval; NaN: unknown, as of one unit.
         high: upper end.
         p: two-sided, as if it were the only test; None: too few seeds to test.
-        p_holm: corrected for all tests of its kind in the comparison.
+        p_holm: corrected for all tests of its kind in the comparison; None before ``corrected``.
         num_tests: number of those tests.
     """
 
@@ -42,7 +42,7 @@ class RunTest:
     low: float
     high: float
     p: float | None
-    p_holm: float | None
+    p_holm: float | None = None
     num_tests: int = 1
 
     @property

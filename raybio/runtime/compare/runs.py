@@ -14,7 +14,7 @@ from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.labels import REPETITIONS
+from raybio.runtime.compare.labels import REPETITIONS, without_draws
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
@@ -134,12 +134,7 @@ class GivenRun:
     @property
     def chosen(self) -> dict[str, Any]:
         """Its settings without those in which repetitions differ."""
-        # A run on all sets at once is not one more draw of a set.
-        return {
-            path: value
-            for path, value in self.settings.items()
-            if path not in REPETITIONS or value == "all"
-        }
+        return without_draws(self.settings)
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """Return (step, value) of every report that has the metric."""
@@ -256,17 +251,19 @@ def grouped(runs: Sequence[GivenRun]) -> list[Group]:
     training again and no independent draws: each is a group of its own, see ``same_training``.
     """
     again = {run.label for _, others in same_training(runs) for run in others}
+    singles: list[list[GivenRun]] = []
     alike: list[list[GivenRun]] = []
     for run in runs:
-        members = None
-        if run.label not in again:
-            members = next((members for members in alike if members[0].chosen == run.chosen), None)
+        if run.label in again:
+            singles.append([run])
+            continue
+        members = next((members for members in alike if _is_repetition(run, members[0])), None)
         if members is None:
             alike.append([run])
         else:
             members.append(run)
     groups = []
-    for members in alike:
+    for members in [*alike, *singles]:
         label = members[0].label
         groups.append(Group(f"{label} ({len(members)} runs)" if members[1:] else label, members))
     position_by_label = {run.label: number for number, run in enumerate(runs)}
@@ -274,15 +271,33 @@ def grouped(runs: Sequence[GivenRun]) -> list[Group]:
 
 
 def same_training(runs: Sequence[GivenRun]) -> list[tuple[GivenRun, list[GivenRun]]]:
-    """Return each run that others repeat with the same settings and seed, and those others."""
-    found: list[tuple[GivenRun, list[GivenRun]]] = []
-    for run in runs:
-        others = next((others for first, others in found if first.settings == run.settings), None)
+    """Return each run that others repeat with the same data, settings and seed, and those others.
+
+    The first is a finished one, if there is any.
+    """
+    trainings: list[tuple[GivenRun, list[GivenRun]]] = []
+    for run in sorted(runs, key=lambda run: run.status not in COMPLETE):
+        others = next(
+            (
+                others
+                for first, others in trainings
+                if _data_digest(first) == _data_digest(run) and first.settings == run.settings
+            ),
+            None,
+        )
         if others is None:
-            found.append((run, []))
+            trainings.append((run, []))
         else:
             others.append(run)
-    return [(first, others) for first, others in found if others]
+    return [(first, others) for first, others in trainings if others]
+
+
+def _is_repetition(run: GivenRun, other: GivenRun) -> bool:
+    return _data_digest(run) == _data_digest(other) and run.chosen == other.chosen
+
+
+def _data_digest(run: GivenRun) -> Any:
+    return run.identity.get("data_digest")
 
 
 def differing_settings(runs: Sequence[GivenRun]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raybio.core.final_report import Score, SplitScores, UnitScores
+from raybio.core.final_report import Score, SplitScores, Stage, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
@@ -215,6 +215,16 @@ def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
     ]
 
 
+def untrained_label(stage: Stage, scores_of_runs: Sequence[SplitScores]) -> str:
+    """Return the label of the row of an untrained model, from its scores in repetitions of a run.
+
+    Where they depend on the seed, the row is their mean, with the number of runs in its label.
+    """
+    # Compared as text, since NaN is not equal to itself.
+    is_same = len({repr(scores) for scores in scores_of_runs}) == 1
+    return stage if is_same else f"{stage}, {len(scores_of_runs)} runs"
+
+
 def over_repetitions(
     scores_of_runs: Sequence[SplitScores],
     units_of_runs: Sequence[Mapping[str, UnitScores]] = (),
@@ -401,12 +411,12 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
     if table.tests:
         legends.append(f"Differences: {table.difference_legend}.")
     if table.relations:
-        renderables.append(drawn_relations(table))
+        renderables.append(_drawn_relations(table))
         legends.append(f"{relations_title(table.relations)}: {relations_legend(table.relations)}.")
     return [*renderables, *map(Text, legends), *map(Text, table.all_remarks)]
 
 
-def drawn_relations(table: ResultTable) -> Any:
+def _drawn_relations(table: ResultTable) -> Any:
     """Return the table of relations as a rich renderable."""
     from rich.table import Table
     from rich.text import Text

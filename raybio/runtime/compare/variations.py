@@ -18,10 +18,10 @@ from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.search_space import quoted
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.cost import cost_in_words, cost_of, describe_plan
+from raybio.runtime.compare.cost import cost_in_words, describe_plan
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
-from raybio.runtime.compare.labels import REPETITIONS, label_of, leaf, named, shown
+from raybio.runtime.compare.labels import label_of, leaf, named, shown, without_draws
 from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.compare.runs import GivenRun, Group
@@ -29,16 +29,19 @@ from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_p
 from raybio.runtime.compare.table import (
     ResultTable,
     over_repetitions,
+    untrained_label,
     write_table,
 )
 from raybio.runtime.compare.unfinished import unfinished_reasons
 from raybio.runtime.run.checks import check_spec
+from raybio.runtime.run.cost import cost_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.parallel import train_runs
 from raybio.runtime.run.precision import with_precision
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.spool.spool import publish, refresh
 from raybio.runtime.tracking.tracker import add_artifacts
 from raybio.training.settings import TrainingConfig
 
@@ -81,12 +84,7 @@ class Variant:
     @property
     def chosen(self) -> dict[str, Any]:
         """Its values of the varied settings, without those in which repetitions differ."""
-        # A run on all sets at once is not one more draw of a set.
-        return {
-            path: value
-            for path, value in self.value_by_path.items()
-            if path not in REPETITIONS or value == "all"
-        }
+        return without_draws(self.value_by_path)
 
 
 def variants_of(spec: RunSpec, variations: Sequence[Variation]) -> list[Variant]:
@@ -181,6 +179,10 @@ def plan_of(comparisons: Sequence[tuple[RunSpec, Sequence[Variation]]]) -> list[
         RaybioError: as ``compare_all`` before it trains.
     """
     groups = [variants_of(spec, variations) for spec, variations in comparisons]
+    for spec in [variant.spec for variants in groups for variant in variants]:
+        if spec.bucket is not None:
+            # Otherwise runs of an empty disk would seem not begun.
+            refresh(spec.folder, spec.bucket)
     return describe_plan(_checked_specs(groups))
 
 
@@ -206,6 +208,8 @@ def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> Re
             scores_by_settings(variants, results), table.layout, result.folder
         )
     add_artifacts(result.folder, paths)
+    if variants[0].spec.bucket is not None:
+        publish(result.folder, variants[0].spec.bucket)
     return table
 
 
@@ -313,11 +317,10 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
         # do not have their row above.
         for stage in untrained:
             of_runs = [reports[number].scores[stage] for number in repeated[0]]
-            # Compared as text, since NaN is not equal to itself.
-            if len({repr(scores) for scores in of_runs}) == 1:
-                continue
-            units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
-            rows[f"{stage}, {len(of_runs)} runs"] = over_repetitions(of_runs, units, measures)
+            label = untrained_label(stage, of_runs)
+            if label != stage:
+                units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
+                rows[label] = over_repetitions(of_runs, units, measures)
     for stage in untrained:
         for label, numbers in _other_untrained(variants, reports, stage).items():
             of_runs = [reports[number].scores[stage] for number in numbers]

@@ -253,13 +253,17 @@ def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place:
 def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
     """Check the free disk for runs and for Ray's temporary files on this machine."""
     for place in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
-        free, used = free_space(place)
-        problem = disk_problem(free, used, min_free_gib, str(place))
-        yield (
-            Finding("disk", ERROR, problem)
-            if problem
-            else Finding("disk", OK, f"{free / GIB:.1f} GiB at {place}")
-        )
+        yield from look_at_disk_of(place, min_free_gib)
+
+
+def look_at_disk_of(place: Path, min_free_gib: float) -> Iterator[Finding]:
+    """Check the free disk of one folder on this machine."""
+    free, used = free_space(place)
+    problem = disk_problem(free, used, min_free_gib, str(place))
+    if problem:
+        yield Finding("disk", ERROR, problem)
+    else:
+        yield Finding("disk", OK, f"{free / GIB:.1f} GiB at {place}")
 
 
 def look_at_shared_memory(

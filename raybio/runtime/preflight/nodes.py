@@ -1,6 +1,6 @@
 """Checks of every node of a cluster, by a task on each."""
 
-import hashlib
+import contextlib
 import os
 import platform
 import shutil
@@ -13,9 +13,14 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import raybio
+from raybio.core.cache import cache_folder
 from raybio.core.errors import RaybioError
+from raybio.core.location import BucketPath, location
+from raybio.core.version import code_digest
+from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import LOCAL_ONLY, others_can_read, token_path
+from raybio.runtime.preflight.buckets import bucket_problem
+from raybio.runtime.preflight.drivers import look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, over_nodes
 from raybio.runtime.preflight.here import (
     CONNECT_SECONDS,
@@ -26,7 +31,13 @@ from raybio.runtime.preflight.here import (
     free_space,
     write_and_read,
 )
+from raybio.runtime.search.faiss_package import CUDA_BY_PACKAGE
+from raybio.store.remote_store import has_copy, store_digest
 from raybio.store.store import open_store
+from raybio.training.settings import TrainingConfig
+
+NAMES = {"faiss": tuple(CUDA_BY_PACKAGE)}
+"""Package -> its names, if it has several; a machine has one of them."""
 
 PACKAGES = (
     "ray",
@@ -34,7 +45,7 @@ PACKAGES = (
     "pyarrow",
     "transformers",
     "torch-geometric",
-    "faiss-cpu",
+    "faiss",
     "mlflow",
     "optuna",
     "raybio",
@@ -55,14 +66,18 @@ class Question:
     """A request to every node.
 
     Attributes:
-        probe: folder in that of runs, with a file of the driver.
+        probe: folder in that of runs, with a file of the driver; "" if runs are in a bucket.
         store: path of the prepared store, if there is one.
-        sources: (source, revision) of each encoder.
+        method: key in ``METHODS``; None: no encoder is checked.
+        configs: a configuration with each published encoder.
+        buckets: paths in buckets, each with whether they are written.
     """
 
     probe: str
     store: str | None = None
-    sources: tuple[tuple[str, str], ...] = ()
+    method: str | None = None
+    configs: tuple[TrainingConfig, ...] = ()
+    buckets: tuple[tuple[BucketPath, bool], ...] = ()
 
 
 def versions() -> dict[str, str]:
@@ -72,15 +87,11 @@ def versions() -> dict[str, str]:
     """
     found = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    code = hashlib.sha256()
-    root = Path(raybio.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        code.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
-    found["raybio"] += f" (code {code.hexdigest()[:8]})"
+        found[package] = "not installed"
+        for name in NAMES.get(package, (package,)):
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                found[package] = metadata.version(name)
+    found["raybio"] += f" (code {code_digest()[:8]})"
     return found
 
 
@@ -99,6 +110,8 @@ class NodeFacts:
         store: digest of the store, or what is wrong with it.
         encoder: what is wrong with the encoders' sources; empty for nothing.
         token: what is wrong with the token's file; empty for nothing.
+        bucket: what is wrong with the buckets; empty for nothing.
+        driver: NVIDIA's driver against torch's build.
     """
 
     node: str
@@ -111,6 +124,8 @@ class NodeFacts:
     store: str
     encoder: str
     token: str
+    bucket: str = ""
+    driver: Finding = Finding("driver", OK, "")
 
 
 def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
@@ -146,19 +161,27 @@ def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFa
     import ray
 
     probe = Path(question.probe)
-    temporary = ray.get_runtime_context().get_temp_dir()
+    places = [ray.get_runtime_context().get_temp_dir()]
+    if question.probe:
+        places.append(str(probe.parent))
+    if question.buckets:
+        places.append(str(cache_folder()))
     file = probe / node.replace(":", "_")
+    problems = [bucket_problem(path, writes=writes) for path, writes in question.buckets]
     return NodeFacts(
         node=node,
         file=str(file),
         versions=versions(),
-        storage=seen_storage(probe, file),
-        disks={place: free_space(Path(place)) for place in (str(probe.parent), temporary)},
+        storage=seen_storage(probe, file) if question.probe else "",
+        disks={place: free_space(Path(place)) for place in places},
         shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         object_store_bytes=object_store_bytes,
-        store=_digest(question.store),
-        encoder=_encoder_problem(question.sources),
+        # A bucket that fails is not waited for again.
+        store="" if any(problems) else _digest(question.store),
+        encoder=_encoder_problem(question),
         token=_token_problem(),
+        bucket="; ".join(filter(None, problems)),
+        driver=next(look_at_driver()),
     )
 
 
@@ -180,17 +203,27 @@ def _digest(store: str | None) -> str:
     if store is None:
         return ""
     try:
-        return open_store(store).digest
+        path = location(store)
+        # Only the manifest: preflight fetches no store to every node.
+        return store_digest(path) if isinstance(path, BucketPath) else open_store(path).digest
     except RaybioError as error:
         return str(error)
 
 
-def _encoder_problem(sources: tuple[tuple[str, str], ...]) -> str:
-    from raybio.encoders.checkpoints import check_source
-
+def _encoder_problem(question: Question) -> str:
+    if question.method is None or question.store is None:
+        return ""
+    method = METHODS[question.method]
     try:
-        for source, revision in sources:
-            check_source(source, revision)
+        path = location(question.store)
+        if isinstance(path, BucketPath) and not has_copy(store_digest(path)):
+            return ""  # not without the store
+        store = open_store(path, method.store)
+    except RaybioError:
+        return ""  # reported as the store's
+    try:
+        for config in question.configs:
+            method.check(config, store)
     except RaybioError as error:
         return str(error)
     return ""
@@ -276,9 +309,28 @@ def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding
     )
 
 
+def compare_buckets(nodes: Sequence[NodeFacts]) -> Finding:
+    """Check that every node reads, and where runs are, writes the buckets."""
+    problems = {facts.node: facts.bucket for facts in nodes}
+    return over_nodes("bucket", problems, len(nodes), "reached and permitted")
+
+
+def compare_drivers(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Check that the driver of every node runs torch's build."""
+    fine = {facts.driver.found for facts in nodes if facts.driver.state == OK}
+    for state in (ERROR, WARNING):
+        problems = {
+            facts.node: facts.driver.found if facts.driver.state == state else "" for facts in nodes
+        }
+        if state == ERROR or any(problems.values()):
+            yield over_nodes("driver", problems, len(nodes), "; ".join(sorted(fine)), state)
+
+
 def compare_stores(digest: str, nodes: Sequence[NodeFacts]) -> Finding:
     """Check that every node opens the driver's store."""
-    problems = {facts.node: _store_problem(digest, facts.store) for facts in nodes}
+    problems = {
+        facts.node: _store_problem(digest, facts.store) for facts in nodes if not facts.bucket
+    }
     return over_nodes("store", problems, len(nodes), "opens")
 
 

@@ -3,6 +3,7 @@
 ``here`` and ``nodes`` hold the looks themselves; here is their order.
 """
 
+import contextlib
 import logging
 import os
 import socket
@@ -13,9 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.cache import cache_folder
+from raybio.core.errors import ClusterError, ConfigError, RaybioError
+from raybio.core.location import BucketPath, Location, absolute
 from raybio.core.search_space import Budget, SearchSpace, base_values_outside
 from raybio.core.search_space_file import load_search_space
+from raybio.encoders.config import SCRATCH
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -26,8 +30,15 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.resources import Node, check_resources, trial_resources
 from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight.buckets import bucket_problem
+from raybio.runtime.preflight.drivers import look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
-from raybio.runtime.run.options import RunOptions, base_configs, default_folder, resolve
+from raybio.runtime.run.options import (
+    RunOptions,
+    base_configs,
+    resolve,
+    runs_folder,
+)
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import tracking_uri
 from raybio.runtime.tune.plan import planned
@@ -66,23 +77,38 @@ class Intent:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The plan, resolved as far as its settings are valid."""
+    """The plan, resolved as far as its settings are valid.
+
+    ``runs`` of a bucket is a folder of the cache, where the driver's copy of a run lies.
+    """
 
     runs: Path
-    store: Path | None
+    store: Location | None
     compute: Compute
+    bucket: BucketPath | None = None
     method: str | None = None
     space: SearchSpace | None = None
     configs: tuple[TrainingConfig, ...] = ()
 
     @property
-    def sources(self) -> tuple[tuple[str, str], ...]:
-        encoders = [getattr(config, "encoder", None) for config in self.configs]
-        return tuple(
-            sorted(
-                {(one.source, one.revision) for one in encoders if one and one.source != "scratch"}
-            )
-        )
+    def buckets(self) -> tuple[tuple[BucketPath, bool], ...]:
+        """Paths in buckets, each with whether they are written."""
+        paths: list[tuple[BucketPath, bool]] = []
+        if self.bucket is not None:
+            paths.append((self.bucket, True))
+        if isinstance(self.store, BucketPath):
+            paths.append((self.store, False))
+        return tuple(paths)
+
+    @property
+    def config_by_source(self) -> dict[tuple[str, str], TrainingConfig]:
+        """(Source, revision) of each published encoder -> the first configuration with it."""
+        config_by_source: dict[tuple[str, str], TrainingConfig] = {}
+        for config in self.configs:
+            encoder = getattr(config, "encoder", None)
+            if encoder is not None and encoder.source != SCRATCH:
+                config_by_source.setdefault((encoder.source, encoder.revision), config)
+        return config_by_source
 
 
 def preflight(intent: Intent) -> list[Finding]:
@@ -99,28 +125,39 @@ def preflight(intent: Intent) -> list[Finding]:
     def look(check: str, function: Any, *given: Any) -> None:
         findings.extend(guarded(check, lambda: function(*given), intent.seconds))
 
-    folder = (
-        default_folder("sweeps", "RAYBIO_SWEEPS")
-        if intent.space
-        else default_folder("runs", "RAYBIO_RUNS")
-    )
-    runs = (options.runs or folder).expanduser()
-    plans = [_Plan(runs=runs, store=options.store, compute=options.compute)]
+    runs, bucket = _folder(intent)
+    plans = [_Plan(runs=runs, store=options.store, compute=options.compute, bucket=bucket)]
     look("token", here.look_at_token)
     look("addresses", here.look_at_addresses)
     look("upload", here.look_at_upload, Path.cwd())
+    _fetch_store(options.store)
     look("settings", _look_at_settings, intent, plans)
     plan = plans[-1]
+    look("bucket", _look_at_buckets, plan)
     look("store", _look_at_store, plan)
     look("encoder", _look_at_encoders, plan)
     look("storage", _look_at_storage, plan)
-    look("disk", here.look_at_disk, plan.runs, intent.min_free_gib)
+    look("disk", _look_at_disks, plan, intent.min_free_gib)
     look("MLflow", _look_at_tracking, options.tracking, plan)
     look("resources", _look_at_resources, intent, plan)
+    if plan.compute.use_gpu is not False:
+        look("driver", look_at_driver)
     look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
         findings += _look_with_ray(intent, plan)
     return findings
+
+
+def _folder(intent: Intent) -> tuple[Path, BucketPath | None]:
+    """Return the local folder of runs or sweeps, and their path in a bucket.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+    """
+    given = intent.options.runs
+    if intent.space is None:
+        return runs_folder(given)
+    return runs_folder(given, "sweeps", "RAYBIO_SWEEPS")
 
 
 def _refuse_what_means_nothing(intent: Intent) -> None:
@@ -140,7 +177,7 @@ def _refuse_what_means_nothing(intent: Intent) -> None:
 
 
 def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
-    """Resolve the settings as the job would, and add the resolved plan to ``plans``."""
+    """Resolve the settings as the command would, and add the resolved plan to ``plans``."""
     method = intent.method
     space = None
     options = replace(intent.options, runs=plans[-1].runs)
@@ -157,6 +194,7 @@ def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
     plans.append(
         _Plan(
             runs=run.runs,
+            bucket=plans[-1].bucket,
             store=run.store,
             compute=run.compute,
             method=method,
@@ -176,6 +214,16 @@ def _trial_configs(run: RunSpec, space: SearchSpace) -> tuple[TrainingConfig, ..
     return tuple(spec.config(settings) for settings in planned(space, spec.check))
 
 
+def _fetch_store(store: Location | None) -> None:
+    """Fetch a store from a bucket before the checks, whose time is limited; the job needs it too.
+
+    What is wrong with it is a finding of theirs.
+    """
+    if isinstance(store, BucketPath):
+        with contextlib.suppress(RaybioError):
+            open_store(store)
+
+
 def _look_at_store(plan: _Plan) -> Iterator[Finding]:
     if plan.store is None:
         return
@@ -193,8 +241,24 @@ def _look_at_encoders(plan: _Plan) -> Iterator[Finding]:
     store = open_store(plan.store, entry.store)
     for config in plan.configs:
         entry.check(config, store)
-    names = ", ".join(source for source, _ in plan.sources)
+    names = ", ".join(source for source, _ in sorted(plan.config_by_source))
     yield Finding("encoder", OK, f"{names or 'random weights'}; settings fit the store")
+
+
+def _look_at_buckets(plan: _Plan) -> Iterator[Finding]:
+    for path, writes in plan.buckets:
+        problem = bucket_problem(path, writes=writes)
+        done = "written with conditions, read and deleted" if writes else "read"
+        if problem:
+            yield Finding("bucket", ERROR, problem)
+        else:
+            yield Finding("bucket", OK, f"{path} is {done} here; the clocks agree")
+
+
+def _look_at_disks(plan: _Plan, min_free_gib: float) -> Iterator[Finding]:
+    yield from here.look_at_disk(plan.runs, min_free_gib)
+    if plan.buckets:
+        yield from here.look_at_disk_of(cache_folder(), min_free_gib)
 
 
 def _look_at_storage(plan: _Plan) -> Iterator[Finding]:
@@ -292,8 +356,8 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
     found = (
-        "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py "
-        "... looks at them"
+        "not looked at from here: ray job submit --working-dir . -- raybio preflight ... looks "
+        "at them"
     )
     yield Finding("nodes", WARNING, found)
 
@@ -313,17 +377,24 @@ def _look_at_dashboard() -> Iterator[Finding]:
 
 def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
     with here.probe_folder(plan.runs) as probe:
-        store = None if plan.store is None else str(plan.store.absolute())
-        nodes, answered = there.ask_nodes(
-            there.Question(str(probe), store, plan.sources), intent.seconds
-        )
+        store = None if plan.store is None else str(absolute(plan.store))
+        configs = tuple(plan.config_by_source.values())
+        # Nodes need not see the folder of a driver's copy.
+        shared = "" if plan.bucket is not None else str(probe)
+        question = there.Question(shared, store, plan.method, configs, plan.buckets)
+        nodes, answered = there.ask_nodes(question, intent.seconds)
         yield answered
         if not nodes:
             return
-        yield there.compare_storage(probe, nodes)
+        if shared:
+            yield there.compare_storage(probe, nodes)
+        if plan.buckets:
+            yield there.compare_buckets(nodes)
         yield from there.compare_versions(there.versions(), nodes)
+        if plan.compute.use_gpu is not False:
+            yield from there.compare_drivers(nodes)
         yield there.compare_disks(nodes, intent.min_free_gib)
         yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
-        yield from there.compare_rest(nodes, bool(plan.sources))
+        yield from there.compare_rest(nodes, bool(configs))
         if store is not None:
             yield there.compare_stores(open_store(store).digest, nodes)

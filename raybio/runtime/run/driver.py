@@ -2,8 +2,9 @@
 
 import contextlib
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raybio.core.errors import LongRunError, RaybioError
 from raybio.methods import METHODS
@@ -14,7 +15,7 @@ from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.precision import with_precision
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import Result, status_of_run, summarize
-from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
 from raybio.store.store import open_store
 
@@ -89,9 +90,8 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
                 # Not before Ray has started: its environment is read when it is imported.
                 from raybio.runtime.run.worker_group import fit_in_thread
 
-                worker_spec = WorkerSpec(
-                    run=run.on_workers(), threads=resources.threads_per_worker, start=start
-                )
+                relay = relay_of([run])
+                worker_spec = run.worker_spec(resources.threads_per_worker, start, relay)
                 follower = Follower(run.spec, resources)
                 work = fit_in_thread(worker_spec, resources)
                 _follow(work, follower, run, signals.caught)
@@ -130,6 +130,7 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
     with ProgressView(run.spec.name, max_steps, measures=measures) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
+            run.check_lease()
             follower.update(view)
             if caught:
                 run.tracker.kill()
@@ -145,6 +146,18 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
         follower.update(view)
     if follower.refusal is not None and not caught:
         raise LongRunError(follower.refusal)
+
+
+def relay_of(runs: Sequence[OpenRun]) -> Any:
+    """Start the way by which workers reach this driver, if its runs are in a bucket.
+
+    It lasts as long as what is returned.
+    """
+    if all(run.spool is None for run in runs):
+        return None
+    from raybio.runtime.spool.relay import start_relay
+
+    return start_relay(runs[0].folder.path.parent)
 
 
 def _interrupted(run: OpenRun, number: int) -> InterruptedRunError:

@@ -31,6 +31,10 @@ def pin_encoder(folder: RunFolder) -> None:
     Raises:
         RecordFormatError: if the record has another format version.
     """
-    record = folder.encoder
+    pin_record(folder.encoder)
+
+
+def pin_record(record: dict[str, str] | None) -> None:
+    """Make this process load the commit of a record of ``encoder_record``, if it has one."""
     if record is not None and "commit" in record:
         pin_commit(record["source"], record["revision"], record["commit"])

@@ -25,6 +25,7 @@ from raybio.core.errors import (
     RecordFormatError,
 )
 from raybio.core.files import check_local, replace_text
+from raybio.core.location import Location
 from raybio.core.records import (
     FORMATS,
     from_record,
@@ -39,11 +40,18 @@ COMPLETE = ("finished", "early_stopping")
 
 
 RUN = "run.json"
+
+MAX_NAMED_RUNS = 10
+"""Runs whose names an error lists."""
 """The identity of a run: method, configuration, store, precision."""
 
 
 LAUNCH = "launch.json"
 """The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""
+
+
+LAST = ("outcome.json", "failure.json", "ended.json", "result.json")
+"""Files that say that others are complete: where a run is copied, they come last, in this order."""
 
 
 _log = logging.getLogger(__name__)
@@ -261,7 +269,7 @@ class RunFolder:
         self,
         method: str,
         config: BaseConfig,
-        store: Path,
+        store: Location,
         data_digest: str,
         changeable_settings: tuple[str, ...],
     ) -> bool:
@@ -445,8 +453,8 @@ def model_folder(given: str, option: str) -> str:
     """Return the model folder of a run's folder; other paths and hub ids as they are.
 
     Raises:
-        ConfigError: for a run that has no model yet, for a sweep, and for what is not in a folder
-            that is there, with the option that named it.
+        ConfigError: for a run that has no model yet, for a sweep, for a run's name without its
+            folder, and for what is not in a folder that is there, with the option that named it.
     """
     folder = Path(given).expanduser()
     if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
@@ -461,6 +469,11 @@ def model_folder(given: str, option: str) -> str:
                 else ". Want a run, a model's folder, or a hub id"
             )
         )
+    run = _default_runs() / given
+    if not folder.exists() and folder.parent == Path() and (run / RUN).exists():
+        raise ConfigError(
+            f"{option} {given}: there is no such folder here; for the run of that name give {run}"
+        )
     if (identity := read_record(folder / RUN, "run")) is None:
         return given
     if "space" in identity.get("config", {}):
@@ -473,6 +486,61 @@ def model_folder(given: str, option: str) -> str:
             "end"
         )
     return str(export.absolute())
+
+
+def near_runs(runs: Path, name: str) -> str:
+    """Return runs whose names resemble a misspelt one, as words for an error.
+
+    Args:
+        runs: folder of the runs.
+        name: a name that none of them has.
+    """
+    names = _names_of(runs)
+    if not names:
+        return f"there are no runs in {runs}"
+    near = difflib.get_close_matches(name, names)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    more = ", …" if len(names) > MAX_NAMED_RUNS else ""
+    return f"there are {', '.join(names[:MAX_NAMED_RUNS])}{more}"
+
+
+def near_run_folders(given: str) -> str:
+    """Return, as the end of an error, the folders of runs that a misspelt name may mean.
+
+    Args:
+        given: what no folder is called; a path brings no runs.
+    """
+    runs = _default_runs()
+    if Path(given).parent != Path() or not runs.is_dir():
+        return ""
+    near = difflib.get_close_matches(given, _names_of(runs))
+    return f"; did you mean {' or '.join(str(runs / name) for name in near)}?" if near else ""
+
+
+def _names_of(runs: Path) -> list[str]:
+    return sorted(path.parent.name for path in runs.glob(f"*/{RUN}"))
+
+
+def _default_runs() -> Path:
+    return Path(os.environ.get("RAYBIO_RUNS", "runs")).expanduser()
+
+
+def local_model(given: str, option: str) -> str:
+    """Return the model folder of a run's folder, or the local copy of a hub id; others as they are.
+
+    A name without a slash is no hub id: whoever opens the folder says which runs it may mean.
+
+    Raises:
+        ConfigError: as ``model_folder``, or for a hub id that cannot be fetched.
+    """
+    folder = model_folder(given, option)
+    if Path(folder).expanduser().exists() or "/" not in folder:
+        return folder
+    # Imported here: it imports the hub's client, which takes a second.
+    from raybio.encoders.hub import fetch_model
+
+    return str(fetch_model(folder))
 
 
 def _version_of(encoder: dict[str, str]) -> str:

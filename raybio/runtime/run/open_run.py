@@ -2,9 +2,10 @@
 
 import contextlib
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from raybio.core.final_report import FinalReport
+from raybio.core.location import absolute
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.run.checks import check_spec, input_lengths, record_cuts
@@ -12,7 +13,8 @@ from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
-from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
+from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.loop import changeable_settings
@@ -33,14 +35,22 @@ class OpenRun:
         folder: its folder.
         tracker: of its MLflow run.
         finished: the result of a run that is finished already.
+        spool: the run in its bucket; None: it is in a local folder.
     """
 
-    def __init__(self, spec: RunSpec, tracker: Tracker, finished: Result | None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        tracker: Tracker,
+        finished: Result | None,
+        held_spool: "spool.HeldSpool | None" = None,
+    ) -> None:
         """Take over an opened folder; ``open`` is the way to make one."""
         self.spec = spec
         self.folder = spec.folder
         self.tracker = tracker
         self.finished = finished
+        self.spool = held_spool
 
     @classmethod
     def open(cls, spec: RunSpec, held: contextlib.ExitStack) -> Self:
@@ -52,18 +62,22 @@ class OpenRun:
         folder = spec.folder
         uri = tracking_uri(spec.tracking, spec.runs)
         spec = spec.in_steps()
+        held_spool = None
+        if spec.bucket is not None:
+            held_spool = held.enter_context(spool.held(folder, spec.bucket))
         pin_encoder(folder)
         digest = check_spec(spec)
-        folder.make()
-        held.enter_context(folder.lock("driver", timeout_seconds=5))
+        if held_spool is None:
+            folder.make()
+            held.enter_context(folder.lock("driver", timeout_seconds=5))
         free = changeable_settings(spec.config)
-        is_old = folder.open(spec.method, spec.config, spec.store.absolute(), digest, free)
+        is_old = folder.open(spec.method, spec.config, absolute(spec.store), digest, free)
         finished = finished_result(folder, spec.config) if is_old else None
         if finished is None:
             folder.record_encoder(encoder_record(spec.config))
         config = spec.config.to_mapping()
         tracker = Tracker(folder, uri, spec.method, config, digest, spec.parent_run_id)
-        return cls(spec, tracker, finished)
+        return cls(spec, tracker, finished, held_spool)
 
     def begin(self, compute: Compute) -> tuple[str, list[str]]:
         """Record a new start and remove what the last one left.
@@ -96,14 +110,41 @@ class OpenRun:
         ):
             path.unlink(missing_ok=True)
         remarks = record_cuts(input_lengths(spec), self.folder, self.tracker)
+        if self.spool is not None:
+            # A driver that is killed now must not leave the result of an older start.
+            self.spool.mirror.write_all()
         return start, remarks
+
+    def worker_spec(self, threads: int | None, start: str, relay: Any) -> WorkerSpec:
+        """Return what workers get.
+
+        Args:
+            threads: to compute with.
+            start: name of the start.
+            relay: their way to this driver; None for a run in a local folder.
+        """
+        lease = None if self.spool is None else self.spool.key
+        return WorkerSpec(
+            run=self.on_workers(), threads=threads, start=start, relay=relay, lease=lease
+        )
+
+    def check_lease(self) -> None:
+        """Refuse to go on if another driver has taken over a run in a bucket.
+
+        Raises:
+            LostLeaseError: if it has. A bucket that does not answer ends no run.
+        """
+        if self.spool is not None:
+            self.spool.lease.check_not_lost()
 
     def on_workers(self) -> RunSpec:
         """Return the run with absolute paths, as it is sent to workers."""
-        return replace(self.spec, store=self.spec.store.absolute(), runs=self.folder.path.parent)
+        return replace(self.spec, store=absolute(self.spec.store), runs=self.folder.path.parent)
 
     def conclude(self, status: str) -> None:
         """Write the result and the plots, and let the MLflow run end; do not wait for it."""
+        if status == "failed" and self.spool is not None and self.spool.lease.is_taken_over():
+            self.tracker.abandon()
         self._write_result(status)
         if status in COMPLETE:
             with contextlib.suppress(OSError, ValueError):
@@ -140,4 +181,7 @@ class OpenRun:
 
     def _write_result(self, status: str) -> None:
         content = summarize(self.folder, self.spec.config, status, self.tracker.run_id)
+        newest = self.folder.newest_checkpoint
+        if self.spool is not None and newest is not None:
+            content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
         write_record(self.folder.result, "result", content)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from raybio.core.config import fingerprint, load, merge, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
+from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -37,12 +38,13 @@ class RunOptions:
     """Options of a command line as they are given; None where one is missing.
 
     Attributes:
-        store: path of a prepared store.
+        store: a prepared store.
         recipe: name of settings that are shipped with the method, or ``demo``.
         config: YAML file of settings.
         settings: texts ``SETTING=VALUE``.
+        values: settings of a call in Python: dotted path -> value.
         name: name of the run.
-        runs: folder of all runs.
+        runs: folder of all runs, or their path in a bucket.
         tracking: MLflow tracking URI.
         compute: workers, CPUs, GPUs and device.
         published: settings that the job brings for its store.
@@ -50,17 +52,27 @@ class RunOptions:
         yes: accept a run of more than a day on CPUs.
     """
 
-    store: Path | None = None
+    store: Location | None = None
     recipe: str | None = None
     config: Path | None = None
     settings: tuple[str, ...] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
-    runs: Path | None = None
+    runs: Path | BucketPath | None = None
     tracking: str | None = None
     compute: Compute = Compute()
     published: Published | None = None
     verbose: bool = False
     yes: bool = False
+
+    @property
+    def given_settings(self) -> dict[str, Any]:
+        """The settings that are given one by one, as ``override_all`` takes them.
+
+        Raises:
+            ConfigError: for a text that is not SETTING=VALUE.
+        """
+        return {**parse_settings(self.settings), **self.values}
 
 
 def resolve(method: str, options: RunOptions, name_prefix: str | None = None) -> RunSpec:
@@ -84,7 +96,13 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     entry = METHODS[method]
     if options.compute.device not in DEVICES:
         raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
-    runs = default_folder("runs", "RAYBIO_RUNS") if options.runs is None else options.runs
+    runs, bucket = runs_folder(options.runs)
+    if bucket is not None:
+        from raybio.runtime.spool import spool  # local folders need none of it
+
+        spool.check(bucket)
+        if options.name:
+            spool.refresh(RunFolder(runs, options.name), bucket)
     store, config = resolve_config(entry, options, runs)
     if store is not None and options.store is None and options.config is not None:
         print(f"store: {store}, for which {options.config} was made; --store changes that")
@@ -103,12 +121,13 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     run = RunSpec(
         method=method,
         config=config,
-        store=Path(store).absolute(),
+        store=absolute(store),
         name=options.name or default_name,
         runs=runs,
+        bucket=bucket,
         tracking=options.tracking or recorded.get("tracking"),
         compute=options.compute.or_recorded(recorded),
-        explicit=frozenset(parse_settings(options.settings)),
+        explicit=frozenset(options.given_settings),
         is_length_accepted=options.yes or own.get("is_length_accepted", False),
         recipe=options.recipe or recorded.get("recipe"),
         verbose=options.verbose,
@@ -118,7 +137,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
 
 def resolve_config(
     entry: Method, options: RunOptions, runs: Path
-) -> tuple[Path | None, TrainingConfig]:
+) -> tuple[Location | None, TrainingConfig]:
     """Return the store and the configuration; nothing is written.
 
     The store is None where the method's demo corpus would be prepared.
@@ -138,7 +157,7 @@ def resolve_config(
         if recipe is not None:
             below = merge(entry.config, recipe.settings, below)
         config = below if options.config is None else load(entry.config, options.config, below)
-        return override_all(config, parse_settings(options.settings))
+        return override_all(config, options.given_settings)
 
     if options.published is None:
         return store, with_options(base)
@@ -159,6 +178,54 @@ def base_configs(options: RunOptions) -> dict[str, Callable[[], TrainingConfig]]
         return config
 
     return {name: partial(base, entry) for name, entry in METHODS.items()}
+
+
+def runs_folder(
+    given: Path | BucketPath | None, kind: str = "runs", variable: str = "RAYBIO_RUNS"
+) -> tuple[Path, BucketPath | None]:
+    """Return the local folder of runs or sweeps, and their path in a bucket if they are in one.
+
+    Args:
+        given: value of ``--runs`` or ``--sweeps``; None: that of the variable, or the default.
+        kind: ``runs`` or ``sweeps``.
+        variable: the environment variable that names their folder.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+    """
+    place = given
+    if place is None and variable in os.environ:
+        place = location(os.environ[variable], variable)
+    if not isinstance(place, BucketPath):
+        return place or default_folder(kind, variable), None
+    from raybio.runtime.spool.spool import spool_of  # local folders need none of it
+
+    return spool_of(place), place
+
+
+def sweeps_folder(
+    given: Path | BucketPath | None, name: str | None
+) -> tuple[Path, BucketPath | None]:
+    """Return the local folder of sweeps, and their path in a bucket if they are in one.
+
+    A bucket is checked, and the driver's copy of a sweep made equal to it.
+
+    Args:
+        given: value of ``--sweeps``; None: that of ``RAYBIO_SWEEPS``, or the default.
+        name: of the sweep, if it is given.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+        StorageError: if the bucket cannot be read or written.
+    """
+    sweeps, bucket = runs_folder(given, "sweeps", "RAYBIO_SWEEPS")
+    if bucket is not None:
+        from raybio.runtime.spool import spool  # local folders need none of it
+
+        spool.check(bucket, "--sweeps")
+        if name:
+            spool.refresh(RunFolder(sweeps, name), bucket)
+    return sweeps, bucket
 
 
 def default_folder(kind: str, variable: str) -> Path:
@@ -197,17 +264,17 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 def _store_and_base(
     entry: Method, options: RunOptions, runs: Path
-) -> tuple[Path | None, TrainingConfig]:
+) -> tuple[Location | None, TrainingConfig]:
     if options.store is not None:
         return options.store, entry.config()
     if options.name is not None and options.config is None:
         identity = RunFolder(runs, options.name).read_identity()
         if identity is not None:
-            return Path(identity["store"]), entry.config.from_mapping(identity["config"])
+            return location(identity["store"]), entry.config.from_mapping(identity["config"])
     if options.config is not None:
         identity = read_record(options.config.with_name(RUN), "run")
         if identity is not None:
-            return Path(identity["store"]), entry.config()
+            return location(identity["store"]), entry.config()
     return None, entry.demo
 
 

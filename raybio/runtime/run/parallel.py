@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from raybio.core.errors import LongRunError, RaybioError
+from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -25,15 +26,16 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
-from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.driver import InterruptedRunError, relay_of, train
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import Result, status_of_run
-from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import MAX_RETRIES
+from raybio.runtime.spool.lease import LostLeaseError
 from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
 from raybio.store.store import open_store
 
@@ -68,8 +70,34 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     return results
 
 
-def concurrency(specs: Sequence[RunSpec], num_runs: int) -> tuple[int, str]:
-    """Return how many of the runs are trained at a time, and why, as ``train_runs`` does it.
+class Place(NamedTuple):
+    """Where a run is going to be trained.
+
+    Attributes:
+        device: ``cuda`` or ``cpu``; None: not known before it starts.
+        threads: of its worker; None: not known.
+    """
+
+    device: str | None
+    threads: int | None
+
+
+class Concurrency(NamedTuple):
+    """How runs share a cluster.
+
+    Attributes:
+        num_at_a_time: runs that are trained at the same time.
+        arithmetic: the reason, as a sentence.
+        places: of each run.
+    """
+
+    num_at_a_time: int
+    arithmetic: str
+    places: list[Place]
+
+
+def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
+    """Return how the runs share the cluster, as ``train_runs`` does it.
 
     Args:
         specs: unfinished runs.
@@ -79,13 +107,19 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> tuple[int, str]:
         ClusterError: if a run does not fit.
     """
     if num_runs == 1 or any(spec.compute.num_workers > 1 for spec in specs):
-        return 1, "1 run at a time"
+        places = [Place("cpu" if spec.compute.use_gpu is False else None, None) for spec in specs]
+        return Concurrency(1, "1 run at a time", places)
     nodes = [local_node()]
     if cluster_to_join():
         with started(threads=None, verbose=specs[0].verbose):
             nodes = cluster_nodes()
     shares = [_share(spec.compute, nodes, num_runs) for spec in specs]
-    return min(share.num_trials for share in shares), shares[0].arithmetic
+    places = []
+    for spec, share in zip(specs, shares, strict=True):
+        device = "cuda" if share.gpus_per_worker else "cpu"
+        places.append(Place(device, _threads(spec.compute, share)))
+    num_at_a_time = min(share.num_trials for share in shares)
+    return Concurrency(num_at_a_time, shares[0].arithmetic, places)
 
 
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
@@ -140,6 +174,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
         threads = different.pop() if len(different) == 1 else None
     with StopSignals(*[run.folder.stop for run in runs]) as signals:
         tasks: list[_RunTask] = []
+        refused: list[RaybioError] = []
         broken: Exception | None = None
         try:
             with started(threads=threads, verbose=runs[0].spec.verbose):
@@ -147,7 +182,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
                 signals.is_starting = False
                 nodes = cluster_nodes()
                 if not signals.caught:
-                    _work_off(_Queue(runs, nodes, num_runs), tasks, signals)
+                    _work_off(_Queue(runs, nodes, num_runs), tasks, refused, signals)
         except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
             # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
             if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
@@ -169,6 +204,8 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
             print(f"{task.run.spec.name} failed, too: {task.error}", flush=True)
         assert failed[0].error is not None
         raise failed[0].error
+    if refused:
+        raise refused[0]
 
 
 class _RunTask:
@@ -184,12 +221,19 @@ class _RunTask:
     """
 
     def __init__(
-        self, run: OpenRun, resources: Resources, start: str, console: Console, warned: set[str]
+        self,
+        run: OpenRun,
+        resources: Resources,
+        start: str,
+        relay: Any,
+        console: Console,
+        warned: set[str],
     ) -> None:
         max_steps = run.spec.config.schedule.max_steps
         self.run = run
         self.resources = resources
         self.start = start
+        self._relay = relay
         measures = METHODS[run.spec.method].table.measures
         self.view = ProgressView(
             run.spec.name, max_steps, console, warned=warned, measures=measures
@@ -212,9 +256,7 @@ class _RunTask:
             # As Ray Train starts workers again, whatever ended them.
             retry_exceptions=True,
         )
-        spec = WorkerSpec(
-            run=self.run.on_workers(), threads=self.resources.threads_per_worker, start=self.start
-        )
+        spec = self.run.worker_spec(self.resources.threads_per_worker, self.start, self._relay)
         return remote.remote(spec, use_gpu=self.resources.gpus_per_worker > 0)
 
     @property
@@ -244,6 +286,9 @@ class _RunTask:
         if self.status == "failed" and self._follower.refusal is not None:
             self.status = "stopped"
             self.error = LongRunError(self._follower.refusal)
+        elif self.status == "failed" and isinstance(error, LostLeaseError):
+            self.error = error
+            self.view.note(f"given up: {error}")
         elif self.status == "failed":
             from raybio.runtime.run.worker_group import explained
 
@@ -260,9 +305,13 @@ class _RunTask:
 class _Queue:
     """The runs of a command, which are begun in their order while others train.
 
-    A run is begun when fewer wait for CPUs than the cluster trains at a time. So a command of
-    hundreds of runs has as many open files and threads as one of a few, and a cluster that grows
-    sees that more is to come.
+    At most one run more waits for CPUs than the cluster trains at a time. So a command of hundreds
+    of runs has as many threads as one of a few, and a cluster that grows sees that more is to come.
+    Each unfinished run holds one open file, its lock, from the beginning.
+
+    Runs in a bucket cost more: from the beginning, each holds two threads, which renew its lease (a
+    request every 10 s) and look for changed files every 2 s. 500 runs hold 1,000 threads and make
+    50 requests a second.
 
     Attributes:
         num_left: number of runs that are not begun.
@@ -282,6 +331,7 @@ class _Queue:
         shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
         print(shares[0].arithmetic, flush=True)
         self._waiting = deque(zip(runs, shares, strict=True))
+        self._relay = relay_of(runs)
         self._most_waiting = max(share.num_trials for share in shares) + 1
         self._console = Console(stderr=True, force_terminal=False)
         self._warned: set[str] = set()
@@ -312,7 +362,7 @@ class _Queue:
                 self._said.add(remark)
                 print(remark, flush=True)
         resources = Resources(1, share.cpus_per_worker, share.gpus_per_worker, threads)
-        return _RunTask(run, resources, start, self._console, self._warned)
+        return _RunTask(run, resources, start, self._relay, self._console, self._warned)
 
 
 def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResources:
@@ -343,13 +393,17 @@ def _threads(compute: Compute, share: TrialResources) -> int:
     return compute.threads_per_worker or max(1, int(share.cpus_per_worker))
 
 
-def _work_off(queue: _Queue, tasks: list[_RunTask], signals: StopSignals) -> None:
+def _work_off(
+    queue: _Queue, tasks: list[_RunTask], refused: list[RaybioError], signals: StopSignals
+) -> None:
     """Begin the runs, and conclude each when it has ended; a signal stops all of them.
 
     Args:
         queue: the runs.
         tasks: gets the task of each run once it is begun, so that the caller can end it if a later
             one fails to begin.
+        refused: gets the errors of runs in a bucket that another driver has taken over before they
+            were begun.
         signals: those that end the runs.
     """
     import ray
@@ -362,15 +416,29 @@ def _work_off(queue: _Queue, tasks: list[_RunTask], signals: StopSignals) -> Non
     try:
         while pending or (queue.num_left and not signals.caught):
             while not signals.caught and queue.is_due(pending.values()):
-                task = queue.begin()
+                try:
+                    task = queue.begin()
+                except LostLeaseError as error:
+                    refused.append(error)
+                    print(f"given up: {error}", flush=True)
+                    continue
                 tasks.append(task)
                 pending[task.submit()] = task
+            if not pending:
+                continue
             ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
-            for task in pending.values():
+            error_by_reference = {reference: _error_of(reference) for reference in ended}
+            for reference, task in pending.items():
                 task.follow()
-            for reference in ended:
+                try:
+                    task.run.check_lease()
+                except LostLeaseError as error:
+                    # Another driver has this run; the other runs are still this driver's.
+                    ray.cancel(reference, force=True)
+                    error_by_reference[reference] = error
+            for reference, reason in error_by_reference.items():
                 task = pending.pop(reference)
-                task.end(signals.caught, _error_of(reference))
+                task.end(signals.caught, reason)
                 num_ended += 1
                 left = ""
                 if num_ended < num_runs and not signals.caught:
@@ -401,8 +469,8 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
             ray.cancel(reference)
     if pending:
         print(
-            f"stopping {len(pending)} runs at their next step; checkpoints are written first "
-            "(once more: at once)",
+            f"stopping {count_of(len(pending), 'run')} at the next step; checkpoints are written "
+            "first (once more: at once)",
             flush=True,
         )
 

@@ -56,7 +56,7 @@ def with_precision(specs: Sequence[RunSpec]) -> list[RunSpec]:
 
     Raises:
         ClusterError: if a plan does not fit, or a node of the cluster does not answer.
-        ConfigError: for bf16 on GPUs without it.
+        ConfigError: for bf16 on GPUs without it, or tf32 on anything but GPUs with it.
     """
     # An explicit setting counts as it is: ``RunFolder.open`` compares it with the folder's.
     recorded: dict[str, str | None] = {}
@@ -150,7 +150,7 @@ def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Process
             why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ClusterError(
                 "precision: a node of the cluster does not report whether it has bf16 instructions "
-                f"({why}). Check the nodes with jobs/preflight.py, or set precision=fp32"
+                f"({why}). Check the nodes with raybio preflight, or set precision=fp32"
             ) from None
     raise AssertionError("the last attempt returns or raises")
 

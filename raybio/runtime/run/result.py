@@ -19,7 +19,7 @@ class Result:
         step: optimizer updates.
         best_step: step of the best weights by ``schedule.keep_best``, which are evaluated and
             exported; None if they are the last ones.
-        precision: ``fp32`` or ``bf16``; None before the workers have started.
+        precision: ``fp32``, ``tf32`` or ``bf16``; None before the workers have started.
         metrics: the newest value of each metric.
         final: the final evaluation of a finished run, without its map; None if there is none.
         config: the whole configuration.

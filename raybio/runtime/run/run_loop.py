@@ -1,9 +1,9 @@
 """The training loop of one process with the files of its run: log, checkpoints, export, result."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,6 +13,7 @@ from raybio.core.interfaces import Collective, System
 from raybio.core.records import write_record
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
+from raybio.runtime.run.card import run_card
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -22,6 +23,7 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches
 from raybio.training.precision import Precision, embedding_precision
+from raybio.training.remote_checkpoints import RemoteCheckpoints
 from raybio.training.settings import TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
@@ -61,6 +63,7 @@ def run_loop(
 
     def on_start(first_step: int) -> None:
         if log is not None:
+            checkpoints.restore_log(log.path)
             log.rewind(first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
@@ -82,13 +85,23 @@ def run_loop(
     for report in reports:
         metrics |= report.metrics
         if log is not None and report.metrics:
+            if goal is not None and report.is_evaluation:
+                finite = {
+                    name: value for name, value in report.metrics.items() if math.isfinite(value)
+                }
+                line = {"step": report.step, "metrics": finite}
+                # Before the log has the step: a checkpoint of it waits for that.
+                if goal.is_reached_first([*read_reports(folder.metrics), line], report.step):
+                    card = run_card(
+                        folder,
+                        system,
+                        config,
+                        step=report.step,
+                        precision=report.precision,
+                        metrics=report.metrics,
+                    )
+                    system.export(folder.export, card)
             log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
-            if (
-                goal is not None
-                and report.is_evaluation
-                and goal.is_reached_first(read_reports(folder.metrics), report.step)
-            ):
-                system.export(folder.export, _model_card(folder, system, config, report.metrics))
         if report.is_last:
             checkpoints.wait()
             _finish(
@@ -114,6 +127,7 @@ def train_single_process(
     stop: Path,
     goal: Goal | None,
     start: str | None = None,
+    remote: RemoteCheckpoints | None = None,
     should_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Run the loop in a single process, which makes its own batches; as ``run_loop`` otherwise.
@@ -121,6 +135,7 @@ def train_single_process(
     Args besides those of ``run_loop``:
         start: name of the run's start. A process of an older one leaves the folder alone; None:
             there is no other start.
+        remote: the run's checkpoints in a bucket; None: they are in its folder.
 
     Raises:
         ClusterError: if another process trains in the folder.
@@ -129,7 +144,7 @@ def train_single_process(
         # The run may have been started again while this process built its system.
         if start is not None and not folder.is_newest_start(start):
             return
-        checkpoints = checkpoints_of(folder, config)
+        checkpoints = checkpoints_of(folder, config, remote)
         yield from run_loop(
             system,
             config,
@@ -147,10 +162,21 @@ def train_single_process(
         checkpoints.close()
 
 
-def checkpoints_of(folder: RunFolder, config: TrainingConfig) -> CheckpointStore:
-    """Return the checkpoints of a run, which keep copies of its records."""
+def checkpoints_of(
+    folder: RunFolder, config: TrainingConfig, remote: RemoteCheckpoints | None = None
+) -> CheckpointStore:
+    """Return the checkpoints of a run, which keep copies of its records.
+
+    Args:
+        folder: the run's folder.
+        config: its configuration.
+        remote: its checkpoints in a bucket; None: they are in its folder.
+    """
     return CheckpointStore(
-        folder.checkpoints, keep=config.schedule.keep_checkpoints, run=folder.records()
+        folder.checkpoints,
+        keep=config.schedule.keep_checkpoints,
+        run=folder.records(),
+        remote=remote,
     )
 
 
@@ -176,10 +202,21 @@ def _finish(
     if not is_writer:
         return
     if is_complete:
+        step = last.step
         of_weights = metrics
         if last.best_step is not None:
-            of_weights = _metrics_of_step(folder, last.best_step)
-        system.export(folder.export, _model_card(folder, system, config, of_weights))
+            step = last.best_step
+            of_weights = _metrics_of_step(folder, step)
+        card = run_card(
+            folder,
+            system,
+            config,
+            step=step,
+            precision=last.precision,
+            metrics=of_weights,
+            report=report,
+        )
+        system.export(folder.export, card)
         if report is not None:
             layout = METHODS[system.name].table
             write_unit_scores(folder.unit_scores, stored_unit_scores(report.unit_scores, layout))
@@ -203,19 +240,6 @@ def _metrics_of_step(folder: RunFolder, step: int) -> dict[str, float]:
         if report["step"] == step:
             metrics |= report["metrics"]
     return metrics
-
-
-def _model_card(
-    folder: RunFolder, system: System, config: TrainingConfig, metrics: dict[str, float]
-) -> dict[str, Any]:
-    encoder = folder.encoder
-    return {
-        "name": folder.name,
-        "Data digest": system.data_digest,
-        **({} if encoder is None else {"Initial weights": dict(encoder)}),
-        "Metrics": metrics,
-        "Configuration": config.to_mapping(),
-    }
 
 
 class _StopFlag:

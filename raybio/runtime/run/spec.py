@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from raybio.core.location import BucketPath, Location
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
@@ -93,10 +94,13 @@ class RunSpec:
         config: the method's whole configuration.
         store: path of the prepared store.
         name: name of the run; a start with the same name resumes it.
-        runs: folder of all runs, which driver and workers see under one path.
+        runs: folder of all runs. Driver and workers see it under one path; of runs in a bucket,
+            it is this process' own copy.
+        bucket: all runs in a bucket; None: they are in a local folder.
         tracking: MLflow tracking URI; None: ``mlflow.db`` next to ``runs``.
         compute: workers, CPUs, GPUs, threads and device.
-        precision: ``fp32`` or ``bf16``, decided once for all runs of a command; None: not yet.
+        precision: ``fp32``, ``tf32`` or ``bf16``, decided once for all runs of a command; None: not
+            yet.
         explicit: dotted paths of settings that the user gave one by one. Where one cannot be
             honoured, that is an error; a default is adapted instead.
         is_length_accepted: the run may take more than a day on CPUs, or an earlier start has
@@ -110,9 +114,10 @@ class RunSpec:
 
     method: str
     config: TrainingConfig
-    store: Path
+    store: Location
     name: str
     runs: Path
+    bucket: BucketPath | None = None
     tracking: str | None = None
     compute: Compute = Compute()
     precision: str | None = None
@@ -148,6 +153,18 @@ class RunSpec:
         return replace(self, config=config)
 
 
+class LeaseKey(NamedTuple):
+    """The lease under which the workers of a driver write to a bucket.
+
+    Attributes:
+        path: the folder in the bucket that the driver holds: of the run, or of its sweep.
+        id: of the driver.
+    """
+
+    path: BucketPath
+    id: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSpec:
     """A start of a run, as the driver sends it to every worker.
@@ -157,9 +174,13 @@ class WorkerSpec:
         threads: threads to compute with; None: the CPUs of the machine divided by its workers.
         start: name of this start, from ``RunFolder.begin_start``.
         goal: the metric of a sweep, if the run is one of its trials.
+        relay: the way to the driver, if the run is in a bucket; see ``runtime/spool``.
+        lease: the driver's lease, if the run is in a bucket.
     """
 
     run: RunSpec
     threads: int | None
     start: str
     goal: Goal | None = None
+    relay: Any = None
+    lease: LeaseKey | None = None

@@ -9,9 +9,12 @@ from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.encoder_source import pin_encoder
+from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
+from raybio.runtime.spool.relay import worker_copy
+from raybio.training.remote_checkpoints import RemoteCheckpoints
 
 NOTICE_POLL_SECONDS = 2.0
 
@@ -22,6 +25,11 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
     Raises:
         ClusterError: if something is unavailable that may come back.
     """
+    with worker_copy(spec, rank=0) as copy:
+        _train(copy.spec, copy.remote, use_gpu=use_gpu)
+
+
+def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool) -> None:
     run = spec.run
     folder = run.folder
     if not folder.identity.exists():
@@ -43,8 +51,10 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
             if run.setup is not None:
                 run.setup(0, folder.path)
             pin_encoder(folder)
+            system = METHODS[run.method].build(run.config, run.store)
+            start_preparation(system.prepare_node)
             reports = train_single_process(
-                METHODS[run.method].build(run.config, run.store),
+                system,
                 run.config,
                 folder,
                 device="cuda" if use_gpu else "cpu",
@@ -53,6 +63,7 @@ def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
                 goal=None,
                 start=spec.start,
                 should_checkpoint=NodeNotice(),
+                remote=remote,
             )
             for _ in reports:
                 pass

@@ -18,12 +18,15 @@ from raybio.methods import METHODS
 from raybio.runtime.run.encoder_source import pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, checkpoints_of, run_loop
 from raybio.runtime.run.spec import WorkerSpec
-from raybio.runtime.run.stream import stream_batches
+from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
+from raybio.runtime.spool.relay import worker_copy
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.remote_checkpoints import RemoteCheckpoints
 
 NOTICE_SECONDS = 10.0
 """Between two checkpoints of a run that is about to lose a node: the notice does not say when."""
@@ -31,9 +34,14 @@ NOTICE_SECONDS = 10.0
 
 def work(spec: WorkerSpec) -> None:
     """Train and write ``outcome.json``, or ``failure.json`` for an error that no retry cures."""
+    rank = ray.train.get_context().get_world_rank()
+    with worker_copy(spec, rank) as copy:
+        _work(copy.spec, rank, copy.remote)
+
+
+def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None:
     run = spec.run
     folder = run.folder
-    rank = ray.train.get_context().get_world_rank()
     # In this order: the driver begins a new start before it removes the last start's failure.
     has_failed = read_record(folder.failure, "failure") is not None
     if has_failed or not folder.is_newest_start(spec.start):
@@ -48,7 +56,7 @@ def work(spec: WorkerSpec) -> None:
         with warnings_to(folder.notices, rank):
             if run.setup is not None:
                 run.setup(rank, folder.path)
-            _train(spec, folder)
+            _train(spec, folder, remote)
     except ClusterError:
         raise  # another worker or the storage is gone: Ray restarts all workers
     except RaybioError as error:
@@ -57,7 +65,7 @@ def work(spec: WorkerSpec) -> None:
         raise
 
 
-def _train(spec: WorkerSpec, folder: RunFolder) -> None:
+def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None) -> None:
     context = ray.train.get_context()
     local_threads = torch.get_num_threads() // context.get_local_world_size()
     torch.set_num_threads(spec.threads or max(1, local_threads))
@@ -65,13 +73,16 @@ def _train(spec: WorkerSpec, folder: RunFolder) -> None:
     if context.get_world_size() > 1:
         collective = ProcessGroup()
     config = spec.run.config
-    checkpoints = checkpoints_of(folder, config)
+    checkpoints = checkpoints_of(folder, config, remote)
     with _writer_log(spec, folder, collective, checkpoints) as log:
         pin_encoder(folder)
         system = METHODS[spec.run.method].build(config, spec.run.store)
+        if context.get_local_rank() == 0:
+            start_preparation(system.prepare_node)
+
+        device = ray.train.torch.get_device()
 
         def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
-            _check_agreement(first_step, collective)
             return stream_batches(
                 system.collate,
                 first_step=first_step,
@@ -79,6 +90,7 @@ def _train(spec: WorkerSpec, folder: RunFolder) -> None:
                 rank=collective.rank,
                 world=collective.world,
                 batch_type=system.batch_type,
+                num_tasks=NUM_TASKS_FOR_GPU if device.type == "cuda" else 1,
             )
 
         assert spec.run.precision is not None
@@ -88,7 +100,7 @@ def _train(spec: WorkerSpec, folder: RunFolder) -> None:
             folder,
             batches=batches,
             collective=collective,
-            device=ray.train.torch.get_device(),
+            device=device,
             precision=spec.run.precision,
             checkpoints=checkpoints,
             log=log,
@@ -124,23 +136,6 @@ def _writer_log(
         collective.all_sum(torch.zeros(1))
         yield MetricsLog(folder.metrics)
         checkpoints.close()
-
-
-def _check_agreement(first_step: int, collective: Collective) -> None:
-    """Refuse to resume from different checkpoints.
-
-    A slow shared disk may show the newest checkpoint to some workers only.
-
-    Raises:
-        ClusterError: if workers resume from different steps.
-    """
-    total = int(collective.all_sum(torch.tensor(first_step)))
-    if total != first_step * collective.world:
-        raise ClusterError(
-            f"rank {collective.rank} resumes from step {first_step}, and the mean over "
-            f"{collective.world} workers is {total / collective.world:g}: they see different "
-            "checkpoints. They are started again"
-        )
 
 
 class _NodeNotice:

@@ -138,6 +138,7 @@ class Tracker:
         self._last_reports: list[dict[str, Any]] = []
         self._is_killed = False
         self._is_hurried = False
+        self._is_abandoned = False
         self._is_done = False
         self._patience = math.inf
         self._waiting_since = 0.0
@@ -160,6 +161,11 @@ class Tracker:
         self._is_killed = True
         self._is_hurried = True
         self._wake.set()
+
+    def abandon(self) -> None:
+        """Send nothing more and leave the run open: another driver goes on with it."""
+        self._is_abandoned = True
+        self.end("RUNNING")
 
     def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
         """Give tags and metrics that are not in the log, for ``end`` to send."""
@@ -200,7 +206,8 @@ class Tracker:
                 break
             self._thread.join(timeout=min(left, 0.5))
         # Where the parent's run is missing, the parent warns.
-        if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
+        is_own = self.parent is None or self.parent.is_open.is_set()
+        if not self._is_done and is_own and not self._is_abandoned:
             _log.warning(
                 "MLflow at %s did not take everything; %s keeps it, and the same command sends it "
                 "again",
@@ -296,6 +303,8 @@ class Tracker:
     def _retry(self, action: Callable[[], None]) -> bool:
         """Repeat an action until it works, or the deadline passes; return whether it worked."""
         for attempt in itertools.count():
+            if self._is_abandoned:
+                return False
             try:
                 action()
                 return True

@@ -1,5 +1,6 @@
 """Ray Tune's callback in the driver: records how trials end, tracks and prints them."""
 
+import logging
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -7,12 +8,14 @@ from typing import Any
 
 from ray.tune import Callback
 
+from raybio.core.errors import ClusterError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import format_value
 from raybio.runtime.run.folder import COMPLETE, RunFolder
-from raybio.runtime.run.goal import Goal, MetricError
+from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
+from raybio.runtime.spool.lease import check_key
 from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS, Tracker
 from raybio.runtime.tune.leaderboard import records
 from raybio.runtime.tune.run_trial import OBJECTIVE
@@ -30,12 +33,16 @@ from raybio.runtime.tune.trial import (
     new_note,
     status_of,
 )
+from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint import delete_all_but_newest
+from raybio.training.remote_checkpoints import delete_all_but_newest_in
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start, with which a resumed sweep begins."""
 
 MAX_REASON_LETTERS = 300
+
+_log = logging.getLogger(__name__)
 
 MLFLOW_STATUS = {
     FINISHED: "FINISHED",
@@ -155,6 +162,11 @@ class TrialCallback(Callback):
         for tracker in (self.parent, *list(self._trackers.values())):
             tracker.kill()
 
+    def abandon(self) -> None:
+        """Leave all open runs as they are: another driver goes on with them."""
+        for tracker in (self.parent, *list(self._trackers.values())):
+            tracker.abandon()
+
     def close(self, is_killed: bool) -> None:
         """End all runs that are still open, and wait until MLflow has everything.
 
@@ -183,6 +195,9 @@ class TrialCallback(Callback):
         self._warnings.follow(folder.notices)
         if not (folder.path / NOTE).exists():
             write_record(folder.path / NOTE, "trial", new_note(trial))
+        if self.spec.start and self.spec.run.compute.num_workers == 1:
+            # Otherwise the trial's process begins a start of its workers.
+            write_record(folder.start, "start", {"start": self.spec.start})
         if status_of(folder) == INTERRUPTED:
             write_record(folder.launch, "launch", self.spec.launch)
             if folder.name not in self._trackers:
@@ -228,10 +243,21 @@ class TrialCallback(Callback):
                 self._log_best(folder)
             # Members of a population may exploit any checkpoint of another.
             if status in (FINISHED, STOPPED) and self.spec.space.scheduler.kind != "pbt":
-                delete_all_but_newest(folder.checkpoints)
+                self._delete_old_checkpoints(folder)
         tracker = self._trackers.pop(folder.name, None)
         if tracker is not None:
             self._end_run(tracker, status)
+
+    def _delete_old_checkpoints(self, folder: RunFolder) -> None:
+        delete_all_but_newest(folder.checkpoints)
+        bucket = self.spec.bucket_of(folder)
+        if bucket is not None:
+            try:
+                if self.spec.lease is not None:
+                    check_key(self.spec.lease, is_patient=False)
+                delete_all_but_newest_in(BucketFolder(bucket, is_patient=False))
+            except ClusterError as error:
+                _log.warning("old checkpoints could not be deleted: %s", error)
 
     def _show_warnings(self, trial: Trial) -> None:
         """Print the warnings of the trial's workers; each once for all trials."""
@@ -249,13 +275,17 @@ class TrialCallback(Callback):
 
     def _end_run(self, tracker: Tracker, status: str) -> None:
         """End a trial's MLflow run; sending is retried until the sweep ends."""
-        tracker.note(*_tags_and_metrics(self.spec.goal, tracker.folder))
+        tracker.note(*_tags_and_metrics(self.spec, tracker.folder))
         tracker.end(MLFLOW_STATUS[status], status)
         self._ended.append(tracker)
 
 
-def _tags_and_metrics(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, float]]:
+def _tags_and_metrics(
+    spec: SweepSpec, folder: RunFolder
+) -> tuple[dict[str, str], dict[str, float]]:
     """Return a trial's tags and metrics that are not in its log."""
+    goal = spec.goal
+    bucket = spec.bucket_of(folder)
     tags: dict[str, str] = {}
     metrics: dict[str, float] = {}
     best = goal.best(goal.own_values(read_reports(folder.metrics)))
@@ -264,7 +294,7 @@ def _tags_and_metrics(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], di
         metrics[f"best/{goal.metric}"] = best[1]
     newest = folder.newest_checkpoint
     if newest is not None:
-        tags["checkpoint"] = str(newest)
+        tags["checkpoint"] = str(newest if bucket is None else bucket / "checkpoints" / newest.name)
     failure = read_record(folder.failure, "failure")
     if failure is not None:
         tags["error"] = failure["message"]

@@ -7,9 +7,11 @@
         result.json         the leaderboard; also as leaderboard.csv
         report.html         both, and pictures
 
-A resumed sweep reads its trials' folders alone, never Tune's own snapshot.
+A resumed sweep reads its trials' folders alone, never Tune's own snapshot. Of a sweep in a bucket,
+``sweeps`` is the driver's copy (``runtime/spool``).
 """
 
+import contextlib
 import logging
 import math
 import shutil
@@ -21,13 +23,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ClusterError, ConfigError, RecordError
+from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.core.search_space import SearchSpace
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -43,6 +48,7 @@ from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
+from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
@@ -97,24 +103,32 @@ def sweep(spec: SweepSpec) -> SweepResult:
 
     Raises:
         CheckpointError: if the sweep of that name has another space, base or store.
-        ClusterError: if no trial has room, or Ray cannot start.
+        ClusterError: if no trial has room, or Ray cannot start; of a sweep in a bucket, if another
+            driver holds it.
         ConfigError: for a bad name or tracking URI, or settings that do not fit the store.
         InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    run = replace(spec.run, store=spec.run.store.absolute())
+    run = replace(spec.run, store=absolute(spec.run.store))
     spec = replace(spec, run=run)
     space = spec.space
     folder = run.folder
     method = METHODS[space.method]
+    if run.bucket is not None:
+        check_scheduler(space)
     uri = tracking_uri(run.tracking, run.runs)
     store = open_store(run.store, method.store, verify=True)
-    pin_encoder(folder)
-    planned(space, spec.check)
-    lengths = method.input_lengths(run.config, store)
-    check_lengths(lengths, run.explicit)
-    folder.make()
-    with folder.lock("driver", timeout_seconds=5):
+    with contextlib.ExitStack() as held:
+        held_spool = None
+        if run.bucket is not None:
+            held_spool = held.enter_context(spool.held(folder, run.bucket))
+        pin_encoder(folder)
+        planned(space, spec.check)
+        lengths = method.input_lengths(run.config, store)
+        check_lengths(lengths, run.explicit)
+        if held_spool is None:
+            folder.make()
+            held.enter_context(folder.lock("driver", timeout_seconds=5))
         identity = _Identity(space=space.to_mapping(), base=run.config.to_mapping())
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         launch = read_record(folder.launch, "launch") or {}
@@ -128,12 +142,27 @@ def sweep(spec: SweepSpec) -> SweepResult:
                 _trial_resources(spec, [local_node()])
             folder.record_precision(_decided(spec, folder).name)
             folder.record_encoder(encoder_record(run.config))
-        spec = replace(spec, run=replace(run, precision=folder.precision))
+        spec = replace(spec, run=replace(run, precision=folder.precision), encoder=folder.encoder)
+        if held_spool is not None:
+            spec = replace(spec, start=uuid.uuid4().hex, lease=held_spool.key)
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
         if not _is_complete(spec):
             report_cuts(lengths, folder, tracker)
         with StopSignals(spec.stop) as signals:
-            return _carry_out(spec, folder, tracker, signals)
+            return _carry_out(spec, tracker, signals, held_spool)
+
+
+def check_scheduler(space: SearchSpace) -> None:
+    """Refuse a scheduler that a sweep in a bucket cannot have.
+
+    Raises:
+        ConfigError: for population-based training, whose trials read each other's folders.
+    """
+    if space.scheduler.kind == "pbt":
+        raise ConfigError(
+            "scheduler.kind: pbt, with sweeps in a bucket; want a folder that all nodes see "
+            "(--sweeps or RAYBIO_SWEEPS), or asha, hyperband, median or none"
+        )
 
 
 def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
@@ -143,7 +172,7 @@ def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
 
     Raises:
         ClusterError: if no trial has room, or a node of the cluster does not answer.
-        ConfigError: for bf16 on GPUs without it.
+        ConfigError: for bf16 on GPUs without it, or tf32 on anything but GPUs with it.
     """
     base: str = "auto" if "precision" in spec.space.paths else spec.run.config.precision
     setting = folder.precision or base
@@ -162,18 +191,19 @@ def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
 
 def _carry_out(
     spec: SweepSpec,
-    folder: RunFolder,
     tracker: Tracker,
     signals: StopSignals,
+    held_spool: spool.HeldSpool | None,
 ) -> SweepResult:
     """Run the trials that are left, and write results and report."""
+    folder = tracker.folder
     callback = TrialCallback(folder, spec, tracker)
     tracker.start()
     status = "FAILED"
     try:
         callback.catch_up()
         if not _is_complete(spec):
-            spec = _tuned(spec, callback, signals)
+            spec = _tuned(spec, callback, signals, held_spool)
         ranking, trials = write_results(folder, spec)
         write_sweep_report(folder, spec, ranking, trials)
         if signals.caught:
@@ -192,6 +222,9 @@ def _carry_out(
             raise
         raise _interrupted(signals) from None
     finally:
+        has_failed = status == "FAILED" and not signals.caught
+        if has_failed and held_spool is not None and held_spool.lease.is_taken_over():
+            callback.abandon()
         callback.close(is_killed=bool(signals.caught))
         tracker.finish("KILLED" if signals.caught else status)
     return SweepResult(folder, spec, ranking, trials, tracker.run_id, tracker.uri)
@@ -254,8 +287,17 @@ def _is_complete(spec: SweepSpec) -> bool:
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
-def _tuned(spec: SweepSpec, callback: TrialCallback, signals: StopSignals) -> SweepSpec:
-    """Run the sweep by Ray Tune, in a thread; return the spec with each trial's CPUs and GPUs."""
+def _tuned(
+    spec: SweepSpec,
+    callback: TrialCallback,
+    signals: StopSignals,
+    held_spool: spool.HeldSpool | None,
+) -> SweepSpec:
+    """Run the sweep by Ray Tune, in a thread; return the spec with each trial's CPUs and GPUs.
+
+    Raises:
+        ClusterError: if it ends early; of a sweep in a bucket, if another driver has taken it over.
+    """
     # Tune frees the resources of stopped trials through the dashboard's State API.
     with started(threads=None, with_dashboard=True, verbose=spec.run.verbose):
         signals.install()
@@ -270,13 +312,20 @@ def _tuned(spec: SweepSpec, callback: TrialCallback, signals: StopSignals) -> Sw
             cpus_per_worker=fitting.cpus_per_worker,
             gpus_per_worker=fitting.gpus_per_worker,
         )
-        spec = replace(spec, run=replace(spec.run, compute=compute))
+        relay = None
+        if held_spool is not None:
+            from raybio.runtime.spool.relay import start_relay  # imports Ray
+
+            relay = start_relay(spec.path / "trials", spec.path)
+        spec = replace(spec, run=replace(spec.run, compute=compute), relay=relay)
         callback.spec = spec
         work = _Work(spec, callback, fitting.num_trials, signals)
         work.start()
         is_killed = False
         while work.is_alive() and len(signals.caught) < 2:
             work.join(timeout=0.2)
+            if held_spool is not None:
+                held_spool.lease.check_not_lost()
             if signals.caught and not is_killed:
                 is_killed = True
                 callback.kill()
@@ -376,6 +425,9 @@ def _trainable(spec: SweepSpec) -> Any:
 def _reserved(spec: SweepSpec) -> dict[str, float]:
     """Return what Tune reserves for a trial's own process; several workers reserve their own."""
     compute = spec.run.compute
+    if compute.num_workers > 1 and spec.run.bucket is not None:
+        # It works in the driver's folder: on its machine, which may have no CPUs for tasks.
+        return {f"node:{ray.util.get_node_ip_address()}": 0.001}
     if compute.num_workers > 1:
         return {"CPU": 0.01}
     reserved = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}

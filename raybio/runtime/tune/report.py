@@ -138,7 +138,10 @@ def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
         return ["No trial came to an evaluation."]
     first = ranking[0].trials[0]
     if not first.exploited_from:
-        return ["best.yaml is the best settings' whole configuration, for the method's own job."]
+        return [
+            "best.yaml is the best settings' whole configuration, for raybio train METHOD --config "
+            "best.yaml."
+        ]
     return [
         "The best trial began with another one's weights: best.yaml has its last settings alone, "
         f"and its weights are in trials/{first.name}/export."

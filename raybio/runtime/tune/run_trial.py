@@ -5,12 +5,17 @@ checkpoint; the scheduler takes the same decisions again. An ended trial only re
 
 What Tune takes for a checkpoint is a small record of a folder and a step. The weights stay in the
 trial's folder. Population-based training copies them from there when one trial exploits another.
+
+Of a sweep in a bucket, this process works on a copy of the trial's folder (``runtime/spool``). With
+several workers it stands on the driver's machine, in the driver's folder, and its workers have
+copies.
 """
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,12 +24,12 @@ from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioE
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
-from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.run.spec import WorkerSpec
+from raybio.runtime.spool.relay import WorkerCopy, worker_copy
 from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial, has_ended
 from raybio.store.store import open_store
 from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_checkpoint
@@ -52,25 +57,78 @@ def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
     if spec.stop.exists():
         return
     trial = Trial(**settings)
-    folder = spec.folder(trial)
-    if not (folder.path / NOTE).exists():
-        raise ClusterError(
-            f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and "
-            "driver must share the sweeps folder. Choose one that all of them see with --sweeps or "
-            "RAYBIO_SWEEPS"
-        )
-    clock = _TrialClock(folder, spec.run.compute.num_workers)
-    try:
-        _train_and_report(folder, spec, trial, clock)
-    except ClusterError:
-        # Tune tries again.
-        raise
-    except RaybioError as error:
-        failure = {"kind": type(error).__name__, "message": str(error)}
-        write_record(folder.failure, "failure", failure)
-    finally:
-        # Training after the last evaluation has its cost too.
-        clock.record()
+    with _process_of(spec, trial) as process:
+        folder = process.folder
+        if process.stop.exists():
+            return
+        if not (folder.path / NOTE).exists():
+            raise ClusterError(
+                f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials "
+                "and driver must share the sweeps folder. Choose one that all of them see, or a "
+                "bucket, with --sweeps or RAYBIO_SWEEPS"
+            )
+        clock = _TrialClock(folder, spec.run.compute.num_workers)
+        try:
+            _train_and_report(process, clock)
+        except ClusterError:
+            # Tune tries again.
+            raise
+        except RaybioError as error:
+            failure = {"kind": type(error).__name__, "message": str(error)}
+            write_record(folder.failure, "failure", failure)
+        finally:
+            # Training after the last evaluation has its cost too.
+            clock.record()
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A trial's process.
+
+    Attributes:
+        spec: what the sweep's trials share.
+        trial: the trial.
+        copy: its run, as this process sees it.
+    """
+
+    spec: SweepSpec
+    trial: Trial
+    copy: WorkerCopy
+
+    @property
+    def folder(self) -> RunFolder:
+        """The trial's folder, as this process sees it."""
+        return self.copy.spec.run.folder
+
+    @property
+    def config(self) -> TrainingConfig:
+        """The trial's configuration."""
+        return self.copy.spec.run.config
+
+    @property
+    def stop(self) -> Path:
+        """The file by which the driver ends this process."""
+        return self.spec.stop if self.copy.remote is None else self.folder.stop
+
+    def newest_step(self) -> int | None:
+        """Return the step that training resumes from; None: from its beginning.
+
+        The log of a checkpoint in a bucket takes the place of this process' own.
+        """
+        if self.copy.remote is not None:
+            return self.copy.remote.restore_newest_log(self.folder.metrics)
+        newest = self.folder.newest_checkpoint
+        return None if newest is None else step_of_checkpoint(newest)
+
+
+@contextlib.contextmanager
+def _process_of(spec: SweepSpec, trial: Trial) -> Iterator[_Process]:
+    worker_spec = spec.worker_spec(trial)
+    if spec.run.compute.num_workers > 1:
+        yield _Process(spec, trial, WorkerCopy(worker_spec, None))
+        return
+    with worker_copy(worker_spec, rank=0) as copy:
+        yield _Process(spec, trial, copy)
 
 
 class _TrialClock:
@@ -91,20 +149,24 @@ class _TrialClock:
             write_record(self._folder.path / NOTE, "trial", self._content)
 
 
-def _train_and_report(folder: RunFolder, spec: SweepSpec, trial: Trial, clock: _TrialClock) -> None:
-    reported_step = _reported_step(spec, trial)
-    known = _known_values(folder, spec.goal)
+def _train_and_report(process: _Process, clock: _TrialClock) -> None:
+    spec = process.spec
+    folder = process.folder
+    reported_step = _reported_step(spec, process.trial)
+    known = _known_values(process)
     if known and spec.space.scheduler.kind == "pbt":
         # Reports of earlier steps would let the scheduler compare the population by them again.
         reported_step = max(reported_step, known[-1][0] - 1)
     values: list[tuple[int, float]] = []
     with warnings_to(folder.notices):
-        for step, value in chain(known, _new_values(folder, spec, trial)):
+        for step, value in chain(known, _new_values(process, known)):
             values.append((step, value))
             clock.record()
             if step > reported_step:
-                _report(folder, spec.goal, values)
-    if not values and not spec.stop.exists() and not folder.failure.exists():
+                # The driver looks at the trial's files when Tune calls it.
+                process.copy.flush()
+                _report(process, values)
+    if not values and not process.stop.exists() and not folder.failure.exists():
         raise _without_values(folder, spec)
 
 
@@ -122,17 +184,22 @@ def _without_values(folder: RunFolder, spec: SweepSpec) -> RaybioError:
     )
 
 
-def _report(folder: RunFolder, goal: Goal, values: list[tuple[int, float]]) -> None:
+def _report(process: _Process, values: list[tuple[int, float]]) -> None:
     """Report the newest of a trial's values, and the best, to Tune."""
     import tempfile
 
     import ray.tune
 
+    goal = process.spec.goal
     step, value = values[-1]
     best = goal.best(values)
     assert best is not None
     report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
-    content = {"folder": str(folder.path), "step": step}
+    if process.spec.run.bucket is not None:
+        # Tune would want a folder that all nodes see. Steps that are reported again change nothing.
+        ray.tune.report(report)
+        return
+    content = {"folder": str(process.folder.path), "step": step}
     with tempfile.TemporaryDirectory() as temporary:
         write_record(Path(temporary) / NOTE, "trial checkpoint", content)
         ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(temporary))
@@ -179,60 +246,75 @@ def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: 
     copy_to_run(source, folder.checkpoints, config, folder.records())
 
 
-def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
+def _known_values(process: _Process) -> list[tuple[int, float]]:
     """Return (step, value) of the evaluations on disk that training will not repeat."""
-    known = goal.values(read_reports(folder.metrics))
+    folder = process.folder
+    goal = process.spec.goal
     if has_ended(folder):
-        return known
-    newest = folder.newest_checkpoint
-    if newest is None or folder.failure.exists():
+        return goal.values(read_reports(folder.metrics))
+    newest_step = process.newest_step()
+    if newest_step is None or folder.failure.exists():
         return []
-    return [(step, value) for step, value in known if step <= step_of_checkpoint(newest)]
+    known = goal.values(read_reports(folder.metrics))
+    return [(step, value) for step, value in known if step <= newest_step]
 
 
-def _new_values(folder: RunFolder, spec: SweepSpec, trial: Trial) -> StepValues:
-    """Train, and yield (step, value) of each new evaluation; nothing for an ended trial."""
+def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues:
+    """Train, and yield (step, value) of each new evaluation; nothing for an ended trial.
+
+    Args:
+        process: the trial's process.
+        known: (step, value) of evaluations that training does not repeat.
+    """
+    spec = process.spec
+    folder = process.folder
+    config = process.config
     if has_ended(folder) or folder.failure.exists():
         return
     outcome = read_recomputable(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] != "stopped":
         return
-    last = max((step for step, _ in _known_values(folder, spec.goal)), default=-1)
+    last = max((step for step, _ in known), default=-1)
     store = open_store(spec.run.store)
-    config = spec.config(trial.settings)
     folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
     # The commit of the sweep, unless the trial has begun with its own or has another source.
-    pin_encoder(spec.run.folder)
+    pin_record(spec.encoder)
     pin_encoder(folder)
     folder.record_encoder(encoder_record(config))
     folder.stop.unlink(missing_ok=True)
     train = _trained_by_workers if spec.run.compute.num_workers > 1 else _trained_here
-    for step, value in train(folder, spec, config):
+    for step, value in train(process):
         if step > last:
             yield step, value
 
 
-def _trained_here(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) -> StepValues:
+def _trained_here(process: _Process) -> StepValues:
     """Train in this process, and yield (step, value) of each evaluation."""
     import torch
 
+    from raybio.runtime.run.node_preparation import start_preparation
     from raybio.runtime.run.run_loop import train_single_process
     from raybio.runtime.run.task_worker import NodeNotice
 
+    spec = process.spec
+    folder = process.folder
+    config = process.config
     if spec.run.setup is not None:
         spec.run.setup(0, folder.path)
     torch.set_num_threads(spec.threads)
     device = "cuda" if spec.run.compute.gpus_per_worker else "cpu"
     system = METHODS[spec.space.method].build(config, spec.run.store)
+    start_preparation(system.prepare_node)
     reports = train_single_process(
         system,
         config,
         folder,
         device=device,
         precision=spec.precision_of(config),
-        stop=spec.stop,
+        stop=process.stop,
         goal=spec.goal,
+        remote=process.copy.remote,
         should_checkpoint=NodeNotice(),
     )
     for report in reports:
@@ -253,13 +335,16 @@ def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     return goal.values(reports)
 
 
-def _trained_by_workers(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) -> StepValues:
+def _trained_by_workers(process: _Process) -> StepValues:
     """Train with several workers, and yield (step, value) of each evaluation.
 
     Ray Train works in a thread, while this one reads the run's log.
     """
     from raybio.runtime.run.worker_group import explained, fit_in_thread
 
+    spec = process.spec
+    folder = process.folder
+    max_steps = process.config.schedule.max_steps
     folder.outcome.unlink(missing_ok=True)
     compute = spec.run.compute
     resources = Resources(
@@ -268,17 +353,7 @@ def _trained_by_workers(folder: RunFolder, spec: SweepSpec, config: TrainingConf
         compute.gpus_per_worker or 0,
         spec.threads,
     )
-    run = replace(
-        spec.run,
-        config=config,
-        name=folder.name,
-        runs=folder.path.parent,
-        precision=spec.precision_of(config),
-    )
-    worker_spec = WorkerSpec(
-        run=run, threads=spec.threads, start=folder.begin_start(), goal=spec.goal
-    )
-    work = fit_in_thread(worker_spec, resources)
+    work = fit_in_thread(replace(process.copy.spec, start=folder.begin_start()), resources)
     tail = MetricsTail(folder.metrics)
     # At the last step a scheduler ends a trial and its workers: that value waits for their end.
     last: list[tuple[int, float]] = []
@@ -288,7 +363,7 @@ def _trained_by_workers(folder: RunFolder, spec: SweepSpec, config: TrainingConf
             if spec.stop.exists():
                 folder.stop.touch()
             for step, value in _checked(spec.goal, tail):
-                if step < config.schedule.max_steps:
+                if step < max_steps:
                     yield step, value
                 else:
                     last.append((step, value))

@@ -4,17 +4,18 @@ A trial's folder is named after its configuration, so that the same settings fin
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raybio.core.config import fingerprint, override_all
+from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace, Settings, quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
-from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.training.settings import TrainingConfig
 
 NOTE = "trial.json"
@@ -56,12 +57,20 @@ class SweepSpec:
             ``precision: auto``, None until the driver has decided it.
         options: options of this start that the next start of the command repeats, by name.
         checks_store: whether settings are checked against the store; False if there is none yet.
+        encoder: what the sweep recorded of its encoder's weights; None: nothing.
+        start: name of this start of a sweep in a bucket.
+        relay: the way from its trials to the driver; see ``runtime/spool``.
+        lease: the driver's lease of it.
     """
 
     space: SearchSpace
     run: RunSpec
     options: Mapping[str, Any] = field(default_factory=dict)
     checks_store: bool = True
+    encoder: dict[str, str] | None = None
+    start: str = ""
+    relay: Any = None
+    lease: LeaseKey | None = None
 
     @property
     def path(self) -> Path:
@@ -120,6 +129,38 @@ class SweepSpec:
         if config.precision == "auto":
             return self.run.precision or "auto"
         return config.precision
+
+    def bucket_of(self, folder: RunFolder) -> BucketPath | None:
+        """Return the folder of a trial in the bucket; None: the sweep is in a local folder."""
+        if self.run.bucket is None:
+            return None
+        return self.run.bucket / self.run.name / "trials" / folder.name
+
+    def worker_spec(self, trial: Trial) -> WorkerSpec:
+        """Return a trial as the run that its workers train.
+
+        Raises:
+            ConfigError: if the settings do not fit each other.
+        """
+        folder = self.folder(trial)
+        config = self.config(trial.settings)
+        bucket = self.bucket_of(folder)
+        run = replace(
+            self.run,
+            config=config,
+            name=folder.name,
+            runs=folder.path.parent,
+            bucket=None if bucket is None else bucket.parent,
+            precision=self.precision_of(config),
+        )
+        return WorkerSpec(
+            run=run,
+            threads=self.threads,
+            start=self.start,
+            goal=self.goal,
+            relay=self.relay,
+            lease=self.lease,
+        )
 
     def check(self, settings: Settings) -> None:
         """Refuse settings with which no trial could start.

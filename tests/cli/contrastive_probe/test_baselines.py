@@ -9,7 +9,10 @@ from typer.testing import CliRunner
 
 from raybio.cli.contrastive_probe.baselines import baselines
 from raybio.core.errors import ConfigError
+from raybio.methods.contrastive_probe.accuracy import evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from tests.encoders.tiny_text import save_tiny
 from tests.methods.known_answers import sure_of, write_benchmark
 
@@ -58,6 +61,14 @@ def test_the_report_has_our_rows_next_to_the_published_ones_and_says_what_was_sk
     chance = data["chance"]
     assert 0 < chance["micro_acc_at_1"] < chance["micro_acc_at_10"] <= 1
     assert f"| chance | names in random order | {100 * chance['micro_acc_at_1']:.2f} |" in text
+    sample = read_medlama(benchmark_folder).sample(2, seed=0)
+    for name, predicted_QK in predict_by_rivals(sample, ProbeConfig()).items():
+        outcome = evaluate_predictions(sample, predicted_QK, "name")
+        row = data["rivals"][name]
+        assert row["1"]["micro"]["value"] == outcome.micro(1)
+        assert row["10"]["macro"] == outcome.macro(10)
+        assert f"| {name} | none | {100 * outcome.micro(1):.2f} [" in text
+    assert list(data["rivals"]) == ["character 2-4-grams", "oracle prior"]
     assert f"not supported by the model: {always_risk}: generative" in done.output
     assert data["settings"]["skipped"] == [f"{always_risk}: generative"]
     assert data["settings"]["methods"] == ["mask-average", "x-factr", "generative"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.cli.contrastive_probe.probe import app
+from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, DataError
 from tests.encoders.tiny_text import save_tiny
 

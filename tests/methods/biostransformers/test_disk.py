@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +12,10 @@ from raybio.methods.biostransformers.disk import (
     PART_OF_XML,
     STORE_OF_PARTS,
     TABLE_OF_GZIP,
+    Need,
     check_disk_of_files,
     check_disk_of_parts,
+    check_free_space,
 )
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
@@ -30,6 +33,14 @@ def file_of_holes(path, start=b"<?xml"):
         file.write(start)
         file.truncate(SIZE)
     return path
+
+
+def test_amounts_below_a_gigabyte_are_not_shown_as_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=2_000_000))
+    needs = [Need(tmp_path, 0, "parsed files"), Need(tmp_path, 3.04e7, "the store and its sorting")]
+    with pytest.raises(StoreError) as refused:
+        check_free_space(needs, "--out")
+    assert "2.0 MB free, want about 30.4 MB (30.4 MB of the store" in str(refused.value)
 
 
 def wanted_gigabytes(error):

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from raybio.core.errors import DataError
-from raybio.methods.biostransformers.formats.medline_parts import parse_file, read_part
+from raybio.methods.biostransformers.formats.medline_parts import parse_file
 from raybio.methods.biostransformers.merge import merge_parts
-from tests.methods.biostransformers.formats.medline_files import citation, deletion, write_medline
+from tests.methods.biostransformers.formats.medline_files import (
+    citation,
+    deletion,
+    read_articles,
+    write_medline,
+)
 
 SIZES = {"articles_per_bucket": 2, "keys_per_range": 3}
 
@@ -31,13 +35,12 @@ def merged(folder, parts, files, **sizes):
     remaining = []
     for number, report in enumerate(reports):
         rows = np.flatnonzero(found.remains(number))
-        pmids = read_part(report.part)["pmid"].to_numpy()[rows]
+        pmids = read_articles(report.part)["pmid"].to_numpy()[rows]
         remaining += [(number, int(row), int(pmid)) for row, pmid in zip(rows, pmids, strict=True)]
     remaining.sort(key=lambda one: one[2])
     pmids = [pmid for _, _, pmid in remaining]
     assert found.num_articles == len(remaining)
     assert found.first_pmid_K.tolist() == pmids[:: sizes["articles_per_bucket"]]
-    assert not [path for path in folder.iterdir() if "tmp" in path.name]
     return remaining, found
 
 
@@ -107,10 +110,3 @@ def test_merging_equals_a_loop_over_all_files(tmp_path, parts, seed):
         for articles_per_bucket in (1, 3, 1000):
             sizes = {"keys_per_range": keys_per_range, "articles_per_bucket": articles_per_bucket}
             assert merged(tmp_path, parts, files, **sizes)[0] == expected
-
-
-def test_a_broken_file_is_named(tmp_path, parts):
-    sound = parse_file(write_medline(tmp_path / "y.xml", citation(1)), parts)
-    broken = parse_file(tmp_path / "x.xml", parts)
-    with pytest.raises(DataError, match=r"1 of 2 files are broken; the first: .*x\.xml"):
-        merge_parts([sound, broken], tmp_path, **SIZES)

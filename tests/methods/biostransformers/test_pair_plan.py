@@ -2,15 +2,20 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.biostransformers.collate import PairCollate, has_term
+from raybio.methods.biostransformers import plan as plan_module
+from raybio.methods.biostransformers.batches import PairBatch
+from raybio.methods.biostransformers.collate import PairCollate
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.loss import other_terms_of_text, other_texts_of_term
 from raybio.methods.biostransformers.plan import CHECK_TAGS, DroppingBatch, PairPlan, fill_window
 from raybio.store.writer import Draft
+from tests.ops.threads import in_threads
 
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
 
@@ -73,6 +78,13 @@ def test_every_epoch_holds_every_pair_exactly_once(store, conflicts, fields):
     seen = Counter(pair for step in range(4 * num_windows) for pair in pairs_of(plan.rows(step)))
     assert seen.keys() == pairs
     assert set(seen.values()) == {4 * 6}
+
+
+def has_term(store, article_A, term_G):
+    """Whether each article has each term, bool (A, G)."""
+    bounds = store.term_indptr_N1
+    terms_A = [store.term_E[bounds[article] : bounds[article + 1]] for article in article_A]
+    return np.array([np.isin(term_G, terms) for terms in terms_A])
 
 
 def test_rejection_leaves_no_text_beside_a_term_of_its_article_unless_it_says_so(store):
@@ -198,6 +210,49 @@ def test_filling_a_window_equals_its_definition():
     assert forced.tolist() == [True, False, False, False]
 
 
+def fill_by_definition(article, term, terms, num_batches, size):
+    """Each pair in its order goes to the first batch without a conflict, its own batch first."""
+    count = Counter(t for own in terms for t in own)
+    batches = [[] for _ in range(num_batches)]
+    rest = []
+    for pair in sorted(range(len(article)), key=lambda pair: count[term[pair]]):
+        own = pair // size
+        for number in (*range(own, num_batches), *range(own)):
+            conflicts = (
+                article[other] == article[pair]
+                or term[pair] in terms[other]
+                or term[other] in terms[pair]
+                for other in batches[number]
+            )
+            if len(batches[number]) < size and not any(conflicts):
+                batches[number].append(pair)
+                break
+        else:
+            rest.append(pair)
+    slots = [number for number, pairs in enumerate(batches) for _ in range(size - len(pairs))]
+    for pair, number in zip(rest, slots, strict=True):
+        batches[number].append(pair)
+    return batches, rest
+
+
+@pytest.mark.parametrize("num_batches, size", [(1, 8), (5, 8), (40, 3)])
+def test_windows_are_filled_as_by_definition(num_batches, size):
+    rng = np.random.default_rng(num_batches)
+    terms_of = [sorted(rng.choice(25, int(rng.integers(1, 4)), replace=False)) for _ in range(60)]
+    article = rng.integers(0, 60, num_batches * size).tolist()
+    term = [int(rng.choice(terms_of[one])) for one in article]
+    terms = [[int(t) for t in terms_of[one]] for one in article]
+    chosen, deferred, forced = fill_window(article, term, terms, num_batches, size)
+    expected, rest = fill_by_definition(article, term, terms, num_batches, size)
+    assert chosen.tolist() == expected
+    assert np.flatnonzero(forced).tolist() == sorted(rest)
+    moved = {
+        pair for number, pairs in enumerate(expected) for pair in pairs if pair // size != number
+    }
+    assert np.flatnonzero(deferred).tolist() == sorted(moved | set(rest))
+    assert rest and moved - set(rest) or num_batches == 1
+
+
 def test_what_fits_nowhere_is_taken_all_the_same_and_marked():
     chosen, deferred, forced = fill_window([0, 0, 0, 0], [1, 2, 3, 4], [[1, 2, 3, 4]] * 4, 2, 2)
     assert sorted(chosen.ravel().tolist()) == [0, 1, 2, 3]
@@ -229,10 +284,11 @@ def split_words(texts):
 
 
 @pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("with_reverse", [False, True])
-def test_collation_gives_texts_terms_and_masks_by_definition(store, world, with_reverse):
+def test_collation_gives_texts_terms_and_masks_by_definition(store, world):
     config = PairPlanConfig(global_batch_rows=10, fields=("title", "abstract"), conflicts="mask")
-    collate = PairCollate(store, config, TextConfig(), split_words, 3, with_reverse)
+    collate = PairCollate.of(
+        store, config, TextConfig(), split_words, 3, reading="numbers", num_steps=5
+    )
     for step in range(5):
         rows = collate.plan.rows(step)
         names = store.term_names.to_pylist()
@@ -243,13 +299,25 @@ def test_collation_gives_texts_terms_and_masks_by_definition(store, world, with_
         clash = np.array(
             [[j != i and rows.term_B[j] in terms_of[i] for j in range(10)] for i in range(10)]
         )
-        for rank in range(world):
-            arrays = collate(step, rank, world)
-            part = slice(10 * rank // world, 10 * (rank + 1) // world)
+        shards = [collate(step, rank, world) for rank in range(world)]
+        batches = [PairBatch.from_arrays(arrays) for arrays in shards]
+        parts = [slice(10 * rank // world, 10 * (rank + 1) // world) for rank in range(world)]
+
+        def masks(collective, batches=batches, parts=parts):
+            batch = batches[collective.rank]
+            own_N = torch.arange(10)[parts[collective.rank]]
+            return (
+                other_terms_of_text(batch, own_N, collective),
+                other_texts_of_term(batch, own_N, 10, collective),
+            )
+
+        masks_of_workers = in_threads(world, masks)
+        for part, arrays, (ignore_NG, reverse_NG) in zip(
+            parts, shards, masks_of_workers, strict=True
+        ):
             size = part.stop - part.start
-            np.testing.assert_array_equal(arrays["ignore_NG"], clash[part])
-            reverse = clash.T[part] if with_reverse else np.zeros((size, 0), dtype=bool)
-            np.testing.assert_array_equal(arrays["ignore_reverse_NG"], reverse)
+            np.testing.assert_array_equal(ignore_NG, clash[part])
+            np.testing.assert_array_equal(reverse_NG, clash.T[part])
             numbers = arrays["token_T"].reshape(-1, 3)[:, 1] - 2
             assert numbers[:size].tolist() == (store.pmid_N[rows.article_B[part]] - 100).tolist()
             digits = [
@@ -282,3 +350,51 @@ def test_the_split_goes_by_pmid_alone_so_a_corpus_that_grows_keeps_it(tmp_path):
     large = make_store(tmp_path / "large", num_articles=60)
     assert small.is_validation_N.tolist() == large.is_validation_N[:40].tolist()
     assert 0 < small.is_validation_N.mean() < 0.5
+
+
+def test_processes_of_a_machine_share_the_windows_that_one_has_planned(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path))
+    monkeypatch.setattr(plan_module, "MIN_SHARED_PAIRS", 1)
+    settings = {"conflicts": "reject", "window_steps": 4, "global_batch_rows": 4}
+    own, planning, reading, other = (plan_of(store, **settings) for _ in range(4))
+    expected = [own.rows(step) for step in range(40)]
+    assert not list(tmp_path.rglob("*.npy"))
+
+    def refuse(*_):
+        raise AssertionError("planned twice")
+
+    for step in range(40):
+        assert_equal_pairs(planning.rows(step, is_shared=True), expected[step])
+        with monkeypatch.context() as patch:
+            patch.setattr(plan_module, "fill_window", refuse)
+            assert_equal_pairs(reading.rows(step, is_shared=True), expected[step])
+    # Old windows are removed, and planned again by who wants them.
+    assert len(list(tmp_path.rglob("*.npy"))) == 4
+    assert_equal_pairs(other.rows(0, is_shared=True), expected[0])
+    # What a power loss has cut off is planned again.
+    for path in tmp_path.rglob("*.npy"):
+        path.write_bytes(path.read_bytes()[:100])
+    again = plan_of(store, **settings)
+    assert_equal_pairs(again.rows(39, is_shared=True), expected[39])
+    # Another seed or batch has windows of its own.
+    assert (
+        len({plan._series for plan in (own, plan_of(store), PairPlan(store, own.config, 4))}) == 3
+    )
+
+
+def test_a_cache_that_cannot_be_written_changes_no_plan(store, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr(plan_module, "MIN_SHARED_PAIRS", 1)
+    plan, expected = (plan_of(store, window_steps=4) for _ in range(2))
+    for step in range(9):
+        assert_equal_pairs(plan.rows(step, is_shared=True), expected.rows(step))
+    assert caplog.text.count("each process plans its own batches") == 1
+
+
+def assert_equal_pairs(got, expected):
+    for name in expected.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
+        assert getattr(got, name).dtype == getattr(expected, name).dtype

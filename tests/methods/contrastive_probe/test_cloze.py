@@ -6,15 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
+from raybio.methods.contrastive_probe.batches import ClozeBatch
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan, tail_sizes
 from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
+from raybio.methods.contrastive_probe.loss import equal_sequences, partners
 from raybio.methods.contrastive_probe.prepare import cached_sentences, prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
-from raybio.store.store import sha256_of
+from raybio.store.manifest import sha256_of
+from tests.ops.threads import in_threads
 
 WORDS = [f"word{letter}" for letter in "abcdefghijklmnop"]
 
@@ -139,7 +143,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_workers(store: ClozeS
     complete = collate(5, 0, 1)
     for world in (2, 3):
         shards = [collate(5, rank, world) for rank in range(world)]
-        assert sum(len(shard["positive_R"]) for shard in shards) == 22
+        assert sum(len(shard["text_key_R"]) for shard in shards) == 22
         queries, answers = [], []
         for shard in shards:
             texts = np.split(shard["token_T"], shard["indptr_R1"][1:-1])
@@ -169,18 +173,26 @@ def test_positives_are_partners_and_only_repeated_sentences_and_texts_are_ignore
     ]
     of_step = store.sentences(plan.rows(0))
     sentence = [*of_step[:10], *of_step[:10], *of_step[10:], *of_step[10:]]
+    batches = [ClozeBatch.from_arrays(shard) for shard in shards]
+    partner_R = partners(20, torch.device("cpu"))
+    ignored_on_workers = in_threads(
+        2,
+        lambda collective: equal_sequences(
+            batches[collective.rank], partner_R, 20 * collective.rank + partner_R, collective
+        ),
+    )
     num_ignored = 0
-    for rank, shard in enumerate(shards):
+    for rank, ignore_RG in enumerate(ignored_on_workers):
         for row in range(20):
             own, partner = 20 * rank + row, 20 * rank + (row + 10) % 20
-            assert shard["positive_R"][row] == partner
+            assert partner_R[row] == partner - 20 * rank
             for column in range(40):
                 is_repeated = (
                     texts[column] in (texts[own], texts[partner])
                     or sentence[column] == sentence[own]
                 )
-                assert shard["ignore_RG"][row, column] == (is_repeated and column != partner)
-            num_ignored += shard["ignore_RG"][row].sum()
+                assert ignore_RG[row, column] == (is_repeated and column != partner)
+            num_ignored += int(ignore_RG[row].sum())
     # Each sequence ignores itself; the sequences of the repeated sentence ignore each other.
     assert num_ignored == 40 + 8
 

@@ -11,18 +11,25 @@ from raybio.training.collective import SingleProcess
 from tests.oracles import cosine
 
 
-def batch_of(num: int, same: tuple[tuple[int, int], ...] = ()) -> ClozeBatch:
-    """A batch without tokens; ``same``: pairs of sequences that are ignored."""
-    ignore = np.eye(2 * num, dtype=bool)
-    for one, other in same:
-        ignore[one, other] = ignore[other, one] = True
+def batch_of(
+    num: int,
+    same_sentence: tuple[tuple[int, int], ...] = (),
+    same_text: tuple[tuple[int, int], ...] = (),
+) -> ClozeBatch:
+    """A batch without tokens, with pairs of equal sentences, and pairs of sequences of one text."""
+    sentence = np.arange(num)
+    for one, other in same_sentence:
+        sentence[other] = sentence[one]
+    text = np.arange(2 * num)
+    for one, other in same_text:
+        text[other] = text[one]
     return ClozeBatch.from_arrays(
         {
             "token_T": np.zeros(0),
             "indptr_R1": np.zeros(1, dtype=np.int64),
             "label_T": np.zeros(0),
-            "positive_R": (np.arange(2 * num) + num) % (2 * num),
-            "ignore_RG": ignore,
+            "sentence_key_R": np.tile(sentence, 2),
+            "text_key_R": text,
         }
     )
 
@@ -40,18 +47,24 @@ def nt_xent(embedding: np.ndarray, temperature: float, ignored: set[tuple[int, i
 
 
 @pytest.mark.parametrize("temperature", [0.04, 0.5])
-@pytest.mark.parametrize("same", [(), ((0, 3), (8, 2))])
+@pytest.mark.parametrize("same_text", [(), ((0, 3), (8, 2))])
 def test_the_loss_is_the_authors_over_both_directions(
-    temperature: float, same: tuple[tuple[int, int], ...]
+    temperature: float, same_text: tuple[tuple[int, int], ...]
 ) -> None:
     embedding = np.random.default_rng(0).normal(size=(14, 5))
     objective = ClozeContrast(ClozeContrastConfig(temperature=temperature))
     report = objective.embedding_loss(
-        torch.from_numpy(embedding), batch_of(7, same), SingleProcess()
+        torch.from_numpy(embedding), batch_of(7, same_text=same_text), SingleProcess()
     )
-    ignored = {pair for one in same for pair in (one, one[::-1])}
+    # A copy of a text is no negative of that text, nor of its partner.
+    ignored = {
+        (anchor, other)
+        for pair in same_text
+        for one, other in (pair, pair[::-1])
+        for anchor in (one, (one + 7) % 14)
+    }
     assert float(report.loss) == pytest.approx(nt_xent(embedding, temperature, ignored), rel=1e-9)
-    assert float(report.terms["ignored_pair_rate"]) == pytest.approx(2 * len(same) / (14 * 12))
+    assert float(report.terms["ignored_pair_rate"]) == pytest.approx(len(ignored) / (14 * 12))
 
 
 def test_queries_and_answers_can_be_swapped() -> None:
@@ -67,8 +80,8 @@ def test_a_repeated_sentence_does_not_change_the_loss() -> None:
     corner = torch.eye(4, dtype=torch.float64)
     embedding = torch.cat([corner[[0, 0, 1, 2]], corner[[0, 0, 1, 2]]])
     objective = ClozeContrast(ClozeContrastConfig())
-    twice = ((0, 1), (0, 5), (1, 4), (4, 5))
-    aware = objective.embedding_loss(embedding, batch_of(4, twice), SingleProcess()).loss
+    twice = batch_of(4, same_sentence=((0, 1),))
+    aware = objective.embedding_loss(embedding, twice, SingleProcess()).loss
     unaware = objective.embedding_loss(embedding, batch_of(4), SingleProcess()).loss
     assert float(aware) < 1e-6
     assert float(unaware) > math.log(2) / 2

@@ -1,5 +1,6 @@
 import numpy as np
 
+from raybio.evaluation.curves import means_over_steps
 from raybio.evaluation.plots import plot_curves
 from raybio.methods.contrastive_probe.accuracy import (
     chance_scores,
@@ -45,7 +46,8 @@ def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_without_querie
 
 def test_curves_of_several_runs_and_expert_scores_are_plotted(tmp_path):
     runs = {"0.5": [[(50, 0.01), (100, 0.02)], [(50, 0.03)]], "0.3": [[(50, 0.02), (100, 0.05)]]}
-    assert plot_curves(runs, tmp_path / "deep" / "steps.png").read_bytes().startswith(PNG)
+    picture = plot_curves(means_over_steps(runs), tmp_path / "deep" / "steps.png", in_percent=True)
+    assert picture.read_bytes().startswith(PNG)
     count = np.array([[20, 13], [30, 0], [40, 0], [20, 0], [27, 0]])
     assert (
         plot_expert_scores(count, [5, 4, 3, 2, 1], tmp_path / "scores.png")

@@ -233,6 +233,24 @@ def test_documents_in_any_order_and_company_give_the_same_pairs():
             )
 
 
+@pytest.mark.parametrize("max_length", [24, 30, 60], ids=["windows", "full", "short"])
+@pytest.mark.parametrize("num_tokens", [None, 100])
+def test_packed_documents_equal_padded_ones_with_all_gradients(max_length, num_tokens):
+    model, batch = encoder(max_length=max_length).double().train(), documents()
+    found = []
+    for tokens in (
+        batch.pad(torch.tensor([1, 0, 2]), model.pad_id),
+        batch.pack(torch.tensor([1, 0, 2]), model.pad_id, num_tokens=num_tokens),
+    ):
+        model.zero_grad()
+        encoded = model(tokens)
+        encoded.embedding_RD.pow(3).sum().backward()
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        found.append([encoded.embedding_RD.detach(), *(one.clone() for one in gradients)])
+    for packed, padded in zip(*reversed(found), strict=True):
+        torch.testing.assert_close(packed, padded, rtol=0, atol=1e-10)
+
+
 def test_gradients_reach_every_part_and_are_finite():
     model = encoder().train()
     model(documents().pad(torch.arange(3), model.pad_id)).embedding_RD.square().sum().backward()

@@ -16,9 +16,9 @@ from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.runtime.compare.table import ResultTable
+from raybio.runtime.predict import predict_file, read_predictor
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report, fit
 from tests.methods.conformance_cases import tiny_config
@@ -123,20 +123,21 @@ def test_an_export_writes_vertices_and_relations_from_head_to_tail(
     store, raw = labeled
     model = load_relation_model(trained.folder)
     _, _, expected = found_by(trained.folder, store, "test", model.knn_settings)
-    extract_relations(trained.folder, [store.path.parent / "test.json"], tmp_path / "relations.tsv")
+    source = store.path.parent / "test.json"
+    predict_file(read_predictor(trained.folder), [source], tmp_path / "relations.tsv")
     with (tmp_path / "relations.tsv").open(newline="", encoding="utf-8") as file:
-        found = [ExtractedRelation(**line) for line in csv.DictReader(file, dialect="excel-tab")]
+        found = [*csv.DictReader(file, dialect="excel-tab")]
     assert {
-        (one.document, int(one.head_id), int(one.tail_id), one.relation) for one in found
+        (one["id"], int(one["head_id"]), int(one["tail_id"]), one["relation"]) for one in found
     } == expected
-    assert any(int(one.head_id) > int(one.tail_id) for one in found)
+    assert any(int(one["head_id"]) > int(one["tail_id"]) for one in found)
     document_by_title = {document["title"]: document for document in raw["test"]}
     for one in found:
-        assert one.pair == "ordered"
-        for vertex, name in ((one.head_id, one.head), (one.tail_id, one.tail)):
+        assert one["pair"] == "ordered"
+        for vertex, name in ((one["head_id"], one["head"]), (one["tail_id"], one["tail"])):
             names = {
                 mention["name"]
-                for mention in document_by_title[one.document]["vertexSet"][int(vertex)]
+                for mention in document_by_title[one["id"]]["vertexSet"][int(vertex)]
             }
             assert name in names
 

@@ -253,7 +253,9 @@ def test_models_of_different_folds_are_refused(store, joint, tmp_path):
 @pytest.mark.parametrize("folder", ["nowhere", "."])
 def test_a_folder_that_is_no_export_is_refused(store, tmp_path, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="is no exported model of words"):
+    with pytest.raises(
+        ConfigError, match="has no .*; want the export/ of a run of relation_graphs"
+    ):
         WordModel.load(folder, open_store(store.path, WordStore))
 
 

@@ -12,7 +12,7 @@ from tests import graph_oracles
 def test_the_true_graph_is_the_first_of_each_anchor():
     similarity_G = torch.tensor([0.9, -0.2, 0.3, 0.1, 0.8, 0.5], dtype=torch.float64)
     anchor_G = torch.tensor([0, 0, 0, 1, 1, 2])
-    loss_A = true_graph_loss(similarity_G, anchor_G, temperature=0.1)
+    loss_A = true_graph_loss(similarity_G, anchor_G, 3, temperature=0.1)
     expected = [
         graph_oracles.softmax_loss(part, 0.1) for part in ([0.9, -0.2, 0.3], [0.1, 0.8], [0.5])
     ]
@@ -23,7 +23,7 @@ def test_the_true_graph_is_the_first_of_each_anchor():
 def test_further_false_graphs_stand_in_the_denominator_alone():
     similarity_G, anchor_G = torch.tensor([0.9, -0.2, 0.4]).double(), torch.tensor([0, 0, 1])
     more_AN = torch.tensor([[0.5, -torch.inf], [-torch.inf, 0.2]]).double()
-    loss_A = true_graph_loss(similarity_G, anchor_G, temperature=0.2, more_AN=more_AN)
+    loss_A = true_graph_loss(similarity_G, anchor_G, 2, temperature=0.2, more_AN=more_AN)
     expected = [
         graph_oracles.softmax_loss([0.9, -0.2, 0.5], 0.2),
         graph_oracles.softmax_loss([0.4, 0.2], 0.2),
@@ -33,7 +33,7 @@ def test_further_false_graphs_stand_in_the_denominator_alone():
 
 def test_no_anchor_has_no_loss():
     assert true_graph_loss(
-        torch.zeros(0), torch.zeros(0, dtype=torch.long), temperature=0.1
+        torch.zeros(0), torch.zeros(0, dtype=torch.long), 0, temperature=0.1
     ).shape == (0,)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from jobs import prepare
+from raybio.cli import prepare
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.methods.relation_graphs.formats import NO_ENTITY, REPEATED_ID
 from raybio.methods.relation_graphs.prepare import (

@@ -3,12 +3,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from raybio.core.batch import IGNORED_LABEL
+from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate
 from raybio.methods.sppt.config import MaskConfig, PlanConfig
+from raybio.methods.sppt.pair_masks import pair_masks
 from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable, tokens_of_rows
 from raybio.store.store import Store
+from tests.ops.threads import in_threads
 
 TABLE = TokenTable(np.arange(256), cls_id=2, eos_id=None, mask_id=1, residue_ids=np.arange(65, 90))
 
@@ -16,7 +20,7 @@ TABLE = TokenTable(np.arange(256), cls_id=2, eos_id=None, mask_id=1, residue_ids
 def collate_of(
     store: Store, *, batch: int = 10, max_length: int = 512, **settings: object
 ) -> LinkCollate:
-    defaults = {"with_pairs": True, "mask_anchors": True, "same_node": "ignore"}
+    defaults = {"with_pairs": True, "mask_anchors": True}
     read = ProteinRows(store, TABLE, max_length, "random")
     return LinkCollate(
         store, PlanConfig(global_batch_rows=batch), MaskConfig(), read, 5, **(defaults | settings)
@@ -69,8 +73,13 @@ def test_masks_crops_and_pairs_do_not_depend_on_the_number_of_workers(
         assert sorted(sequences(whole, name)) == sorted(
             s for shard in shards for s in sequences(shard, name)
         )
-    for name in ("linked_RG", "ignore_RG"):
-        assert whole[name].sum() == sum(shard[name].sum() for shard in shards)
+
+    def links(arrays: dict[str, np.ndarray]) -> list[tuple[int, int]]:
+        row_E = arrays["row_R"][arrays["link_sequence_E"]]
+        return list(zip(row_E.tolist(), arrays["link_row_E"].tolist(), strict=True))
+
+    assert len(links(whole)) > 0
+    assert sorted(links(whole)) == sorted(link for shard in shards for link in links(shard))
 
 
 def test_only_anchors_are_masked_and_labels_are_the_original_residues(tiny_store: Store) -> None:
@@ -88,29 +97,31 @@ def test_only_anchors_are_masked_and_labels_are_the_original_residues(tiny_store
 
 
 @pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("same_node", ["ignore", "positive", "negative", "self_loops"])
+@pytest.mark.parametrize("same_node", ["ignore", "positive", "negative"])
 def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_node: str) -> None:
-    settings = {"self_loops": True} if same_node == "self_loops" else {"same_node": same_node}
-    collate = collate_of(tiny_store, batch=50, **settings)
+    collate = collate_of(tiny_store, batch=50)
     graph = tiny_store.graph
     neighbors = [
         set(graph.indices[first:end].tolist()) for first, end in pairwise(graph.indptr.tolist())
     ]
-    shards = [collate(3, rank, world) for rank in range(world)]
-    columns = np.concatenate([shard["row_R"] for shard in shards]).tolist()
+    shards = [LinkBatch.from_arrays(collate(3, rank, world)) for rank in range(world)]
+    columns = torch.cat([shard.row_R for shard in shards]).tolist()
     offset = 0
-    for shard in shards:
-        linked_RG, ignore_RG = shard["linked_RG"].tolist(), shard["ignore_RG"].tolist()
-        for i, u in enumerate(shard["row_R"].tolist()):
+    masks_of_workers = in_threads(
+        world, lambda collective: pair_masks(shards[collective.rank], collective, same_node)
+    )
+    for shard, masks in zip(shards, masks_of_workers, strict=True):
+        linked_RG = masks.linked_RG.tolist()
+        ignore_RG = masks.ignore_RG.tolist()
+        for i, u in enumerate(shard.row_R.tolist()):
             for j, v in enumerate(columns):
                 is_itself = j == offset + i
-                linked = v in neighbors[u] or (
-                    same_node in ("positive", "self_loops") and u == v and not is_itself
-                )
+                is_copy = u == v and not is_itself
+                linked = v in neighbors[u] or (same_node == "positive" and is_copy)
                 ignored = is_itself or (same_node == "ignore" and u == v)
                 assert linked_RG[i][j] == linked
                 assert ignore_RG[i][j] == ignored
-        offset += len(shard["row_R"])
+        offset += len(shard.row_R)
 
 
 def test_with_self_loops_a_node_is_drawn_as_its_own_positive(tiny_store: Store) -> None:
@@ -125,7 +136,7 @@ def test_with_self_loops_a_node_is_drawn_as_its_own_positive(tiny_store: Store) 
 def test_without_pairs_only_anchors_are_read(tiny_store: Store) -> None:
     arrays = collate_of(tiny_store, with_pairs=False)(0, 0, 1)
     assert len(arrays["row_R"]) == 10 == arrays["num_anchors"]
-    assert arrays["linked_RG"].size == 0
+    assert arrays["link_row_E"].size == 0
 
 
 def test_it_travels_small_and_makes_the_same_batches_afterwards(tiny_store: Store) -> None:

@@ -125,8 +125,11 @@ def test_a_hub_without_a_negative_is_an_error_only_where_negatives_are_wanted() 
     triangle = Graph.from_edges(np.array([[0, 1], [1, 2], [0, 2]]), 3, np.zeros(3, dtype=np.int32))
     with pytest.raises(DataError, match="num_negatives_per_anchor=0"):
         LinkPlan(triangle, PlanConfig(global_batch_rows=2), seed=0).rows(0)
+    with pytest.raises(DataError, match="3 of 3 nodes are linked to all others"):
+        LinkPlan(triangle, PlanConfig(global_batch_rows=2), seed=0).check_negatives()
     plan = LinkPlan(triangle, PlanConfig(global_batch_rows=2, num_negatives_per_anchor=0), seed=0)
     assert plan.rows(0).negative_BQ.shape == (2, 0)
+    plan.check_negatives()
 
 
 def test_anchors_alone_are_those_of_the_whole_step(tiny_store: Store) -> None:

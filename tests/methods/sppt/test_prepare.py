@@ -89,18 +89,12 @@ def test_the_same_command_gives_the_same_digest_whatever_the_hash_seed(tmp_path)
     edges = [(f"p{a}", f"p{b}") for a in range(60) for b in range(a % 3, a, 3) if (a * b) % 5 == 1]
     tables = write_tables(tmp_path, proteins, edges)
     here = prepare_proteins(tmp_path / "here", tables)
-    for hash_seed in ("1", "2"):
-        command = [
-            sys.executable,
-            "jobs/prepare.py",
-            "proteins",
-            "--out",
-            str(tmp_path / hash_seed),
-        ]
-        command += ["--edges", str(tables.edges[0]), "--proteins", str(tables.proteins[0])]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
-        assert open_store(tmp_path / hash_seed).digest == here.digest
+    # This process has a random one.
+    command = [sys.executable, "jobs/prepare.py", "proteins", "--out", str(tmp_path / "there")]
+    command += ["--edges", str(tables.edges[0]), "--proteins", str(tables.proteins[0])]
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
+    assert open_store(tmp_path / "there").digest == here.digest
 
 
 def test_every_bad_record_is_set_aside_with_its_reason_file_and_line(tmp_path):

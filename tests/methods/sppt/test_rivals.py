@@ -1,11 +1,13 @@
 """Rivals of link retrieval against loops over pairs."""
 
 import itertools
+import tracemalloc
 from collections import Counter
 from math import exp, log, sqrt
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from raybio.methods.sppt.evaluate import draw_link_queries
@@ -16,6 +18,7 @@ from raybio.methods.sppt.rivals import (
     NUM_NEAREST,
     RELATED,
     Rival,
+    _evidence,
     limits,
     link_rivals,
     near_compositions,
@@ -220,7 +223,7 @@ def test_a_sample_is_scored_by_the_links_of_the_whole_graph(graph: Graph) -> Non
     assert {pair for pair, score in of_sample.items() if score > 0} == {
         pair for pair, score in of_all.items() if score > 0 and pair in of_sample
     }
-    assert limits(sampled_queries(graph), graph) == []
+    assert limits(sampled_queries(graph), graph, composition=True) == []
 
 
 def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
@@ -235,15 +238,21 @@ def test_too_many_pairs_leave_links_or_rivals_out_and_say_so(
     for (anchor, candidate), score in sampled_scores("look-up", graph).items():
         # Likeness depends on the texts of the sample, and is that of all texts in which links count.
         assert (score > 0) == (evidence(related_NN, anchor, candidate, known) > 0)
-    (remark,) = limits(queries, graph)
+    (remark,) = limits(queries, graph, composition=True)
     assert remark == (
         f"look-up and composition know the links among the {num_nodes} evaluated nodes only, of 12"
+    )
+    (of_texts,) = limits(queries, graph, composition=False)
+    assert of_texts == (
+        f"look-up knows the links among the {num_nodes} evaluated nodes only, of 12"
     )
     monkeypatch.setattr("raybio.methods.sppt.rivals.MAX_COMPARED_PAIRS", num_nodes**2 - 1)
     rivals = link_rivals(queries, graph, Letters(), "3-mers", 3, composition=True)
     assert [rival.name for rival in rivals] == ["degree", "common neighbors", "3-mers"]
-    (remark,) = limits(queries, graph)
+    (remark,) = limits(queries, graph, composition=True)
     assert remark.startswith("no look-up or composition: they would compare more than ")
+    (of_texts,) = limits(queries, graph, composition=False)
+    assert of_texts.startswith("no look-up: it would compare more than ")
 
 
 def test_blocks_of_rows_and_tiles_of_scores_change_nothing(
@@ -255,6 +264,42 @@ def test_blocks_of_rows_and_tiles_of_scores_change_nothing(
     monkeypatch.setattr("raybio.methods.sppt.rivals._ENTRIES_AT_ONCE", 13)
     for name in names:
         assert scores_of(name, queries, graph) == whole[name], name
+
+
+def test_evidence_holds_only_a_tile_of_its_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A star: the likeness of all nodes and a hub's links have a dense product, (S, K)."""
+    num_nodes = 600
+    node_N = np.arange(num_nodes)
+    link_NN = sp.csr_matrix(
+        (np.ones(num_nodes - 1), (np.zeros(num_nodes - 1, int), node_N[1:])),
+        shape=(num_nodes, num_nodes),
+    )
+    link_NN = (link_NN + link_NN.T).tocsr()
+    like_NN = (sp.identity(num_nodes) + sp.random(num_nodes, num_nodes, 0.01, rng=0)).tolil()
+    like_NN[:, 0] = 0.5
+    like_NN = like_NN.tocsr()
+    dense_NN = like_NN.toarray() @ link_NN.toarray() @ like_NN.toarray().T
+    own_NN = np.array(
+        [
+            [
+                link_NN[i, j] * (like_NN[i, i] * like_NN[j, j] + like_NN[i, j] * like_NN[j, i])
+                for j in range(0, num_nodes, 37)
+            ]
+            for i in range(0, num_nodes, 37)
+        ]
+    )
+    peak = 0
+    for entries in (1 << 21, 13 * num_nodes):
+        monkeypatch.setattr("raybio.methods.sppt.rivals._ENTRIES_AT_ONCE", entries)
+        tracemalloc.start()
+        scores = _evidence(link_NN, like_NN, node_N)(node_N)
+        score_BN = scores(slice(0, 13))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        score_NN = np.concatenate([score_BN, scores(slice(13, num_nodes))])
+        np.testing.assert_allclose(score_NN[::37, ::37], (dense_NN[::37, ::37] - own_NN), atol=1e-9)
+    # The product has 360,000 entries of 12 bytes.
+    assert peak < num_nodes**2 * 12 / 2
 
 
 def random_texts(num_texts: int) -> list[str]:

@@ -18,7 +18,10 @@ from raybio.cli.compare import compare
 from raybio.core.config import override, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
+from raybio.core.location import BucketPath
 from raybio.core.records import read_record, write_record
+from raybio.evaluation.curves import CurvePoint
+from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.compare import (
@@ -29,15 +32,16 @@ from raybio.runtime.compare.compare import (
     settings_table,
     write_comparison,
 )
-from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.group_tests import MIN_PAIRED_SEEDS
+from raybio.runtime.compare.plots import plot_scores
 from raybio.runtime.compare.run_test import LEVEL
 from raybio.runtime.compare.runs import given_runs
-from raybio.runtime.compare.tests import MIN_SEEDS
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
+from raybio.store.bucket import BucketFolder
 from tests.paths import ROOT
 from tests.script_process import run_script
 
@@ -270,7 +274,7 @@ def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_pat
 
 
 def test_no_test_over_seeds_is_made_whose_outcome_is_known_beforehand() -> None:
-    assert 2 / 2**MIN_SEEDS < LEVEL <= 2 / 2 ** (MIN_SEEDS - 1)
+    assert 2 / 2**MIN_PAIRED_SEEDS < LEVEL <= 2 / 2 ** (MIN_PAIRED_SEEDS - 1)
 
 
 def test_differing_settings_have_a_column_for_each_run_and_new_ones_their_default(
@@ -354,6 +358,27 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
         (name, step, 1, v, 0) for name in ("a", "elsewhere") for step, v in CURVE.items()
     ]
     assert "Curves only" in found.notes[0]
+
+
+def test_runs_over_other_data_repeat_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    write_run(tmp_path, "other", noisy(1), digest="e" * 64)
+    write_run(tmp_path, "other-seed", noisy(2), {"seed": 1}, digest="e" * 64)
+    runs = given_runs(["*"], tmp_path, same_data=False)
+    found = compare_runs(runs, with_scores=False)
+    assert [group.label for group in found.groups] == ["a", "other (2 runs)"]
+    assert not [note for note in found.notes if "same training" in note]
+
+
+def test_of_the_same_training_a_finished_run_comes_first(tmp_path: Path) -> None:
+    write_run(tmp_path, "a-killed", None).record_precision("fp32")
+    write_run(tmp_path, "b-finished", noisy(1))
+    write_run(tmp_path, "c-seed", noisy(2), {"seed": 1})
+    found = compared(tmp_path)
+    assert [group.label for group in found.groups] == ["a-killed", "b-finished (2 runs)"]
+    assert found.rows["b-finished (2 runs)"]["val"]["mrr"]["num_runs"] == 2
+    (note,) = [note for note in found.notes if "same training" in note]
+    assert note.startswith("a-killed: the settings and the seed of b-finished, so the same")
 
 
 def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: Path) -> None:
@@ -453,16 +478,15 @@ def test_no_two_of_many_lines_look_alike_without_color(
     monkeypatch.setattr(
         Axes, "plot", lambda *args, **style: drawn.append(style) or plot(*args, **style)
     )
-    plot_overlaid(
-        [(f"run {n}", step, 1, n, 0.0) for n in range(20) for step in range(3)],
+    plot_curves(
+        [CurvePoint(f"run {n}", step, 1, n, 0.0) for n in range(20) for step in range(3)],
         tmp_path / "p.png",
-        title="",
     )
     assert len({(style["marker"], style["linestyle"]) for style in drawn}) == 20
     # Names as long as they may be leave room for the panels: matplotlib would warn.
     long = {f"{number}{'x' * 99}": dict.fromkeys(MEASURES, SCORE) for number in range(5)}
     plot_scores(long, METHODS[SYSTEM].table.measures, tmp_path / "scores.png", title="")
-    plot_overlaid([(label, 0, 1, 0.5, 0.0) for label in long], tmp_path / "long.png", title="")
+    plot_curves([CurvePoint(label, 0, 1, 0.5, 0.0) for label in long], tmp_path / "long.png")
 
 
 @pytest.mark.nightly
@@ -514,3 +538,24 @@ def test_one_run_against_one_has_an_interval_and_no_p(tmp_path: Path) -> None:
     assert all(test.high < 0 for test in found.tests)
     report = write_comparison(found, tmp_path / "out")[0].read_text()
     assert "| – | – | too few seeds to test |" in report
+
+
+def test_runs_in_a_bucket_are_compared_like_local_ones(
+    tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    local = tmp_path / "runs"
+    for name, mean in (("a", 0.5), ("b", 0.57), ("other", 0.4)):
+        write_run(local, name, noisy(1, mean), {"objective.lambda_spml": mean})
+    folder = BucketFolder(bucket / "runs")
+    for path in local.rglob("*"):
+        if path.is_file():
+            folder.upload(path, path.relative_to(local).as_posix())
+    compare(["a", "b"], out=tmp_path / "local", runs=local)
+    compare(["[ab]"], out=tmp_path / "there", runs=bucket / "runs")
+    reports = [(tmp_path / name / "report.md").read_text() for name in ("local", "there")]
+    assert reports[0] == reports[1]
+    # What is not named is not fetched.
+    assert {path.parent.name for path in (tmp_path / "disk").rglob("run.json")} == {"a", "b"}
+    with pytest.raises(ConfigError, match="no run of that name"):
+        compare(["nothing", "b"], out=tmp_path / "none", runs=bucket / "runs")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import pytest
 
 from raybio.core.config import override_all
+from raybio.core.location import BucketPath
 from raybio.core.records import write_record
-from raybio.runtime.compare.cost import RunCost, cost_in_words, cost_of, describe_plan
+from raybio.runtime.cluster.resources import Node
+from raybio.runtime.compare.cost import cost_in_words, describe_plan
 from raybio.runtime.compare.variations import Variation, plan_of
+from raybio.runtime.run import parallel
+from raybio.runtime.run.cost import RunCost, cost_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.spool.spool import spool_of
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 
@@ -69,13 +75,16 @@ def train_as_if(
         write_record(folder.outcome, "outcome", outcome)
 
 
-def finish(spec: RunSpec, seconds: int, *, device: str = "cpu") -> None:
+def finish(
+    spec: RunSpec, *, training: int, final: int = 0, device: str = "cpu", threads: int = 1
+) -> None:
     """Leave the files of a finished run of this many seconds."""
     with contextlib.ExitStack() as held:
         run = OpenRun.open(replace(spec, precision="fp32"), held)
-        run.begin(run.spec.compute)
+        run.begin(replace(run.spec.compute, threads_per_worker=threads))
         num_reports = spec.config.schedule.max_steps // 10
-        train_as_if(run.folder, [(0, [1] * num_reports)], seconds, device=device)
+        times = [training] * num_reports
+        train_as_if(run.folder, [(0, times)], training + final, device=device)
         run._write_result("finished")
 
 
@@ -84,7 +93,12 @@ def test_a_run_took_the_time_of_its_starts_and_not_that_between_them(tmp_path: P
     assert cost_of(folder) is None
     # Killed after its report at 40, and started again an hour later; the end is evaluated.
     train_as_if(folder, [(10, [20, 40]), (3600, [3605, 3610])], 3650)
-    assert cost_of(folder) == RunCost("run", steps=40, seconds=30 + 50, workers=1, device="cpu")
+    cost = RunCost("run", steps=40, seconds=30 + 50, workers=1, device="cpu", final_seconds=40)
+    assert cost_of(folder) == cost
+    assert cost.seconds_of(400) == 10 * 40 + 40
+    # Killed in its final evaluation, which the second start repeats.
+    train_as_if(folder, [(10, [20, 40]), (3600, [])], 3650)
+    assert cost_of(folder) == replace(cost, steps=20, final_seconds=50)
     # A start that was killed before its first report took nothing that is known.
     train_as_if(folder, [(10, [20, 40]), (100, []), (3600, [3605])], None, device="cuda")
     assert cost_of(folder) == RunCost("run", steps=30, seconds=30 + 5, workers=1, device="cuda")
@@ -105,39 +119,50 @@ def test_costs_are_hours_of_gpus_or_of_workers_on_cpus() -> None:
 
 
 def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
-    spec: RunSpec,
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parallel, "local_node", lambda: Node(2))
     variations = [Variation("objective.lambda_spml", (0, 0.25)), Variation("seed", (0, 1, 2, 3))]
     lines = plan_of([(spec, variations)])
     assert lines[0] == "   1  table: 100 steps"
     assert len(lines) == 12 + 3
-    assert lines[12] == "12 runs, 12 of them not finished"
+    assert lines[12] == "12 runs, 12 not finished"
     assert "runs at a time: each takes" in lines[13]
-    assert "12 of them are like no finished run" in lines[14]
+    assert "is similar to 12 of them" in lines[14]
 
     # Wider: its steps take longer, so it says nothing about these.
     wide = override_all(spec.config, {"encoder.width": 32})
-    finish(replace(spec, config=wide, name="wide"), seconds=10**6)
-    assert "12 of them are like no finished run" in plan_of([(spec, variations)])[14]
-    # Half as many steps and other seeds and rates do.
+    wider = override_all(spec.config, {"encoder.width": 48})
+    finish(replace(spec, config=wide, name="wide"), training=10**6)
+    # So do runs on a GPU, with other threads, or with other evaluations.
     short = override_all(spec.config, {"schedule.max_steps": 50, "optim.peak_lr": 0.5, "seed": 9})
-    finish(replace(spec, config=short, name="short"), seconds=1800, device="cuda")
+    finish(replace(spec, config=short, name="gpu"), training=1800, device="cuda")
+    finish(replace(spec, config=short, name="threads"), training=1800, threads=2)
+    often = override_all(short, {"schedule.evaluate_every_steps": 5})
+    finish(replace(spec, config=often, name="often"), training=1800)
+    assert "is similar to 12 of them" in plan_of([(spec, variations)])[14]
+    # Half as many steps and other seeds and rates do. The final evaluation takes as long.
+    finish(replace(spec, config=short, name="short"), training=1200, final=1200)
     *_, time = plan_of([(spec, variations)])
-    # On a machine with 2 CPUs: 12 hours, two at a time.
-    assert time.startswith("12 of them take about ")
-    assert ", 12 hours one after the other, at the rate of short (cuda)" in time
+    assert time == (
+        "12 of them take about 6 hours, 12 hours one after the other, at the rate of short (cpu)"
+    )
 
-    finish(spec, seconds=7200)
+    finish(spec, training=7200)
     lines = plan_of([(spec, variations)])
     assert lines[0] == "   1  table: finished"
-    assert lines[12] == "12 runs, 11 of them not finished"
+    assert lines[12] == "12 runs, 11 not finished"
     # Its own first run is more similar than the other one.
     assert ", 22 hours one after the other, at the rate of table (cpu)" in lines[14]
+    # A run of another width has no similar one; the others have.
+    lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
+    assert "11 of them take about 11 hours, 22 hours" in lines[15]
+    assert "is similar to 1 of them" in lines[16]
 
 
 def test_a_plan_whose_runs_are_finished_needs_no_time(spec: RunSpec) -> None:
-    finish(spec, seconds=60)
-    assert describe_plan([spec]) == ["   1  table: finished", "1 runs, 0 of them not finished"]
+    finish(spec, training=60)
+    assert describe_plan([spec]) == ["   1  table: finished", "1 run, none not finished"]
 
 
 def test_runs_of_several_workers_are_trained_one_after_the_other(spec: RunSpec) -> None:
@@ -146,3 +171,14 @@ def test_runs_of_several_workers_are_trained_one_after_the_other(spec: RunSpec) 
         for number in range(3)
     ]
     assert describe_plan(specs)[4] == "1 run at a time"
+
+
+def test_with_an_empty_disk_a_plan_knows_the_finished_runs_of_a_bucket(
+    spec: RunSpec, bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    runs = bucket / "runs"
+    there = replace(spec, runs=spool_of(runs), bucket=runs)
+    finish(there, training=60)
+    shutil.rmtree(tmp_path / "disk")
+    assert plan_of([(there, [])]) == ["   1  table: finished", "1 run, none not finished"]

@@ -142,10 +142,9 @@ def test_tables_say_what_the_evaluation_left_out(tmp_path: Path) -> None:
         runs=tmp_path / "runs",
     )
     variants = variants_of(spec, [Variation("objective.lambda_spml", (0.3,))])
-    assert "remarks" not in results[0].final.details
+    assert results[0].final.remarks == []
     sampled = [
-        replace(result, final=replace(result.final, details={"remarks": ["5 of 9 nodes"]}))
-        for result in results
+        replace(result, final=replace(result.final, remarks=["5 of 9 nodes"])) for result in results
     ]
     assert "5 of 9 nodes" in result_table(variants, sampled).all_remarks
     mixed = result_table(variants, [results[0], sampled[1]]).all_remarks
@@ -239,8 +238,11 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     header, *rows = table.relations_table
     assert header == ["rival or compared run", "held-out links"]
     cell_by_row = dict(rows)
-    assert list(cell_by_row)[:4] == ["chance", "degree", "look-up", "initial"]
+    initial = "initial, 3 runs" if num_seeds == 3 else "initial"
+    assert list(cell_by_row)[:4] == ["chance", "degree", "look-up", initial]
     assert len(rows) == 5
+    # Rows of the terminal, which shows means of repetitions.
+    assert cell_by_row.keys() <= table.of_settings.rows.keys()
     p_values = [test.p_holm for test in table.tests if test.two == "degree"]
     is_tested = num_seeds == 3 and verb != "reaches"
     assert cell_by_row["degree"] == verb + (f" (p ≤ {max(p_values):.2g})" if is_tested else "")
@@ -354,7 +356,7 @@ def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(
     text = (results[0].folder.path / "table.md").read_text()
     assert "Differences, held-out links (95 % bootstrap intervals of the paired differences" in text
     assert "p corrected for 8 tests (Holm)" in text
-    assert "Next to lambda_spml = 0.5, 3 runs (passes: the 95 % interval" in text
+    assert "Rivals of lambda_spml = 0.5, 3 runs (passes: the row scores higher" in text
     assert "| degree | passes (p ≤ " in text
     assert "| lambda_spml = 0.5, seed = 1 |" in text
     content = read_record(results[0].folder.path / "table.json", "score table")
@@ -445,8 +447,8 @@ def test_the_terminal_shows_means_and_what_is_tested(
     monkeypatch.setenv("COLUMNS", "80")
     compare(["first*"], out=tmp_path / "out", runs=tmp_path / "runs")
     narrow = capsys.readouterr().out
-    assert "…" not in narrow and "Next to each run" in narrow
-    assert max(map(len, narrow[narrow.index("Next to") :].splitlines()[:20])) <= 80
+    assert "…" not in narrow and "Rivals of each run" in narrow
+    assert max(map(len, narrow[narrow.index("Rivals of") :].splitlines()[:20])) <= 80
 
 
 def test_tests_that_are_not_shown_or_not_made_are_named(tmp_path: Path) -> None:
@@ -462,6 +464,16 @@ def test_tests_that_are_not_shown_or_not_made_are_named(tmp_path: Path) -> None:
     write_comparison(found, tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
     assert "Not tested: held-out links, no end seen (C3). These repeat or refine" in report
+
+
+def test_a_tested_initial_encoder_is_named_as_its_row(tmp_path: Path) -> None:
+    # Without unit scores of rivals, it is the only untrained model that can be tested.
+    table, _ = stored_table(tmp_path, 3, without_units=("degree", "look-up"))
+    (row,) = {test.two for test in table.tests if "lambda" not in test.two}
+    assert row == "initial, 3 runs"
+    assert row in table.of_settings.rows
+    p_values = [test.p_holm for test in table.tests if test.two == row]
+    assert dict(table.relations_table[1:])[row] == f"below (p ≤ {max(p_values):.2g})"
 
 
 def test_titles_say_how_many_links_a_split_has(tmp_path: Path) -> None:

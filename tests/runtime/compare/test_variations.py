@@ -419,10 +419,11 @@ def test_mrr_over_steps_is_printed_as_in_tables_and_shares_in_percent(
         printed = capsys.readouterr().out
         assert line in printed
         assert ("in percent" in printed) == (metric != "val/link_mrr")
+        assert "±" not in printed  # a single run
         rows = (out / "curves.csv").read_text().splitlines()
         assert rows[1] == "a,10,1,0.0804,0.0"
     assert [axes["ylabel"] for axes in drawn if "ylabel" in axes] == ["link_mrr", "link_lrap (%)"]
-    assert METHODS["mtb_pretrain"].table.is_plain_metric("val/pair_mrr")
+    assert METHODS["mtb_pretrain"].table.scale("val/pair_mrr") == (1, 3)
 
 
 def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_are_separate_lines(

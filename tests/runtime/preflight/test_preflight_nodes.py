@@ -17,6 +17,7 @@ from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING
 from raybio.store.store import Store
+from tests.methods.published_encoders import PUBLISHED
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
 from tests.script_process import Done, run_script
@@ -83,6 +84,23 @@ def test_each_node_is_checked_by_its_answer(tmp_path: Path) -> None:
     assert there.compare_object_stores([node("a")], 512).state == OK
     assert there.compare_object_stores([node("a", object_store_bytes=2**20)], 512).state == WARNING
     assert there.compare_object_stores([node("a", shared_memory_bytes=2**26)], 512).state == WARNING
+
+
+def test_a_node_checks_encoders_as_their_method_does(
+    tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TAPE's layout is converted by its own reader, whose weights only the method knows."""
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    PUBLISHED["tape"].write(tmp_path / "tape")
+    config = PUBLISHED["tape"].config(str(tmp_path / "tape"))
+    question = there.Question("probe", str(tiny_store.path), "sppt_protein", (config,))
+    assert there._encoder_problem(question) == ""
+    (converted,) = (tmp_path / "cache").rglob("model.safetensors")
+    assert converted.parent.name.endswith("-tape")
+    (tmp_path / "tape" / "pytorch_model.bin").unlink()
+    assert "pytorch_model.bin" in there._encoder_problem(question)
+    # A store that cannot be opened is a finding of its own.
+    assert there._encoder_problem(replace(question, store=str(tmp_path / "none"))) == ""
 
 
 def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:

@@ -1,16 +1,21 @@
 """A driver for test_multi_node.py: a run or a sweep with steps that outlast a lost node.
 
-``slow_driver.py run|sweep STORE FOLDER``; FOLDER holds config.yaml, and a sweep's space.yaml.
+``slow_driver.py run|sweep STORE FOLDER``; STORE is a path or a URI, FOLDER holds config.yaml, and a
+sweep's space.yaml.
+The run lies in FOLDER, or where RAYBIO_RUNS says.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
 
 from raybio.core.config import load
+from raybio.core.location import Location, location
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import train
+from raybio.runtime.run.options import runs_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 
 SYSTEM = "sppt_protein"
@@ -21,25 +26,29 @@ STEP_SECONDS = 0.6
 def slow(rank: int, folder: Path) -> None:
     from raybio.training.step import TrainStep
 
-    original = TrainStep.__call__
+    original = TrainStep.launch
 
     def waiting(self, number, batch):
         time.sleep(STEP_SECONDS)
         return original(self, number, batch)
 
-    TrainStep.__call__ = waiting
+    TrainStep.launch = waiting
 
 
-def main(kind: str, store: Path, folder: Path) -> None:
+def main(kind: str, store: Location, folder: Path) -> None:
     config = load(METHODS[SYSTEM].config, folder / "config.yaml")
     if kind == "run":
+        runs, bucket = folder / "runs", None
+        if "RAYBIO_RUNS" in os.environ:
+            runs, bucket = runs_folder(None)
         train(
             RunSpec(
                 method=SYSTEM,
                 config=config,
                 store=store,
                 name="mine",
-                runs=folder / "runs",
+                runs=runs,
+                bucket=bucket,
                 setup=slow,
                 compute=Compute(workers=2),
             )
@@ -67,4 +76,4 @@ def main(kind: str, store: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], location(sys.argv[2]), Path(sys.argv[3]))

@@ -1,30 +1,37 @@
 """Faults of the driver: the whole command is killed, stopped or interrupted, and given again."""
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from raybio.core.config import override_all
+from raybio.core.interfaces import Collective
 from raybio.core.records import read_record, write_record
-from raybio.runtime.run.driver import train
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
+from tests.training.workers import run_workers
 
 
 class Job:
@@ -66,14 +73,17 @@ class Job:
 
     def finish(self, name: str, *arguments: str, **environment: str) -> dict:
         process = self.start(name, *arguments, **environment)
-        assert process.wait(timeout=1500) == 0, (self.folder / f"{name}.log").read_text()[-3000:]
+        assert process.wait(timeout=1500) == 0, self.log(name)[-3000:]
         return json.loads(self.run_folder(name).result.read_text())
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
 
     def wait_for_step(self, name: str, step: int, process: subprocess.Popen[bytes]) -> None:
         while not any(
             report["step"] >= step for report in read_reports(self.run_folder(name).metrics)
         ):
-            assert process.poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
+            assert process.poll() is None, self.log(name)[-3000:]
             time.sleep(0.02)
 
 
@@ -100,44 +110,115 @@ def steps_of(folder: RunFolder) -> list[int]:
     return [report["step"] for report in read_reports(folder.metrics)]
 
 
+def train_without_ray(
+    rank: int,
+    collective: Collective,
+    folder: Path,
+    config: TrainingConfig,
+    store: Path,
+    threads: int,
+    num_steps: int,
+) -> None:
+    """Train the run of a job in processes of the tests, to a checkpoint of a step."""
+    torch.set_num_threads(threads)
+    system = METHODS["sppt_protein"].build(config, store)
+    checkpoints = CheckpointStore(folder / "checkpoints")
+    steps = itertools.count()  # it is asked at the start and after each step
+    *_, last = fit(
+        system,
+        config,
+        collective=collective,
+        checkpoints=checkpoints,
+        should_stop=lambda: next(steps) >= num_steps,
+    )
+    if rank == 0:
+        checkpoints.close()
+        record = {"step": last.step, "precision": last.precision}
+        (folder / "unbroken.json").write_text(json.dumps(record))
+
+
 @pytest.mark.slow
-def test_a_driver_killed_at_a_random_step_and_restarted_ends_with_the_weights_of_the_unbroken_run(
-    ray_cluster: None, job: Job, request_two: RunSpec
+def test_a_killed_command_resumes_and_ctrl_c_leaves_the_weights_of_an_unbroken_run_and_no_process(
+    job: Job, tiny_training: TrainingConfig, tiny_store: Store, tmp_path: Path
 ) -> None:
     """With the default precision, which is bf16 on machines that have it."""
-    config = override_all(request_two.config, {"precision": "auto"})
-    unbroken = train(replace(request_two, config=config, name="unbroken-auto"))
+    from mlflow import MlflowClient
+
+    config = override_all(tiny_training, {"precision": "auto", "schedule.max_steps": 100_000})
     job = Job(job.folder, job.store, config)
-    step = int(np.random.default_rng().integers(1, 23))
-    older = job.run_folder("killed").result
-    older.parent.mkdir(parents=True)
-    write_record(older, "result", {"status": "stopped", "step": 0})
+    folder = job.run_folder("killed")
+    folder.path.mkdir(parents=True)
+    write_record(folder.result, "result", {"status": "stopped", "step": 0})
     process = job.start("killed")
-    job.wait_for_step("killed", step, process)
-    assert not older.exists()  # nothing says of a run at work, or killed, that it was stopped
+    # Two checkpoints later than the first, which then is on the disk.
+    job.wait_for_step("killed", int(np.random.default_rng().integers(15, 60)), process)
+    # Nothing says of a run at work, or killed, that it was stopped.
+    assert not folder.result.exists()
     family = psutil.Process(process.pid).children(recursive=True)
     workers = [one for one in family if one.name() == "ray::RayTrainWorker"]
     assert len(workers) == 2
     process.kill()
     process.wait()
-    resumed = job.finish("killed", PYTHONHASHSEED="2")
-    assert resumed["weights_sha256"] == unbroken.weights_sha256, f"killed at step {step}"
-    assert resumed["precision"] == unbroken.precision == job.run_folder("killed").precision
-    assert resumed["config"]["precision"] == "auto"
-    assert steps_of(job.run_folder("killed")) == list(range(25))
+
+    # While workers of the killed command may still write.
+    process = job.start("killed", PYTHONHASHSEED="2")
+    while not (resumed := re.search(r"resuming from step ([\d,]+)", job.log("killed"))):
+        assert process.poll() is None, job.log("killed")
+        time.sleep(0.02)
+    first_step = int(resumed[1].replace(",", ""))
+    job.wait_for_step("killed", first_step + 3, process)
+    own_family = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the whole group of a terminal
+    assert process.wait(timeout=1500) == 130
+    result = read_record(folder.result, "result")
+    assert result["status"] == "stopped"
+    assert result["config"]["precision"] == "auto"
+    checkpoint = Path(result["checkpoint"])
+    assert checkpoint.name == f"step-{result['step']:08d}"
+    assert steps_of(folder) == list(range(result["step"] + 1))
+    tracking = read_record(folder.tracking, "tracking")
+    assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"
+    assert end_of_family(own_family) == []
     psutil.wait_procs(workers)
     end_of_family(family, seconds=0)  # Ray's own agents live half a minute longer
 
+    threads = read_record(folder.launch, "launch")["threads_per_worker"]
+    work = partial(
+        train_without_ray,
+        config=config,
+        store=tiny_store.path,
+        threads=threads,
+        num_steps=result["step"],
+    )
+    run_workers(work, 2, tmp_path)
+    unbroken = json.loads((tmp_path / "unbroken.json").read_text())
+    assert unbroken == {"step": result["step"], "precision": folder.precision}
+    expected = load_file(tmp_path / "checkpoints" / checkpoint.name / "model.safetensors")
+    weights = load_file(checkpoint / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    # SIGTERM alone: test_job_submit.py stops a job with it.
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)],
-)
-def test_a_signal_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_no_process(
-    job: Job, tiny_training: TrainingConfig, number: signal.Signals, code: int
+
+@pytest.mark.nightly
+def test_a_driver_killed_at_a_random_step_and_restarted_ends_with_the_weights_of_the_unbroken_run(
+    job: Job,
 ) -> None:
+    unbroken = job.finish("unbroken")
+    step = int(np.random.default_rng().integers(1, 23))
+    process = job.start("killed")
+    job.wait_for_step("killed", step, process)
+    process.kill()
+    process.wait()
+    resumed = job.finish("killed", PYTHONHASHSEED="2")
+    assert resumed["weights_sha256"] == unbroken["weights_sha256"], f"killed at step {step}"
+    assert steps_of(job.run_folder("killed")) == list(range(25))
+
+
+@pytest.mark.nightly
+def test_sigterm_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_no_process(
+    job: Job, tiny_training: TrainingConfig
+) -> None:
+    """A supervisor's SIGTERM reaches the driver alone."""
     from mlflow import MlflowClient
 
     long = override_all(tiny_training, {"schedule.max_steps": 100_000})
@@ -145,14 +226,11 @@ def test_a_signal_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves
     process = job.start("stopped")
     job.wait_for_step("stopped", 3, process)
     family = psutil.Process(process.pid).children(recursive=True)
-    # Ctrl-C reaches the whole group of a terminal; a supervisor's SIGTERM the driver alone.
-    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    assert process.wait(timeout=1500) == code
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=1500) == 143
     folder = job.run_folder("stopped")
-    result, tracking = (
-        read_record(folder.result, "result"),
-        read_record(folder.tracking, "tracking"),
-    )
+    result = read_record(folder.result, "result")
+    tracking = read_record(folder.tracking, "tracking")
     assert result["status"] == "stopped"
     assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
     assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"

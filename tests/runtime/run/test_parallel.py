@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +19,11 @@ import yaml
 from rich.console import Console
 
 from raybio.core.config import override_all
+from raybio.core.digest import weights_digest
 from raybio.core.errors import ClusterError, ConfigError, DivergedError
+from raybio.core.location import BucketPath
 from raybio.core.records import read_record
+from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run.driver import InterruptedRunError, train
@@ -33,12 +37,19 @@ from raybio.runtime.run.parallel import (
     _RunTask,
     _share,
     _threads,
+    _work_off,
     train_runs,
 )
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
+from raybio.runtime.spool import lease as leases
+from raybio.runtime.spool.lease import LEASE, LostLeaseError
+from raybio.runtime.spool.spool import spool_of
 from raybio.runtime.tracking.tracker import Tracker
+from raybio.store.bucket import BucketFolder
 from raybio.store.store import Store
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 
@@ -132,7 +143,7 @@ def test_after_a_signal_the_unfinished_runs_are_counted_and_named(
         run = OpenRun(spec, Tracker(spec.folder, "sqlite://", spec.method, {}, "d", None), None)
         runs.append(run)
         if status is not None:
-            task = _RunTask(run, Resources(1, 1.0, 0.0, 1), "start", Console(), set())
+            task = _RunTask(run, Resources(1, 1.0, 0.0, 1), "start", None, Console(), set())
             task.status = status
             tasks.append(task)
     error = _interrupted(tasks, runs, num_runs, signal.SIGINT)
@@ -164,12 +175,105 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> N
         assert tasks[1].run.settle("failed", 60)
 
 
+def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run_goes_on(
+    request_one: RunSpec, bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr("raybio.runtime.run.parallel.relay_of", lambda runs: None)
+    # In place of Ray, which trains nothing here: a task is the name of its run.
+    cancelled: list[str] = []
+    others: list[leases.Lease] = []
+    lost = threading.Event()
+    monkeypatch.setattr(_RunTask, "submit", lambda self: self.run.spec.name)
+    monkeypatch.setattr(ray, "cancel", lambda name, force: cancelled.append(name))
+    monkeypatch.setattr(ray, "get", lambda name: None)
+
+    def wait(names: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        if len(names) == 3 and not others:
+            folder = BucketFolder(bucket / "seed-1", is_patient=False)
+            folder.delete(LEASE)
+            others.append(leases.acquire(folder))
+        time.sleep(0.05)
+        return ([] if not cancelled else names), []
+
+    monkeypatch.setattr(ray, "wait", wait)
+    place = {"bucket": bucket, "runs": spool_of(bucket)}
+    place["tracking"] = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tasks: list[_RunTask] = []
+    with pytest.raises(LostLeaseError), contextlib.ExitStack() as held:
+        specs = [replace(with_seed(request_one, seed), **place) for seed in range(3)]
+        runs = [OpenRun.open(spec, held) for spec in specs]
+        queue = _Queue(runs, [Node(2)], 3)
+        runs[1].tracker.start()
+        assert runs[1].tracker.is_open.wait(60)
+        _work_off(queue, tasks, [], SimpleNamespace(caught=[]))  # type: ignore[arg-type]
+        lost.set()
+        others[0].release()
+    assert lost.is_set()
+    assert cancelled == ["seed-1"]
+    assert len(tasks) == 3
+    errors = {task.run.spec.name: type(task.error) for task in tasks}
+    assert [name for name, kind in errors.items() if kind is LostLeaseError] == ["seed-1"]
+    for task in tasks:
+        task.run.settle(str(task.status), 60)
+    status = [mlflow_run(task.run.folder).info.status for task in tasks]
+    assert status == ["FAILED", "RUNNING", "FAILED"]
+
+
+def wait_to_be_stopped(rank: int, folder: Path) -> None:
+    """The run waits before its eleventh step until a signal stops it."""
+    from raybio.runtime.run.run_loop import STOP_POLL_SECONDS
+    from raybio.training.step import TrainStep
+
+    original = TrainStep.launch
+
+    def step(self, number, batch):
+        if number == 10:
+            # Ray may give this process to the task of another run.
+            TrainStep.launch = original
+            while not RunFolder(folder.parent, folder.name).stop.exists():
+                time.sleep(0.02)
+            time.sleep(STOP_POLL_SECONDS)  # the run looks again after this step
+        return original(self, number, batch)
+
+    TrainStep.launch = step
+
+
 @pytest.mark.slow
-def test_runs_at_the_same_time_have_the_weights_of_runs_alone_and_files_of_their_own(
-    ray_cluster: None, request_one: RunSpec, capfd: pytest.CaptureFixture[str]
+def test_runs_at_the_same_time_that_a_signal_stopped_end_with_the_weights_of_runs_alone(
+    ray_cluster: None, request_one: RunSpec, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Three runs on two CPUs: one thread each, as recorded."""
     specs = [with_seed(request_one, seed) for seed in range(3)]
+    reached = threading.Event()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 1500
+        while time.monotonic() < deadline:
+            if sum(10 in steps_of(spec.folder) for spec in specs) == 2:
+                reached.set()
+                break
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    with pytest.raises(InterruptedRunError, match="SIGINT: 3 of 3 runs are not finished") as error:
+        train_runs([[replace(spec, setup=wait_to_be_stopped) for spec in specs]])
+    watcher.join()
+    assert reached.is_set()
+    assert error.value.exit_code == 130
+    # Two had all CPUs, so the third had not begun.
+    assert sorted(steps_of(spec.folder) for spec in specs) == [[], [*range(12)], [*range(12)]]
+    for spec in specs:
+        stopped = read_record(spec.folder.result, "result")
+        assert (stopped["status"], stopped["step"]) == ("stopped", len(steps_of(spec.folder)[1:]))
+        assert not spec.folder.failure.exists()
+        assert not spec.folder.stop.exists()
+    capfd.readouterr()
     (results,) = train_runs([specs])
     shown = capfd.readouterr()
     assert "2 runs at a time: each takes 1 CPU, of 2 CPU 2 have room" in shown.out
@@ -182,11 +286,15 @@ def test_runs_at_the_same_time_have_the_weights_of_runs_alone_and_files_of_their
             assert path.exists(), path
         assert mlflow_run(result.folder).info.status == "FINISHED"
         assert mlflow_run(result.folder).data.metrics["final/val/lrap"] > 0
-        # By its own command, without options.
-        alone = replace(spec, runs=spec.runs.parent / "alone", compute=Compute(cpus_per_worker=1))
-        by_itself = train(alone)
-        assert by_itself.weights_sha256 == result.weights_sha256
-        assert by_itself.final.scores == result.final.scores
+    # By its own command, without options: a run that was stopped.
+    alone = replace(specs[0], runs=specs[0].runs.parent / "alone")
+    by_itself = train(replace(alone, compute=Compute(cpus_per_worker=1)))
+    assert by_itself.weights_sha256 == results[0].weights_sha256
+    assert by_itself.final.scores == results[0].final.scores
+    # Without Ray: the run that waited for CPUs.
+    system = METHODS["sppt_protein"].build(specs[2].config, specs[2].store)
+    assert list(fit(system, specs[2].config, checkpoints=CheckpointStore(tmp_path / "here")))
+    assert weights_digest(system.model.state_dict().items()) == results[2].weights_sha256
     first, *others = [mlflow_run(result.folder) for result in results]
     assert {run.data.tags["mlflow.parentRunId"] for run in others} == {first.info.run_id}
     assert "mlflow.parentRunId" not in first.data.tags
@@ -227,16 +335,16 @@ def diverge(rank: int, folder: Path) -> None:
     if folder.name == "seed-1":
         from raybio.training.step import TrainStep
 
-        original = TrainStep.__call__
+        original = TrainStep.launch
 
         def step(self, number, batch):
             if number == 10:
                 # Ray may give this process to the task of the next run.
-                TrainStep.__call__ = original
+                TrainStep.launch = original
                 raise DivergedError("step 10: the loss is nan")
             return original(self, number, batch)
 
-        TrainStep.__call__ = step
+        TrainStep.launch = step
 
 
 @pytest.mark.nightly
@@ -256,40 +364,6 @@ def test_a_run_that_fails_leaves_the_others_alone_and_is_all_that_the_next_comma
     alone = replace(with_seed(request_one, 1), runs=request_one.runs.parent / "alone")
     by_itself = train(replace(alone, compute=Compute(cpus_per_worker=1)))
     assert by_itself.weights_sha256 == results[1].weights_sha256
-
-
-@pytest.mark.slow
-def test_a_signal_stops_the_runs_that_wait_for_cpus_as_well(
-    ray_cluster: None, request_one: RunSpec
-) -> None:
-    config = override_all(request_one.config, {"schedule.max_steps": 100_000})
-    compute = Compute(device="cpu", cpus_per_worker=2)
-    specs = [
-        with_seed(replace(request_one, config=config, compute=compute), seed) for seed in range(2)
-    ]
-    reached = threading.Event()
-
-    def interrupt() -> None:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if any(steps_of(spec.folder) for spec in specs):
-                reached.set()
-                break
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
-    with pytest.raises(InterruptedRunError, match="SIGINT: 2 of 2 runs are not finished") as error:
-        train_runs([specs])
-    watcher.join()
-    assert reached.is_set()
-    assert error.value.exit_code == 130
-    # One has all CPUs, so the other has not begun.
-    assert sorted(bool(steps_of(spec.folder)) for spec in specs) == [False, True]
-    for spec in specs:
-        assert read_record(spec.folder.result, "result")["status"] == "stopped"
-        assert not spec.folder.failure.exists()
 
 
 @pytest.mark.slow
@@ -380,7 +454,7 @@ def weights_of(folder: RunFolder) -> str:
     return read_record(folder.result, "result")["weights_sha256"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_or_stopped_command_given_again_ends_with_the_weights_of_an_unbroken_one(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:

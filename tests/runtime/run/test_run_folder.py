@@ -13,7 +13,7 @@ from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, model_folder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -286,3 +286,16 @@ def test_other_weights_of_the_encoder_are_refused_once_there_is_a_checkpoint(
     open_folder(folder)
     folder.record_encoder(None)  # random weights leave the record alone
     assert folder.encoder == now
+
+
+def test_the_name_of_a_run_is_not_taken_for_a_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAYBIO_RUNS", raising=False)
+    assert model_folder("first", "--init") == "first"
+    open_folder(RunFolder(tmp_path / "runs", "first"))
+    with pytest.raises(ConfigError, match="^--init first: .* of that name give runs/first$"):
+        model_folder("first", "--init")
+    monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path / "elsewhere"))
+    assert model_folder("first", "--init") == "first"

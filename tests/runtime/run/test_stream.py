@@ -1,7 +1,6 @@
 """The stream equals collating in this process, in order, from any step, for any workers."""
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from raybio.runtime.run.stream import _blocks, pack, stream_batches, unpack
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
+from tests.script_process import run_script
 
 
 @pytest.mark.parametrize("steps_per_block", [1, 2, 7, 32])
@@ -39,12 +39,12 @@ def test_blocks_cover_each_step_once_and_begin_small(num_steps: int, steps_per_b
 @pytest.mark.parametrize(
     "array",
     [
-        np.arange(12, dtype=np.int16).reshape(3, 4).T,
         np.zeros((0, 5), dtype=np.float32),
-        np.asarray(7),
         np.array([True, False]),
         np.float64([np.nan, np.inf, -0.0]),
         np.uint8([255]),
+        np.zeros(0, dtype=np.int64),
+        np.int64([-(2**31) - 1]),
     ],
 )
 def test_an_array_survives_arrow_with_dtype_shape_and_bits(array: np.ndarray) -> None:
@@ -53,6 +53,26 @@ def test_an_array_survives_arrow_with_dtype_shape_and_bits(array: np.ndarray) ->
     assert arrays["x"].dtype == array.dtype
     assert arrays["x"].shape == array.shape
     assert arrays["x"].tobytes() == np.ascontiguousarray(array).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.arange(12, dtype=np.int16).reshape(3, 4).T, np.uint8),
+        (np.asarray(7), np.uint8),
+        (np.int64([-100, 127]), np.int8),
+        (np.int64([-100, 30_522]), np.int16),
+        (np.int32([0, 65_535]), np.uint16),
+        (np.int64([-1, 65_535]), np.int32),
+        (np.uint64([2**32 - 1]), np.uint32),
+    ],
+)
+def test_integers_travel_in_the_smallest_type_that_holds_them(
+    array: np.ndarray, dtype: type
+) -> None:
+    _, arrays = unpack(pack(5, {"x": array}), 0)
+    assert arrays["x"].dtype == dtype
+    assert arrays["x"].tolist() == array.tolist()
 
 
 def test_an_object_array_does_not_travel() -> None:
@@ -80,17 +100,15 @@ class Counting:
 @pytest.fixture(autouse=True)
 def by_value() -> None:
     """Workers cannot import this file, so what is defined here travels with its code."""
-    import sys
-
     from ray import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("world", "first_step"), [(1, 0), (2, 3), (3, 1000)])
+@pytest.mark.parametrize(("world", "first_step", "num_tasks"), [(1, 0, 4), (2, 3, 1), (3, 1000, 1)])
 def test_streamed_shards_equal_those_made_here_and_no_global_batch_depends_on_the_workers(
-    world: int, first_step: int, tiny_store: Store, tiny_training: TrainingConfig
+    world: int, first_step: int, num_tasks: int, tiny_store: Store, tiny_training: TrainingConfig
 ) -> None:
     system = METHODS["sppt_protein"].build(tiny_training, tiny_store.path)
     num_steps = 20
@@ -105,6 +123,7 @@ def test_streamed_shards_equal_those_made_here_and_no_global_batch_depends_on_th
                 rank=rank,
                 world=world,
                 batch_type=LinkBatch,
+                num_tasks=num_tasks,
             )
         )
         assert [step for step, _ in streamed] == list(range(first_step, first_step + num_steps))
@@ -133,7 +152,10 @@ def busy_cpus(ray_cluster: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy_cpus")
-def test_ray_data_collates_the_steps_that_training_has_not_reached(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_tasks", [1, 4])
+def test_ray_data_collates_the_steps_that_training_has_not_reached(
+    num_tasks: int, tmp_path: Path
+) -> None:
     steps = stream_batches(
         Counting(tmp_path),
         first_step=0,
@@ -141,6 +163,7 @@ def test_ray_data_collates_the_steps_that_training_has_not_reached(tmp_path: Pat
         rank=0,
         world=1,
         batch_type=TokenBatch,
+        num_tasks=num_tasks,
         prefetch=4,
     )
     pause = threading.Event()
@@ -176,15 +199,11 @@ def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("private_home")
-def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing() -> None:
+def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
     script = Path(__file__).with_name("small_object_store.py")
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "RAY_AUTH_MODE": "disabled",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=1500
-    )
+    done = run_script(script, tmp_path, PYTHONPATH=str(ROOT), RAY_AUTH_MODE="disabled")
     assert "every step arrived as it was made" in done.stdout, done.stderr[-3000:]
 
 
@@ -208,7 +227,7 @@ def test_a_stall_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(stream, "STALL_SECONDS", 0.2)
     stalled = threading.Event()
     monkeypatch.setattr(stream, "_tables", lambda *_: iter([]) if stalled.wait() else iter([]))
-    pump = stream._Pump(_refuse, np.zeros((0, 2), dtype=np.int64), 0, 1, 1)
+    pump = stream._Pump(_refuse, np.zeros((0, 2), dtype=np.int64), 0, 1, 1, 1)
     with pytest.raises(stream.ClusterError, match="brought no batch"):
         next(iter(pump))
     stalled.set()

@@ -50,7 +50,7 @@ def crash(rank: int, how_by_step: dict[int, str]) -> Fault:
     def setup(own_rank: int, folder: Path) -> None:
         from raybio.training.step import TrainStep
 
-        original = TrainStep.__call__
+        original = TrainStep.launch
 
         def broken(self, number, batch):
             marker = folder / f"crashed-{number}"
@@ -61,7 +61,7 @@ def crash(rank: int, how_by_step: dict[int, str]) -> Fault:
                 raise RuntimeError("planted")
             return original(self, number, batch)
 
-        TrainStep.__call__ = broken
+        TrainStep.launch = broken
 
     return setup
 
@@ -74,7 +74,7 @@ def poison(step: int) -> Fault:
 
         from raybio.training.step import TrainStep
 
-        original = TrainStep.__call__
+        original = TrainStep.launch
 
         def broken(self, number, batch):
             if number == step:
@@ -82,7 +82,7 @@ def poison(step: int) -> Fault:
                     next(self.system.model.parameters()).fill_(float("nan"))
             return original(self, number, batch)
 
-        TrainStep.__call__ = broken
+        TrainStep.launch = broken
 
     return setup
 

@@ -3,6 +3,7 @@ nothing is left.
 """
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -60,8 +61,10 @@ def space_of(folder: Path, **sections: Any) -> SearchSpace:
 
 @pytest.fixture
 def request_of(
-    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> Callable[..., SweepSpec]:
+    shutil.copy(empty_database, tmp_path)
+
     def make(name: str = "sweep", setup: Any = None, **sections: Any) -> SweepSpec:
         space = space_of(tmp_path, **sections)
         place = Path(tiny_store.path)
@@ -223,19 +226,19 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     again = sweep(requests)
     assert "trials at a time" not in capsys.readouterr().out  # Ray was not even asked
     assert again.trials == swept.trials
-    assert {
-        one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat()
-        for one in again.trials
-    } == logs
-    # With a larger budget it goes on: what has ended is told, not trained.
-    larger = replace(requests, space=requests.space.with_budget(["num_trials=6"]))
-    more = sweep(larger)
-    assert len([one for one in more.trials if "seed" not in one.settings]) == 6
+    assert logs_of(again) == logs
+
+
+@pytest.mark.nightly
+def test_a_sweep_with_a_larger_budget_trains_only_what_is_new(request_of) -> None:
+    budget = {"num_trials": 2, "num_repeated": 1, "num_seeds": 2}
+    requests = request_of(search={"kind": "optuna"}, budget=budget)
+    swept = sweep(requests)
+    logs = logs_of(swept)
+    more = sweep(replace(requests, space=requests.space.with_budget(["num_trials=3"])))
+    assert len([one for one in more.trials if "seed" not in one.settings]) == 3
     assert_its_best_settings_are_repeated(more)
-    assert {
-        one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat()
-        for one in again.trials
-    } == logs
+    assert logs_of(swept) == logs
     assert len(mlflow_runs(more)[1]) == len(more.trials)
 
 
@@ -331,6 +334,7 @@ def test_trials_of_several_workers_report_during_training_and_are_stopped(
     assert {child.info.status for child in children} == {"FINISHED", "KILLED"}
 
 
+@pytest.mark.nightly
 def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(request_of) -> None:
     with pytest.raises(
         ClusterError, match=r"none of 2 trials came to an evaluation.*1: there is nothing to learn"

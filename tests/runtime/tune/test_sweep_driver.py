@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import read_record, write_record
 from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
@@ -21,6 +21,7 @@ from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.driver import sweep
+from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL
 from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, SweepSpec, Trial, status_of
 from raybio.store.store import Store
@@ -226,7 +227,7 @@ def request_to(
 def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_off(spec: SweepSpec, callback: TrialCallback, signals: Any) -> None:
+    def break_off(spec: SweepSpec, callback: TrialCallback, *_: Any) -> None:
         begin(callback, of(0.0))
         raise ClusterError("the cluster is gone")
 
@@ -237,6 +238,53 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     launch = read_record(request_to.run.runs / "mine" / "launch.json", "launch")
     # For the next start of the sweep, and for the job that trains its best settings.
     assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.run.tracking}
+
+
+def nothing_goes(rank: int, folder: Path) -> None:
+    raise ConfigError("there is nothing to learn")
+
+
+def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [of(0.0), of(0.1)]
+
+    def run_here(spec: SweepSpec, callback: TrialCallback, signals: Any, held: None) -> SweepSpec:
+        begin(callback, *trials)
+        for number, trial in enumerate(trials):
+            run_trial(asdict(trial), spec)
+            callback.on_trial_complete(0, [], tuned(trial, number))
+        return spec
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", run_here)
+    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)  # these are no processes of Tune
+    failing = replace(request_to, run=replace(request_to.run, setup=nothing_goes))
+    with pytest.raises(
+        ClusterError, match=r"none of 2 trials came to an evaluation.*1: there is nothing to learn"
+    ):
+        sweep(failing)
+    assert sorted(statuses(database).values()) == ["FAILED"] * 3
+
+
+def test_a_metric_that_no_trial_can_have_ends_the_sweep_before_others_train_for_it(
+    request_to: SweepSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "metric: 'val/nonsense' is not evaluated; want one of val/link_mrr"
+
+    def find_it_out(
+        spec: SweepSpec, callback: TrialCallback, signals: Any, held: None
+    ) -> SweepSpec:
+        begin(callback, of(0.0), of(0.1))
+        failure = {"kind": "MetricError", "message": reason}
+        write_record(spec.folder(of(0.0)).failure, "failure", failure)
+        callback.on_trial_complete(0, [], tuned(of(0.0)))
+        run_trial(asdict(of(0.1)), spec)
+        assert not spec.folder(of(0.1)).identity.exists()  # it has not begun
+        return spec
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", find_it_out)
+    with pytest.raises(ConfigError, match=f"{reason}.*another --name"):
+        sweep(request_to)
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(

@@ -52,7 +52,7 @@ class SweepJob:
         }
         (folder / "space.yaml").write_text(yaml.safe_dump(space))
 
-    def start(self, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-W",
@@ -67,6 +67,7 @@ class SweepJob:
             str(self.folder / "config.yaml"),
             "--name",
             "mine",
+            *arguments,
         ]
         with open(self.folder / "log", "ab") as log:
             return subprocess.Popen(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
+from raybio.core.digest import file_digest
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.biostransformers.formats.columns import ARTICLE_SCHEMA
 from raybio.methods.biostransformers.formats.medline import CITATION, REASONS, read_medline
@@ -32,7 +33,6 @@ Parts of another format are not reused.
 
 SOURCE_KEY = b"raybio.source"
 ACCOUNT_KEY = b"raybio.account"
-HASH_BYTES = 1 << 20
 
 
 class FileReport(NamedTuple):
@@ -108,13 +108,9 @@ def part_path(path: str | Path, part_folder: str | Path) -> Path:
     return Path(part_folder) / f"{Path(path).name}.{digest}.arrow"
 
 
-def read_part(part: str | Path) -> pa.Table:
-    """Return the articles of a part, memory-mapped.
-
-    Raises:
-        StoreError: if the part is missing or incomplete.
-    """
-    return _open_part(Path(part))[0]
+def total_bytes(reports: Iterable[FileReport]) -> int:
+    """Return the bytes of the parts of all files."""
+    return sum(Path(report.part).stat().st_size for report in reports)
 
 
 def read_keys(report: FileReport) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -266,14 +262,11 @@ def _report(path: Path, part: Path, account: dict[str, Any], *, is_reused: bool)
 def _source(path: Path) -> dict[str, Any]:
     """Return the description of a source file for the metadata of its part."""
     size, mtime_ns = _stamp(path)
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(HASH_BYTES):
-                digest.update(block)
+        digest = file_digest(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    return {"format": FORMAT, "size": size, "mtime_ns": mtime_ns, "sha256": digest.hexdigest()}
+    return {"format": FORMAT, "size": size, "mtime_ns": mtime_ns, "sha256": digest}
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -73,8 +73,8 @@ _YES_NO = (
 
 _PUBMEDQA = (
     "A question of PubMedQA is often its article's own title; nothing was filtered. A model "
-    "trained on PubMed, or on pairs that jobs/prepare.py made from this file, has read questions "
-    "and contexts (with MeSH terms, never with answers)."
+    "trained on PubMed, or on pairs that `raybio prepare pairs` made from this file, has read "
+    "questions and contexts (with MeSH terms, never with answers)."
 )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from raybio.methods.contrastive_probe.accuracy import chance_scores
+from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.baselines.evaluate import (
     RewiredEncoder,
     evaluate_baselines,
@@ -20,6 +20,7 @@ from raybio.methods.contrastive_probe.benchmark.biolama import query_set_name
 from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.config import BaselineMethod, DecodeConfig, ProbeConfig
 from raybio.methods.contrastive_probe.probe import truncation_remarks
+from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 
 
 def report_baselines(
@@ -91,12 +92,17 @@ def report_baselines(
     if "x-factr" in methods:
         settings["x-factr"] = decode.to_mapping()
     candidates = ProbeConfig(candidates="relation" if restrict else "all")
+    predictions = predict_by_rivals(queries.benchmark, candidates)
     data = report_data(
         results,
         queries.benchmark,
         queries.examples(),
         settings,
         chance=chance_scores(queries.benchmark, candidates),
+        rivals={
+            name: evaluate_predictions(queries.benchmark, predicted_QK, candidates.match)
+            for name, predicted_QK in predictions.items()
+        },
         query_set=query_set,
         seed=seed,
     )

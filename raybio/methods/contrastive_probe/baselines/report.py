@@ -12,7 +12,7 @@ import numpy as np
 from raybio.core.markdown import markdown_table
 from raybio.core.randomness import derive_seed
 from raybio.core.records import write_record
-from raybio.methods.contrastive_probe.accuracy import answer_lengths
+from raybio.methods.contrastive_probe.accuracy import CUTOFFS, ProbeOutcome, answer_lengths
 from raybio.methods.contrastive_probe.baselines.evaluate import BaselineResult
 from raybio.methods.contrastive_probe.baselines.first_hits import fold
 from raybio.methods.contrastive_probe.baselines.queries import ExampleQuery
@@ -37,6 +37,7 @@ def report_data(
     settings: Mapping[str, Any],
     *,
     chance: Mapping[str, Mapping[str, float]],
+    rivals: Mapping[str, ProbeOutcome],
     query_set: str = "full",
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def report_data(
         examples: the queries for which results have example answers.
         settings: settings that the figures depend on.
         chance: accuracies of names in random order (``accuracy.chance_scores``).
+        rivals: outcomes of what needs no model (``rivals.py``), by name.
         query_set: "full", "hard" or a source of BioLAMA; selects the published rows.
         seed: of the intervals.
     """
@@ -67,6 +69,16 @@ def report_data(
         "settings": dict(settings),
         "num_queries": dict(zip(relations, num_queries_R, strict=True)),
         "chance": {name: score["value"] for name, score in chance.items()},
+        "rivals": {
+            name: {
+                str(k): {
+                    "micro": outcome.interval(k, "micro", np.random.default_rng(seed))._asdict(),
+                    "macro": outcome.macro(k),
+                }
+                for k in CUTOFFS
+            }
+            for name, outcome in rivals.items()
+        },
         "results": [_result_data(result, relations, length_Q, seed) for result in results],
         "examples": examples_data,
         "published": _published(query_set),
@@ -142,18 +154,24 @@ def _score_markdown(data: Mapping[str, Any]) -> str:
     micro = [_percent(chance[f"micro_acc_at_{k}"]) for k in (1, 5, 10)]
     macro = [_percent(chance[f"acc_at_{k}"]) for k in (1, 10)]
     rows = [["chance", "names in random order", *micro, *macro, ""]]
+    for name, accuracy in data["rivals"].items():
+        rows.append([name, "none", *_accuracy_cells(accuracy), ""])
     for result in data["results"]:
-        accuracy = result["accuracy"]
-        micro = [
-            _percent_interval(accuracy[k]["micro"]) if k in accuracy else ""
-            for k in ("1", "5", "10")
-        ]
-        macro = [_percent(accuracy[k]["macro"]) if k in accuracy else "" for k in ("1", "10")]
-        rows.append([result["method"], result["model"], *micro, *macro, result["remark"]])
+        cells = _accuracy_cells(result["accuracy"])
+        rows.append([result["method"], result["model"], *cells, result["remark"]])
     for row in data["published"]["rows_percent"]:
         micro = [_two_digits(row.get(f"acc@{k}")) for k in (1, 5, 10)]
         rows.append([row["method"], f"{row['model']} (published)", *micro, "", "", ""])
     return markdown_table(header, rows, num_left=2)
+
+
+def _accuracy_cells(accuracy: Mapping[str, Any]) -> list[str]:
+    """Return micro accuracies at 1, 5 and 10 and macro accuracies at 1 and 10, where there are."""
+    micro = [
+        _percent_interval(accuracy[k]["micro"]) if k in accuracy else "" for k in ("1", "5", "10")
+    ]
+    macro = [_percent(accuracy[k]["macro"]) if k in accuracy else "" for k in ("1", "10")]
+    return [*micro, *macro]
 
 
 def _lengths_by_label(data: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

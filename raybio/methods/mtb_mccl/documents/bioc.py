@@ -141,7 +141,15 @@ def _documents(value: Any, path: Path, line: int, quarantine: Quarantine) -> Ite
             else:
                 quarantine.saw(RELATION, 1)
                 source.skip(RELATION, INCOMPLETE_RELATION, document_id)
-    yield RawDocument(document_id, text, tuple(mentions), tuple(relations), line)
+    starts = [passage.fields["offset"] for passage in passages if passage.fields.get("text")]
+    yield RawDocument(
+        document_id,
+        text,
+        tuple(mentions),
+        tuple(relations),
+        line,
+        passage_starts=tuple(starts) or (0,),
+    )
 
 
 def _objects(record: Record, field: str) -> list[Record]:

@@ -5,7 +5,7 @@ Shape letters, of one document: M mentions, E entities, C (mention, entity) link
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raybio.store.quarantine import Quarantine
 from raybio.store.relation_labels import NAMED_NA, NO_RELATION, SELF_RELATION
@@ -84,6 +84,7 @@ class RawDocument:
         is_docred: ids are numbers within the document, relations have a direction, and a pair may
             have several. Otherwise ids are those of a knowledge base, and an unordered pair has at
             most one relation.
+        passage_starts: offset of each passage, such as title and abstract.
     """
 
     document_id: str
@@ -92,6 +93,7 @@ class RawDocument:
     relations: tuple[tuple[str, str, str], ...]
     line: int
     is_docred: bool = False
+    passage_starts: tuple[int, ...] = field(default=(0,), compare=False)
 
 
 @dataclass(frozen=True)

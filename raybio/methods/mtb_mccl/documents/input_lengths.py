@@ -22,6 +22,7 @@ def document_lengths(
     reader = text_reader(encoder, count_by_word=store.count_by_word)
     row_N = np.arange(store.num_rows) if row_N is None else row_N
     row_C = counted_rows(row_N)
+    store.request(row_C)
     texts = [store.text(row) for row in row_C.tolist()]
     num_mentions_C = np.array([len(store.mentions(row)[0]) for row in row_C.tolist()], np.int64)
     return InputLengths.of(

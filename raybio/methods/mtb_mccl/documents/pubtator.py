@@ -116,4 +116,11 @@ def _document(lines: _Lines, path: Path, quarantine: Quarantine) -> RawDocument:
         else:
             quarantine.saw(RELATION, 1)
             quarantine.add(RELATION, UNKNOWN_LINE, path.name, number, "\t".join(row))
-    return RawDocument(lines.document_id, text, tuple(mentions), tuple(relations), lines.line)
+    return RawDocument(
+        lines.document_id,
+        text,
+        tuple(mentions),
+        tuple(relations),
+        lines.line,
+        passage_starts=(0,) if abstract is None else (0, len(title) + 1),
+    )

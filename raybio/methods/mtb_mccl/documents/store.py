@@ -15,6 +15,7 @@ import pyarrow as pa
 from raybio.core.errors import ConfigError, DataError
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
+from raybio.store.prefetch import request_rows, request_slices
 from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
@@ -89,6 +90,14 @@ class DocumentStore(RaggedStore):
         number = SPLITS.index(name)
         first = sum(sizes[:number])
         return np.arange(first, first + sizes[number])
+
+    def request(self, row_R: np.ndarray) -> None:
+        """Let the disk read documents that are about to be read one by one; return at once."""
+        request_rows(self.texts, row_R)
+        for (part, column), array in self._arrays.items():
+            if column:
+                indptr_N1 = self._arrays[part, ""]
+                request_slices(array, indptr_N1[row_R], indptr_N1[row_R + 1])
 
     def document_id(self, row: int) -> str:
         """Return the id of a document: a PMID, or a title."""

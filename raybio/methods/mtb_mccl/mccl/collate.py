@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from raybio.core.batch import shard
-from raybio.core.errors import ConfigError
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
@@ -33,11 +32,7 @@ class RelationCollate:
 
     def __post_init__(self) -> None:
         """Check that there is a training pair."""
-        if not len(self.labeled.rows):
-            raise ConfigError(
-                f"{self.labeled.store.path}: has no training pair to learn from; want documents "
-                "with entities and relations in --input, or a larger data.label_fraction"
-            )
+        self.labeled.check()
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
@@ -49,7 +44,9 @@ class RelationCollate:
         # With fewer documents than a step takes, each comes once: a copy of a pair would be its
         # own nearest neighbor.
         distinct = np.array(list(dict.fromkeys(labeled.rows[index].tolist())))
-        rows = shard(distinct, rank, world).tolist()
+        row_R = shard(distinct, rank, world)
+        self.reader.store.request(row_R)
+        rows = row_R.tolist()
         marked = [self.reader.marked(row) for row in rows]
         arrays = self.reader.arrays(rows, marked, [labeled.pairs(row) for row in rows])
         num_classes = len(labeled.store.relation_names)

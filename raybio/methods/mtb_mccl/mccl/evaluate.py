@@ -29,9 +29,12 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
-from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, relation_rivals
+from raybio.methods.mtb_mccl.mccl.rivals import (
+    drawn_documents,
+    read_words,
+    relation_rivals,
+)
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
-from raybio.methods.mtb_mccl.pair_words import PairWords
 from raybio.ops.spread import spread_metrics
 from raybio.training.collective import SingleProcess
 
@@ -115,8 +118,7 @@ class RelationEvaluator(Evaluator):
             labeled = self.labeled(split)
             part = drawn_documents(labeled) if split == "train" else np.arange(len(labeled.rows))
             gold[split] = self._embed_gold(encoder, split, collective, part)
-            pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}
-            words[split] = PairWords.read(self.reader, pairs)
+            words[split] = read_words(self.reader, labeled, part)
         del encoder  # its memory is free before the classifiers are fitted
         for rival in relation_rivals(gold, words, self.reader.store.is_multi_label):
             yield (
@@ -241,6 +243,6 @@ class RelationEvaluator(Evaluator):
 
 
 def _intervals(scores: RelationScores) -> dict[str, Any]:
-    # The seed of ``jobs/evaluate.py``, which then reports the same intervals.
+    # The seed of ``raybio evaluate``, which then reports the same intervals.
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.core.errors import ConfigError
+from raybio.core.location import Location
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.classifier import (
     GoldPairs,
@@ -45,7 +46,7 @@ class RelationEvaluation(NamedTuple):
 
 def evaluate_relations(
     folder: str | Path,
-    store_path: str | Path,
+    store_path: str | Location,
     split: str,
     *,
     say: Callable[[str], None] = lambda text: None,

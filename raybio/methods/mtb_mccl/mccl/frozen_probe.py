@@ -1,42 +1,37 @@
-"""Classifiers on frozen pair embeddings (Zhou et al., 2023, Table 1).
+"""Classifiers on frozen pair embeddings (Zhou et al., 2023, Table 1), and a rival on words.
 
 Softmax and nearest centroid assume one cluster per relation, classwise kNN many. So their scores
 show how many clusters relations have. F1 on the validation documents chooses the strength of the L2
-penalty and the number of neighbors.
-
-Shape letters: P pairs, B classes with a pair, C classes, NA first, D embedding width.
+penalty, the number of neighbors, and the settings of the rival.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
-from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
 from raybio.methods.mtb_mccl.mccl.classifier import (
     Classifier,
     GoldPairs,
-    choose_knn_settings,
     predict_classes,
     score_most_frequent,
     score_predictions,
 )
-from raybio.methods.mtb_mccl.mccl.classwise_knn import class_centroids
-from raybio.methods.mtb_mccl.mccl.config import KnnSettings, RelationObjectiveConfig
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
+from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
+    L2,
+    best_on_dev,
+    centroid_classifier,
+    softmax_classifier,
+)
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.mtb_mccl.mccl.objective import RelationHead
+from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, read_words, words_rival
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
-from raybio.ops.linear_probe import fit_linear
-
-L2 = (0.1, 0.01, 0.001, 0.0001)
 
 KNN_SETTINGS = tuple(KnnSettings(k, 0.0) for k in (1, 3, 5, 10, 20))
 
@@ -69,7 +64,8 @@ def probe_relations(
 ) -> list[FrozenProbeResult]:
     """Fit three classifiers on the training pairs of a frozen encoder, and score all test pairs.
 
-    The first result is chance: the most frequent relation of the training pairs for every pair.
+    Two results before theirs read no encoder. Chance predicts the most frequent relation of the
+    training pairs for every pair; the rival is ridge regression on words, see ``rivals``.
 
     Args:
         model: an export, or any text encoder; see ``load_frozen``.
@@ -90,8 +86,8 @@ def probe_relations(
     for split, labeled in labeled_by_split.items():
         if not labeled.num_pairs:
             raise ConfigError(
-                f"--store {store.path}: has no {split} pairs; prepare it with documents for all "
-                "splits"
+                f"--store {store.location}: has no {split} pairs; prepare it with documents for "
+                "all splits"
             )
     frozen = load_frozen(model)
     train, dev, test = (frozen.embed_gold(labeled_by_split[split], say) for split in _SPLITS)
@@ -108,6 +104,17 @@ def probe_relations(
         score_most_frequent(dev, num_C),
         score_most_frequent(test, num_C),
     )
+    say("fitting ridge on TF-IDF")
+    rival = words_rival(
+        {"train": _of_documents(train, labeled_by_split["train"]), "dev": dev, "test": test},
+        {
+            split: read_words(frozen.reader(store), labeled, _fitted(labeled))
+            for split, labeled in labeled_by_split.items()
+        },
+        store.is_multi_label,
+    )
+    chosen = f"penalty {rival.settings['penalty']:g}, NA - {rival.settings['na_offset']:g}"
+    words = FrozenProbeResult(rival.name, chosen, rival.scores["dev"], rival.scores["test"])
     say("fitting softmax")
     softmax = {f"L2 {l2:g}": softmax_classifier(train, store.is_multi_label, l2) for l2 in L2}
     say("fitting nearest centroid")
@@ -116,65 +123,31 @@ def probe_relations(
     knn = {"": Classifier(None, train, store.is_multi_label)}
     return [
         chance,
+        words,
         _best("softmax", softmax, KNN_SETTINGS[:1], dev, test),
         _best("nearest centroid", centroid, KNN_SETTINGS[:1], dev, test),
         _best("classwise kNN", knn, KNN_SETTINGS, dev, test),
     ]
 
 
-def softmax_classifier(train: GoldPairs, is_multi_label: bool, l2: float) -> Classifier:
-    """Return the optimal linear classifier: by cross entropy, or by adaptive thresholding."""
-    embedding_PD = train.pairs.embedding_PD
-    label_PC = torch.from_numpy(train.label_PC).to(embedding_PD.device)
-    row_loss = partial(adaptive_threshold, na_index=0) if is_multi_label else _cross_entropy
-    weight_CD, bias_C = fit_linear(embedding_PD, label_PC, row_loss, l2=l2)
-    head = RelationHead(RelationObjectiveConfig(kind="ce"), len(bias_C), embedding_PD.shape[1])
-    head.load_state_dict({"classifier.weight": weight_CD, "classifier.bias": bias_C})
-    return Classifier(head.to(embedding_PD.device), None, is_multi_label)
+def _fitted(labeled: LabeledPairs) -> np.ndarray:
+    """Return the documents whose words are read: of many training pairs, some documents."""
+    if labeled.split == "train":
+        return drawn_documents(labeled)
+    return np.arange(len(labeled.rows))
 
 
-def centroid_classifier(train: GoldPairs, is_multi_label: bool) -> Classifier:
-    """Return a classifier by the cosine to class centroids: kNN with one member per class."""
-    label_PC = torch.from_numpy(train.label_PC).to(train.pairs.embedding_PD.device)
-    centroid_CD = class_centroids(train.pairs.embedding_PD, label_PC)
-    class_B = np.flatnonzero(train.label_PC.any(0))
-    unknown_B = np.zeros(len(class_B), dtype=np.int64)
-    label_BC = np.eye(train.label_PC.shape[1], dtype=bool)[class_B]
-    centroids = EmbeddedPairs(centroid_CD[class_B], unknown_B, unknown_B, unknown_B)
-    return Classifier(None, GoldPairs(centroids, label_BC), is_multi_label)
-
-
-def _cross_entropy(logits_PC: Tensor, label_PC: Tensor) -> Tensor:
-    return cross_entropy(logits_PC, label_PC.int().argmax(1), reduction="none")
-
-
-class BestOnDev(NamedTuple):
-    """The classifier with the best validation F1.
-
-    Attributes:
-        setting: name of its setting.
-        classifier: the classifier.
-        knn: settings by which it classifies.
-        scores: scores on the validation pairs.
-    """
-
-    setting: str
-    classifier: Classifier
-    knn: KnnSettings
-    scores: RelationScores
-
-
-def best_on_dev(
-    classifier_by_setting: Mapping[str, Classifier],
-    knn_candidates: Sequence[KnnSettings],
-    dev: GoldPairs,
-) -> BestOnDev:
-    """Return the classifier with the best validation F1, the first of equals."""
-    candidates = [
-        BestOnDev(setting, classifier, *choose_knn_settings(classifier, dev, knn_candidates))
-        for setting, classifier in classifier_by_setting.items()
-    ]
-    return max(candidates, key=lambda candidate: candidate.scores.values["f1"])
+def _of_documents(train: GoldPairs, labeled: LabeledPairs) -> GoldPairs:
+    """Return the training pairs whose words are read."""
+    is_read_P = np.isin(train.pairs.row_P, labeled.rows[_fitted(labeled)])
+    pairs = train.pairs
+    chosen = EmbeddedPairs(
+        pairs.embedding_PD[torch.from_numpy(is_read_P).to(pairs.embedding_PD.device)],
+        pairs.row_P[is_read_P],
+        pairs.head_P[is_read_P],
+        pairs.tail_P[is_read_P],
+    )
+    return GoldPairs(chosen, train.label_PC[is_read_P])
 
 
 def _best(

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -39,6 +40,18 @@ class LabeledPairs:
         rows = sorted(row for row, chosen in self._chosen_by_row.items() if len(chosen))
         return np.array(rows, dtype=np.int64)
 
+    def check(self) -> None:
+        """Refuse a split without a labeled pair.
+
+        Raises:
+            ConfigError: with what to do.
+        """
+        if not len(self.rows):
+            raise ConfigError(
+                f"{self.store.location}: has no training pair to learn from; want documents with "
+                "entities and relations in --input, or a larger data.label_fraction"
+            )
+
     @cached_property
     def outside_F4(self) -> np.ndarray:
         """Gold relations between entities that are no candidate pair, which no model can predict.
@@ -58,7 +71,9 @@ class LabeledPairs:
             ]
             is_outside_F = ~np.isin(head_F * num_entities + tail_F, np.concatenate(candidate_ids))
             if not self.store.is_directed:
-                head_F, tail_F = np.minimum(head_F, tail_F), np.maximum(head_F, tail_F)
+                first_F = np.minimum(head_F, tail_F)
+                tail_F = np.maximum(head_F, tail_F)
+                head_F = first_F
             fact_F4 = np.stack([np.full_like(head_F, row), head_F, tail_F, label_F], axis=1)
             parts.append(fact_F4[is_outside_F])
         return np.concatenate(parts)

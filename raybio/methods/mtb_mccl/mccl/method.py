@@ -1,13 +1,23 @@
 """Relation extraction (MCCL, CE, SupCon), for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
+from raybio.methods.mtb_mccl.citation import CITATION
 from raybio.methods.mtb_mccl.mccl.config import DEMO, Config
-from raybio.training.method import Method, PartEncoder
+from raybio.training.method import Method, PartEncoder, PredictorModule
 
 METHOD = Method(
     name="relation_finetune",
+    about="Fine-tune an encoder of entity pairs on labeled relations: MCCL, "
+    "cross entropy or SupCon.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "objective.kind",
+        "encoder.source",
+        "optim.peak_lr",
+        "schedule.max_epochs",
+        "data.label_fraction",
+    ),
     system="raybio.methods.mtb_mccl.mccl.system",
     table=TableLayout(
         title="Relation extraction",
@@ -18,4 +28,6 @@ METHOD = Method(
     ),
     step_metrics=("val/f1",),
     part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
+    predictor=PredictorModule("relation.json", "raybio.methods.mtb_mccl.mccl.predict"),
+    citation=CITATION,
 )

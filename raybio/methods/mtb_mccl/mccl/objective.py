@@ -87,10 +87,10 @@ class RelationObjective(CouplingObjective):
     ) -> LossReport:
         """Return this worker's share of the loss."""
         label_PC = batch.label_PC
-        num_own_pairs = torch.tensor(len(embedding_PD), device=embedding_PD.device)
+        num_own_pairs = torch.full((), len(embedding_PD), device=embedding_PD.device)
         num_pairs = collective.all_sum(num_own_pairs).clamp(min=1)
         terms: dict[str, Tensor] = {
-            "pairs": torch.tensor(float(len(embedding_PD)), device=embedding_PD.device)
+            "pairs": torch.full((), float(len(embedding_PD)), device=embedding_PD.device)
         }
         if self.config.kind == "supcon":
             return self._supcon(embedding_PD, label_PC, collective, terms)

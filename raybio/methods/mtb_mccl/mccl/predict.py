@@ -1,186 +1,319 @@
-"""Extract relations from documents with known entities, by an exported model."""
+"""Find relations in documents with known entities, by an exported model.
 
-import csv
+Shape letters: K candidate pairs of a document, P pairs of a block, C classes.
+"""
+
+import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, DataError
 from raybio.methods.mtb_mccl.batches import Pairs
+from raybio.methods.mtb_mccl.documents.entities import RawDocument
+from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.documents.write import (
+    Annotated,
+    FoundRelation,
+    RelationEnd,
+    write_bioc_json,
+    write_pubtator,
+)
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, truncation_remarks
-from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
+from raybio.methods.mtb_mccl.mccl.trained_model import (
+    RelationModel,
+    load_relation_model,
+    read_relation_settings,
+)
+from raybio.store.quarantine import Quarantine
+from raybio.store.sources import check_readable_files
 from raybio.training.collective import SingleProcess
+from raybio.training.predictor import (
+    InputPrediction,
+    Inputs,
+    PredictBlock,
+    Predictor,
+    WriteDocuments,
+    skipped_remarks,
+)
 
 DOCUMENTS_AT_ONCE = 256
 
+ORDERED = "ordered"
+UNORDERED = "unordered"
 
-class ExtractedRelation(NamedTuple):
-    """A predicted relation between two entities of a document.
+
+class DocumentBlock(NamedTuple):
+    """Some documents of a store of ``prepare_unlabeled``."""
+
+    store: DocumentStore
+    rows: list[int]
+
+
+class DocumentSource(NamedTuple):
+    """Files of documents, and the store that was made of them."""
+
+    files: Sequence[Path]
+    store: DocumentStore
+
+
+@dataclass(frozen=True)
+class RelationPredictor(Predictor):
+    """An export of ``relation_finetune``.
 
     Attributes:
-        document: id of the document.
-        head_id: id of the head as the input writes it at its first mention; in DocRED the number of
-            its vertex. Empty if the input has none.
-        head_type: type of the head, as the model names it.
-        head: first mention of the head in the document.
-        tail_id: as ``head_id``, of the tail.
-        tail_type: type of the tail.
-        tail: first mention of the tail.
-        pair: "ordered" if the relation runs from head to tail (DocRED). "unordered" if it has no
-            direction (PubTator, BioC); the head is then the entity mentioned first.
-        relation: name of the relation.
-        score: the deciding score: mean cosine to the nearest labeled pairs plus the weighted bias,
-            or a linear classifier's logit. Scores of different models are not comparable.
+        is_directed: whether its relations run from head to tail.
     """
 
-    document: str
-    head_id: str
-    head_type: str
-    head: str
-    tail_id: str
-    tail_type: str
-    tail: str
-    pair: Literal["ordered", "unordered"]
-    relation: str
-    score: float
+    row_noun = "relations"
+    reads = "documents"
+
+    is_directed: bool
+
+    @property
+    def columns(self) -> pa.Schema:
+        """A row a relation.
+
+        ``*_id`` as the input writes it, in DocRED the number of the vertex; ``*_type`` as the model
+        names it; name and offsets of the first mention. ``pair`` is "ordered" if the relation runs
+        from head to tail (DocRED), "unordered" if it has no direction; the head is then the entity
+        mentioned first. ``score`` is the deciding one: the mean cosine to the nearest labeled pairs
+        plus the weighted bias, or a linear classifier's logit. Scores of different models are not
+        comparable.
+        """
+        ends = []
+        for end in ("head", "tail"):
+            ends += [(f"{end}_id", pa.string()), (f"{end}_type", pa.string()), (end, pa.string())]
+            ends += [(f"{end}_start", pa.int64()), (f"{end}_end", pa.int64())]
+        last = [("pair", pa.string()), ("relation", pa.string()), ("score", pa.float64())]
+        return pa.schema([*ends, *last])
+
+    @property
+    def document_writers(self) -> dict[str, WriteDocuments]:
+        """PubTator's format and BioC JSON."""
+        return {
+            ".pubtator": lambda path, *predicted: write_pubtator(path, _annotated(*predicted)),
+            ".json": lambda path, *predicted: write_bioc_json(path, _annotated(*predicted)),
+        }
+
+    @contextmanager
+    def open_files(
+        self, files: Sequence[Path], *, max_bad_share: float, strip_stop: bool
+    ) -> Iterator[Inputs]:
+        """Read documents in any format of ``prepare_documents``; their relations are ignored."""
+        check_readable_files(files)
+        with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
+            store = prepare_unlabeled(Path(folder) / "store", files, max_bad_share=max_bad_share)
+            self._check_direction(store)
+            remarks = skipped_remarks(store.manifest["quarantine"])
+            remarks += [
+                f"{remark}; relations beyond are not found"
+                for remark in truncation_remarks(str(self.folder), store)
+            ]
+
+            def blocks() -> Iterator[DocumentBlock]:
+                rows = store.split_rows("train").tolist()
+                for start in range(0, len(rows), DOCUMENTS_AT_ONCE):
+                    yield DocumentBlock(store, rows[start : start + DOCUMENTS_AT_ONCE])
+
+            yield Inputs(blocks, remarks, DocumentSource(files, store))
+
+    @contextmanager
+    def open_values(self, values: Sequence[Any]) -> Iterator[Inputs]:
+        """Take documents of BioC JSON, or of DocRED's if the model's relations have a direction.
+
+        One without "id", in DocRED "title", has its number, from 1.
+        """
+        id_field = "title" if self.is_directed else "id"
+        wanted = "DocRED's JSON" if self.is_directed else "BioC JSON"
+        if isinstance(values, str | bytes | dict):
+            raise DataError(f"got one {type(values).__name__}, want a list of {wanted} documents")
+        documents = []
+        for number, value in enumerate(values):
+            if not isinstance(value, dict):
+                raise DataError(
+                    f"input {number}: got {type(value).__name__} {value!r:.60}, want a document of "
+                    f"{wanted}: a mapping with its text and entities"
+                )
+            documents.append({id_field: str(number + 1), **value})
+        ids = [str(document[id_field]) for document in documents]
+        for number, document_id in enumerate(ids):
+            if document_id in ids[:number]:
+                raise DataError(
+                    f"input {number}: its id {document_id!r} is there twice, want each once"
+                )
+        if not documents:
+            yield Inputs(lambda: iter(()), [])
+            return
+        with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
+            path = Path(folder) / "documents.json"
+            content = documents if self.is_directed else {"documents": documents}
+            try:
+                path.write_text(json.dumps(content), encoding="utf-8")
+            except (TypeError, ValueError) as error:
+                raise DataError(f"the documents are no JSON ({error}); want {wanted}") from None
+            with self.open_files([path], max_bad_share=0.0, strip_stop=False) as inputs:
+                yield inputs
+
+    def load(self) -> PredictBlock:
+        """Load the encoder and its labeled pairs, or its classifier."""
+        model = load_relation_model(self.folder)
+        assert model.knn_settings is not None  # read_predictor has refused such an export
+        knn = model.knn_settings
+
+        def predict(block: DocumentBlock) -> list[InputPrediction]:
+            return predict_documents(model, knn, block)
+
+        return predict
+
+    def _check_direction(self, store: DocumentStore) -> None:
+        if store.is_directed == self.is_directed:
+            return
+        formats = {
+            True: "DocRED documents, whose relations have a direction",
+            False: "PubTator or BioC documents",
+        }
+        raise ConfigError(
+            f"{self.folder}: was trained on {formats[self.is_directed]}, and the input holds "
+            f"{formats[store.is_directed]}; want the same kind"
+        )
 
 
-def extract_relations(
-    folder: str | Path,
-    inputs: Sequence[Path],
-    out: Path,
-    *,
-    max_bad_share: float = 0.1,
-    say: Callable[[str], None] = lambda text: None,
-) -> int:
-    """Write a tab-separated table of ``ExtractedRelation``, atomically.
-
-    Args:
-        folder: export of a run of ``relation_finetune``.
-        inputs: documents with entities, in any format of ``prepare_documents``; their relations are
-            ignored.
-        out: the table.
-        max_bad_share: maximum fraction of invalid documents or mentions.
-        say: called with progress messages.
-
-    Returns:
-        The number of relations.
+def read_predictor(folder: Path) -> RelationPredictor:
+    """Read an export of ``relation_finetune``, without its weights.
 
     Raises:
-        ConfigError: if the folder is no such export, chose no kNN settings, or was trained on
-            directed relations while the documents are of a format with undirected ones, or the
-            other way round.
-        DataError: if a file is missing, damaged or of another format, or too much of it is
-            invalid.
+        ConfigError: if the folder is no such export, or its run chose no kNN settings.
     """
-    model = load_relation_model(folder)
-    if model.knn_settings is None:
+    settings = read_relation_settings(folder)
+    if settings.get("knn_settings") is None:
         raise ConfigError(
-            f"--model {folder}: its run had no validation documents, which choose the number of "
+            f"{folder}: its run had no validation documents, which choose the number of "
             "neighbors; want a model of a run with some"
         )
-    num_relations = 0
-    with tempfile.TemporaryDirectory() as temporary:
-        store = prepare_unlabeled(Path(temporary) / "store", inputs, max_bad_share=max_bad_share)
-        _check_direction(folder, model, store)
-        for remark in truncation_remarks(str(Path(folder).expanduser()), store):
-            say(f"{remark}; relations beyond are not extracted")
-        written = Path(temporary) / "relations.tsv"
-        with written.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, dialect="excel-tab", lineterminator="\n")
-            writer.writerow(ExtractedRelation._fields)
-            for relation in iterate_relations(model, model.knn_settings, store, say):
-                writer.writerow([*relation[:-1], f"{relation.score:.6f}"])
-                num_relations += 1
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f".{out.name}")
-        partial.write_bytes(written.read_bytes())
-        partial.replace(out)
-    return num_relations
+    return RelationPredictor(folder, bool(settings.get("is_directed")))
 
 
-def iterate_relations(
-    model: RelationModel,
-    knn: KnnSettings,
-    store: DocumentStore,
-    say: Callable[[str], None] = lambda text: None,
-) -> Iterator[ExtractedRelation]:
-    """Yield the predicted relations of a store of ``prepare_unlabeled``, document by document."""
-    reader = model.frozen.reader(store)
-    rows = store.split_rows("train").tolist()
-    for start in range(0, len(rows), DOCUMENTS_AT_ONCE):
-        block = rows[start : start + DOCUMENTS_AT_ONCE]
-        say(f"documents {start + 1:,} to {start + len(block):,} of {len(rows):,}")
-        pairs_by_row = {row: _candidates(model, store, row) for row in block}
-        pairs = embed_pairs(
-            model.frozen.model,
-            reader,
-            {row: pair for row, pair in pairs_by_row.items() if len(pair[0])},
-            SingleProcess(),
-            max_tokens=MAX_TOKENS_AT_ONCE,
-        )
-        with torch.no_grad():
-            score_PC = model.classifier.scores(pairs.embedding_PD, (knn,))[knn]
-            is_predicted_PC = model.classifier.predicted(score_PC)
-        for number, label in np.argwhere(is_predicted_PC).tolist():
-            row = int(pairs.row_P[number])
-            head = int(pairs.head_P[number])
-            tail = int(pairs.tail_P[number])
-            if not store.is_directed:
-                # Entities are numbered in the order of their first mentions.
-                head, tail = sorted((head, tail))
-            yield ExtractedRelation(
-                store.document_id(row),
-                *_describe(store, row, head),
-                *_describe(store, row, tail),
-                "ordered" if store.is_directed else "unordered",
-                model.relations[label],
-                float(score_PC[number, label]),
-            )
-
-
-def _check_direction(folder: str | Path, model: RelationModel, store: DocumentStore) -> None:
-    if store.is_directed == model.is_directed:
-        return
-    formats = {
-        True: "DocRED documents, whose relations have a direction",
-        False: "PubTator or BioC documents",
-    }
-    raise ConfigError(
-        f"--model {folder}: was trained on {formats[model.is_directed]}, and --input holds "
-        f"{formats[store.is_directed]}; want the same kind"
+def predict_documents(
+    model: RelationModel, knn: KnnSettings, block: DocumentBlock
+) -> list[InputPrediction]:
+    """Return the relations of each document."""
+    store = block.store
+    pairs_by_row = {row: _candidates(model, store, row) for row in block.rows}
+    pairs = embed_pairs(
+        model.frozen.model,
+        model.frozen.reader(store),
+        {row: pair for row, pair in pairs_by_row.items() if len(pair[0])},
+        SingleProcess(),
+        max_tokens=MAX_TOKENS_AT_ONCE,
     )
+    with torch.no_grad():
+        score_PC = model.classifier.scores(pairs.embedding_PD, (knn,))[knn]
+        is_predicted_PC = model.classifier.predicted(score_PC)
+    relations_by_row: dict[int, list[dict[str, Any]]] = {row: [] for row in block.rows}
+    for number, label in np.argwhere(is_predicted_PC).tolist():
+        row = int(pairs.row_P[number])
+        head = int(pairs.head_P[number])
+        tail = int(pairs.tail_P[number])
+        if not store.is_directed:
+            # Entities are numbered in the order of their first mentions.
+            head, tail = sorted((head, tail))
+        relations_by_row[row].append(
+            {
+                **_describe(store, row, head, "head"),
+                **_describe(store, row, tail, "tail"),
+                "pair": ORDERED if store.is_directed else UNORDERED,
+                "relation": model.relations[label],
+                "score": float(score_PC[number, label]),
+            }
+        )
+    return [
+        InputPrediction(store.document_id(row), relations)
+        for row, relations in relations_by_row.items()
+    ]
 
 
 def _candidates(model: RelationModel, store: DocumentStore, row: int) -> Pairs:
     """Return the pairs of the types that the model was trained on."""
-    head_P, tail_P = store.candidates(row)
+    head_K, tail_K = store.candidates(row)
     if model.candidate_types is None:
-        return head_P, tail_P
+        return head_K, tail_K
     type_E = [store.entity_types[number] for number in store.types(row).tolist()]
-    is_candidate_P = np.array(
+    is_candidate_K = np.array(
         [
             (type_E[head], type_E[tail]) in model.candidate_types
-            for head, tail in zip(head_P.tolist(), tail_P.tolist(), strict=True)
+            for head, tail in zip(head_K.tolist(), tail_K.tolist(), strict=True)
         ],
         dtype=bool,
     )
-    return head_P[is_candidate_P], tail_P[is_candidate_P]
+    return head_K[is_candidate_K], tail_K[is_candidate_K]
 
 
-def _describe(store: DocumentStore, row: int, entity: int) -> tuple[str, str, str]:
+def _describe(store: DocumentStore, row: int, entity: int, end: str) -> dict[str, Any]:
     """Return an entity's id as the input writes it, its type, and its first mention."""
     mention_C, entity_C = store.links(row)
     start_M, end_M = store.mentions(row)
     first = int(mention_C[entity_C == entity].min())
-    name = " ".join(store.text(row)[int(start_M[first]) : int(end_M[first])].split())
-    written_id = store.entity_keys[int(store.keys(row)[entity])].as_py()
-    return written_id, store.entity_types[int(store.types(row)[entity])], name
+    start = int(start_M[first])
+    stop = int(end_M[first])
+    return {
+        f"{end}_id": store.entity_keys[int(store.keys(row)[entity])].as_py(),
+        f"{end}_type": store.entity_types[int(store.types(row)[entity])],
+        end: " ".join(store.text(row)[start:stop].split()),
+        f"{end}_start": start,
+        f"{end}_end": stop,
+    }
+
+
+def _annotated(inputs: Inputs, predictions: Iterable[InputPrediction]) -> Iterator[Annotated]:
+    """Yield the documents of the input with the relations that were found.
+
+    The files are read again, one document at a time. Of documents with the same id the store has
+    one; the others are skipped.
+    """
+    source: DocumentSource = inputs.source
+    raws = _documents(source.files)
+    for prediction, row in zip(predictions, source.store.split_rows("train").tolist(), strict=True):
+        is_row = _matcher(source.store, row)
+        raw = next(raw for raw in raws if is_row(raw))
+        yield raw, [_relation(value) for value in prediction.value]
+
+
+def _documents(files: Sequence[Path]) -> Iterator[RawDocument]:
+    for file in files:
+        yield from read_documents(file, Quarantine())
+
+
+def _matcher(store: DocumentStore, row: int) -> Callable[[RawDocument], bool]:
+    """Return whether a document is that of a row: its id, its text and its mentions."""
+    document_id = store.document_id(row)
+    text = store.text(row)
+    spans = [*zip(*(part.tolist() for part in store.mentions(row)), strict=True)]
+
+    def is_row(raw: RawDocument) -> bool:
+        if (raw.document_id, raw.text) != (document_id, text):
+            return False
+        return sorted({(mention.start, mention.end) for mention in raw.mentions}) == spans
+
+    return is_row
+
+
+def _relation(value: Any) -> FoundRelation:
+    head, tail = (
+        RelationEnd(value[f"{end}_id"], value[f"{end}_start"], value[f"{end}_end"])
+        for end in ("head", "tail")
+    )
+    return FoundRelation(
+        value["relation"], head, tail, value["pair"] == ORDERED, float(value["score"])
+    )

@@ -77,8 +77,8 @@ def select_map_pairs(store: DocumentStore, split: str, seed: int) -> MapPairs:
     num_related = (group_P >= 0).sum()
     if num_related < 4:
         raise ConfigError(
-            f"--store {store.path}: {num_related} {split} pairs have a relation; want at least 4 "
-            "for a map"
+            f"--store {store.location}: {num_related} {split} pairs have a relation; want at least "
+            "4 for a map"
         )
     unrelated = np.flatnonzero(label_PC[:, 0])
     rng = np.random.default_rng(derive_seed(seed, "unrelated pairs"))

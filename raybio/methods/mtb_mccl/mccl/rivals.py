@@ -22,6 +22,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from raybio.core.randomness import derive_seed, keyed_permutation
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.mccl.classifier import (
     Classifier,
     GoldPairs,
@@ -29,7 +30,11 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import LINEAR
-from raybio.methods.mtb_mccl.mccl.frozen_probe import L2, best_on_dev, softmax_classifier
+from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
+    L2,
+    best_on_dev,
+    softmax_classifier,
+)
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
 from raybio.methods.mtb_mccl.pair_words import PairTfidf, PairWords
@@ -120,6 +125,12 @@ def words_rival(
     settings = {"penalty": penalty, "na_offset": offset, "training_pairs": len(label_PC)}
     scores = {split: scored(fits[penalty], offset, split) for split in _evaluated(gold_by_split)}
     return RelationRival("ridge on TF-IDF", scores, settings)
+
+
+def read_words(reader: DocumentReader, labeled: LabeledPairs, part: np.ndarray) -> PairWords:
+    """Read the words of the labeled pairs of some documents (indices of ``labeled.rows``)."""
+    pairs = {row: labeled.pairs(row) for row in labeled.rows[part].tolist()}
+    return PairWords.read(reader, pairs)
 
 
 def drawn_documents(labeled: LabeledPairs, max_pairs: int = MAX_PAIRS) -> np.ndarray:

@@ -1,9 +1,8 @@
 """Relation extraction: wiring of fine-tuning with MCCL, CE or SupCon (Zhou et al., 2023)."""
 
-from pathlib import Path
-
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.text import check_text_encoder
@@ -43,13 +42,14 @@ def check(config: Config, store: DocumentStore) -> None:
     check_text_encoder(config.encoder)
     if len(store.relation_names) < 2:
         raise ConfigError(
-            f"{store.path}: its training documents have no relation; want some to learn from"
+            f"{store.location}: its training documents have no relation; want some to learn from"
         )
     if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):
         raise ConfigError(
-            f"{store.path}: has no validation documents, which choose the number of neighbors. "
+            f"{store.location}: has no validation documents, which choose the number of neighbors. "
             "Prepare it with --dev or --dev-share, or train with schedule.evaluate_every_steps=0"
         )
+    LabeledPairs(store, "train", config.data.label_fraction, config.seed).check()
 
 
 def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
@@ -63,7 +63,7 @@ def steps_per_epoch(config: Config, store: DocumentStore) -> float:
     return len(labeled.rows) / config.plan.global_batch_rows
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire relation extraction over a prepared store of documents.
 
     Raises:

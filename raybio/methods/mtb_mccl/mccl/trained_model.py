@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raybio.core.errors import ConfigError, RecordError
-from raybio.core.records import read_record
+from raybio.core.errors import ConfigError
+from raybio.core.records import export_record
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
 from raybio.methods.mtb_mccl.encoder import read_parts
 from raybio.methods.mtb_mccl.export import REFERENCE_SET, SETTINGS
@@ -50,6 +50,23 @@ class RelationModel(NamedTuple):
     label_seed: int
 
 
+def read_relation_settings(folder: str | Path) -> dict[str, Any]:
+    """Return how an export of ``relation_finetune`` classifies, as plain JSON.
+
+    Raises:
+        ConfigError: if the folder is no such export.
+    """
+    path = Path(folder).expanduser() / SETTINGS
+    with export_record(path, "export settings", "relation_finetune") as settings:
+        trained_by = settings["trained_by"]
+    if trained_by != "relation_finetune":
+        raise ConfigError(
+            f"{folder}: was trained by {trained_by} and knows no relation yet; want the export/ of "
+            "a run of relation_finetune, or `raybio evaluate relation-probe`"
+        )
+    return settings
+
+
 def load_relation_model(folder: str | Path) -> RelationModel:
     """Load an export of ``relation_finetune``.
 
@@ -57,15 +74,8 @@ def load_relation_model(folder: str | Path) -> RelationModel:
         ConfigError: if the folder is no such export.
     """
     path = Path(folder).expanduser()
-    try:
-        settings = read_record(path / SETTINGS, "export settings")
-        if settings is None:
-            raise ConfigError(f"there is no {SETTINGS}")
-        if settings["trained_by"] != "relation_finetune":
-            raise ConfigError(
-                f"it was trained by {settings['trained_by']} and knows no relation yet; for such a "
-                "model there is `evaluate.py relation-probe`"
-            )
+    read_relation_settings(folder)
+    with export_record(path / SETTINGS, "export settings", "relation_finetune") as settings:
         labels = settings["labels"]
         fraction = float(labels["fraction"])
         seed = int(labels["seed"])
@@ -75,18 +85,6 @@ def load_relation_model(folder: str | Path) -> RelationModel:
         objective = RelationObjectiveConfig.from_mapping(settings["objective"])
         evaluation = RelationEvaluationConfig.from_mapping(settings["evaluation"])
         reference = None if objective.kind == "ce" else load_file(path / REFERENCE_SET)
-    except KeyError as error:
-        raise ConfigError(
-            f"--model {folder}: {SETTINGS} lacks {error}; want an export of this version of "
-            "relation_finetune"
-        ) from None
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
-    except (OSError, ValueError, TypeError, ConfigError) as error:
-        raise ConfigError(
-            f"--model {folder}: is no exported relation model ({error}); want the export/ of a run "
-            "of relation_finetune"
-        ) from None
     frozen = load_frozen(str(path))
     return RelationModel(
         frozen=frozen,

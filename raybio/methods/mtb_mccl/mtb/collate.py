@@ -40,7 +40,9 @@ class BlankCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        rows = shard(self.plan.rows(step), rank, world).tolist()
+        row_R = shard(self.plan.rows(step), rank, world)
+        self.reader.store.request(row_R)
+        rows = row_R.tolist()
         marked = [self.reader.marked(row, self._is_blank(step, row)) for row in rows]
         pairs = [self._pairs(step, row) for row in rows]
         arrays = self.reader.arrays(rows * 2, marked * 2, pairs * 2)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.mtb.config import MtbObjectiveConfig
@@ -54,7 +54,7 @@ class MatchingTheBlanks:
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of L_mlm."""
         return masked_language_model(
@@ -144,7 +144,7 @@ class MatchingTheBlanks:
         """
         same_NM = id_N[:, None] == id_M
         anchor_A = (same_NM.sum(1) > 1).nonzero()[:, 0]
-        num_anchors = torch.tensor(len(anchor_A), device=pair_ND.device)
+        num_anchors = torch.full((), len(anchor_A), device=pair_ND.device)
         total_anchors = collective.all_sum(num_anchors).clamp(min=1)
         loss = info_nce(
             pair_ND[anchor_A],

@@ -1,13 +1,23 @@
 """MTB pre-training, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
+from raybio.methods.mtb_mccl.citation import CITATION
 from raybio.methods.mtb_mccl.mtb.config import DEMO, Config
 from raybio.training.method import Method, PartEncoder
 
 METHOD = Method(
     name="mtb_pretrain",
+    about="MTB, improved: pre-train an encoder of entity pairs on "
+    "documents with annotated entities.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "encoder.source",
+        "optim.peak_lr",
+        "schedule.max_steps",
+        "plan.global_batch_rows",
+        "pairs.min_documents",
+    ),
     system="raybio.methods.mtb_mccl.mtb.system",
     table=TableLayout(
         title="Retrieval of entity pairs",
@@ -17,4 +27,5 @@ METHOD = Method(
     ),
     step_metrics=("val/pair_mrr",),
     part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
+    citation=CITATION,
 )

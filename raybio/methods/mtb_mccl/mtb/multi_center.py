@@ -81,7 +81,7 @@ def multi_center_contrast(
             use_reentrant=False,
             preserve_rng_state=False,
         )
-    return ContrastSum(total, torch.tensor(len(used_A), device=used_A.device))
+    return ContrastSum(total, torch.full((), len(used_A), device=used_A.device))
 
 
 def _soft_maxima(

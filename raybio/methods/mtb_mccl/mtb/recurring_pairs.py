@@ -119,7 +119,7 @@ def recurring_pairs(
     count_U = np.concatenate([count_P for _, count_P in parts])
     if not len(pair_U):
         raise DataError(
-            f"{store.path}: no candidate pair of entities occurs in {config.min_documents} of "
+            f"{store.location}: no candidate pair of entities occurs in {config.min_documents} of "
             f"{len(store.split_rows('train')):,} documents. Lower pairs.min_documents, or prepare "
             "more documents"
         )
@@ -218,6 +218,6 @@ def _load(path: Path) -> RecurringPairs:
             return RecurringPairs(**saved)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise StoreError(
-            f"{path} cannot be read ({error}); delete it, or count again with `jobs/prepare.py "
-            "recurring-pairs`"
+            f"{path} cannot be read ({error}); delete it, or count again with raybio prepare "
+            "recurring-pairs"
         ) from None

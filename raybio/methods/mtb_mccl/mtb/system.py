@@ -6,10 +6,11 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
-from raybio.encoders.text import check_text_encoder
+from raybio.encoders.text import check_mask_head, check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -42,6 +43,8 @@ def check(config: Config, store: DocumentStore) -> None:
         DataError: if no two entities occur together often enough.
     """
     check_text_encoder(config.encoder)
+    if config.objective.mlm_weight:
+        check_mask_head(config.encoder)
     if config.encoder.projection == "none":
         raise ConfigError("encoder.projection is none, but pre-training trains it; want linear")
     _plan(config, store).recurring  # noqa: B018
@@ -57,7 +60,7 @@ def steps_per_epoch(config: Config, store: DocumentStore) -> float:
     return _plan(config, store).steps_per_epoch
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire MTB over a prepared store of documents.
 
     Raises:

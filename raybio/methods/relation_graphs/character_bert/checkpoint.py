@@ -31,6 +31,7 @@ from raybio.encoders.sources import (
     find_weights,
     require_file,
 )
+from raybio.encoders.weight_shapes import weight_shapes
 from raybio.methods.relation_graphs.character_bert.characters import MAX_CHARACTERS, NUM_CHARACTERS
 from raybio.methods.relation_graphs.character_bert.cnn import CHARACTER_WIDTH, FILTERS, NUM_HIGHWAYS
 
@@ -187,33 +188,56 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
     """
     path = _weights_path(source, revision)
     try:
-        tensors = _encoder_tensors(load_file(path))
+        tensors = load_file(path)
     except SafetensorError as error:
         raise ConfigError(
             f"encoder.source {source!r}: {path.name} is damaged ({error}). Fetch it again."
         ) from None
+    own = _fitting(model, source, tensors, num_layers)
+    model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in own.items()})
+
+
+def check_weights(model: BertModel, source: str, revision: str, *, num_layers: int) -> None:
+    """Refuse the weights that ``read_weights`` refuses; only the headers of their files are read.
+
+    Raises:
+        ConfigError: as ``read_weights``.
+    """
+    shapes = weight_shapes(source, revision)
+    tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    _fitting(model, source, tensors, num_layers)
+
+
+def _fitting(
+    model: BertModel, source: str, tensors: Mapping[str, Tensor], num_layers: int
+) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint that ``model`` has, by its names."""
     wanted = model.state_dict()
     cut = range(model.config.num_hidden_layers, num_layers)
-    tensors = {name: tensor for name, tensor in tensors.items() if _layer_of(name) not in cut}
+    own = {
+        name: tensor
+        for name, tensor in _encoder_tensors(tensors).items()
+        if _layer_of(name) not in cut
+    }
     problems = [
         f"{len(names)} weights are {what}: {', '.join(names[:8])}"
         for what, names in (
-            ("missing", sorted(wanted.keys() - tensors.keys())),
-            ("left over", sorted(tensors.keys() - wanted.keys())),
+            ("missing", sorted(wanted.keys() - own.keys())),
+            ("left over", sorted(own.keys() - wanted.keys())),
         )
         if names
     ] or [
-        f"{name} has shape {tuple(tensors[name].shape)}, and its {CONFIG} wants "
+        f"{name} has shape {tuple(own[name].shape)}, and its {CONFIG} wants "
         f"{tuple(wanted[name].shape)}"
         for name in wanted
-        if tensors[name].shape != wanted[name].shape
+        if own[name].shape != wanted[name].shape
     ]
     if problems:
         raise ConfigError(
             f"encoder.source {source!r} is not the CharacterBERT of its {CONFIG}: "
             f"{'; '.join(problems[:2])}. The checkpoint is incomplete or of another architecture."
         )
-    model.load_state_dict({name: tensor.to(torch.float32) for name, tensor in tensors.items()})
+    return own
 
 
 def write_checkpoint(model: BertModel, config: BertConfig, directory: Path) -> Path:

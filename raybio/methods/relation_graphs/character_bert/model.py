@@ -19,6 +19,7 @@ from transformers import BertConfig, BertModel
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import SCRATCH
+from raybio.encoders.lora import merged
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.character_bert.characters import (
     CLS_WORD,
@@ -28,6 +29,7 @@ from raybio.methods.relation_graphs.character_bert.characters import (
     word_characters,
 )
 from raybio.methods.relation_graphs.character_bert.checkpoint import (
+    check_weights,
     fresh_config,
     read_config,
     read_weights,
@@ -188,21 +190,29 @@ def build_character_bert(
 def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
     """Write configuration and weights under the authors' names; an older export is replaced.
 
+    Adapters of LoRA are merged into the weights.
+
     The words that were read, and a pooler, are no part of it.
 
     Returns:
         ``directory``, which appears whole or not at all.
     """
-    return write_checkpoint(encoder.model, encoder.config, Path(directory))
+    return write_checkpoint(merged(encoder.model), encoder.config, Path(directory))
 
 
-def check_kept_layers(source: str, revision: str, num_layers_kept: int | None) -> None:
-    """Refuse to keep more layers than the checkpoint has; no weights are read.
+def check_character_bert(source: str, revision: str, num_layers_kept: int | None) -> None:
+    """Refuse what ``build_character_bert`` would refuse; of weights, only the headers are read.
 
     Raises:
         ConfigError: as ``build_character_bert``.
     """
-    _set(read_config(source, revision), source, None, num_layers_kept)
+    check_source(source, revision)
+    config = read_config(source, revision)
+    available = config.num_hidden_layers
+    _set(config, source, None, num_layers_kept)
+    with torch.device("meta"):
+        encoder = _make(source, config)
+    check_weights(encoder.model, source, revision, num_layers=available)
 
 
 def _set(

@@ -3,12 +3,16 @@
 Shape letters: R texts, T tokens of these texts, concatenated.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from raybio.encoders.tokenization import Tokenize
+
+ReadTokens = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""rows -> tokens (T,) with special tokens, and row pointers (R + 1,)."""
 
 
 class HasTexts(Protocol):
@@ -24,15 +28,13 @@ class TextRows:
     """Reader of texts as tokens, truncated to the encoder's maximum length; a ``collate.ReadRows``.
 
     Attributes:
-        linked: source of the texts.
-        tokenize: returns tokens with special tokens.
+        tokens: returns the tokens of rows.
         mask_id: token id of the mask token.
         special_ids: token ids that are never masked.
         ordinary_ids: token ids of all words.
     """
 
-    linked: HasTexts
-    tokenize: Tokenize
+    tokens: ReadTokens
     mask_id: int
     special_ids: tuple[int, ...]
     ordinary_ids: np.ndarray
@@ -44,5 +46,12 @@ class TextRows:
 
         ``chance_R`` is unused: texts are always cut at the end.
         """
-        token_T, indptr_R1 = self.tokenize(self.linked.texts(row_R))
+        token_T, indptr_R1 = self.tokens(row_R)
         return token_T, indptr_R1, np.isin(token_T, self.special_ids)
+
+
+def tokenize_rows(
+    linked: HasTexts, tokenize: Tokenize, row_R: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens (T,) of rows and their row pointers (R + 1,)."""
+    return tokenize(linked.texts(row_R))

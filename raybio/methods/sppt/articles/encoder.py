@@ -9,8 +9,10 @@ from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.collate import HasTexts, TextRows
+from raybio.methods.sppt.articles.collate import HasTexts, TextRows, tokenize_rows
+from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import ObjectiveConfig
+from raybio.store.token_cache import CachedTokens
 
 
 def initial_text_encoder(
@@ -50,4 +52,23 @@ def text_rows(linked: HasTexts, encoder: TextEncoder) -> TextRows:
         raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
-    return TextRows(linked, tokenize, source.mask_id, source.special_ids, ordinary_ids)
+    tokens = partial(tokenize_rows, linked, tokenize)
+    return TextRows(tokens, source.mask_id, source.special_ids, ordinary_ids)
+
+
+def stored_tokens(store: LinkedTextStore, encoder: TextEncoder, num_reads: float) -> CachedTokens:
+    """Return the reader of a store's texts as the encoder's tokens, which uses their cache.
+
+    Args:
+        store: the texts.
+        encoder: has the tokenizer.
+        num_reads: rows that the run reads.
+    """
+    source = TokenizerSource.of(encoder.tokenizer)
+    return CachedTokens(
+        store.texts,
+        partial(source.tokenize, max_length=encoder.max_tokens),
+        num_rows=store.num_rows,
+        identity=f"{store.digest}, text, {source.identity(encoder.max_tokens)}",
+        num_reads=num_reads,
+    )

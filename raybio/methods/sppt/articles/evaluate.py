@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,18 +12,21 @@ from torch import Tensor
 from raybio.core.errors import DataError
 from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
+from raybio.core.location import Location
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import build_text_encoder, text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokenization import TokenizerSource, read_texts
-from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, exact_scores
+from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, device_of, exact_scores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.articles.config import ArticleEvaluationConfig
 from raybio.methods.sppt.articles.link_samples import (
     MEASURES,
     LinkSample,
     OverTrials,
+    by_embeddings,
+    by_rival,
     draw_link_samples,
     num_linked_test_nodes,
     over_trials,
@@ -35,6 +37,9 @@ from raybio.methods.sppt.articles.link_samples import (
 )
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.downstream.scores import with_intervals
+from raybio.methods.sppt.evaluate import draw_link_queries
+from raybio.methods.sppt.link_retrieval import LinkRetrieval
+from raybio.methods.sppt.rivals import Rival, link_rivals
 from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
@@ -44,7 +49,7 @@ RANDOM = "random vectors"
 """Name of the random baseline among the models."""
 
 SAMPLES_SEED = 0
-"""Seed of test graphs and their samples, equal in all runs and in ``evaluate.py link-samples``."""
+"""Seed of test graphs and samples, equal in all runs and in ``raybio evaluate link-samples``."""
 
 MAX_TOKENS_PER_BATCH = 16_384
 
@@ -71,26 +76,56 @@ class ArticleLinkEvaluator(LinkEvaluator):
         if not self.evaluation.test_graphs:
             return scores
         embedding_ND = self.embed(model, collective, np.arange(self.linked.num_rows))
-        return self._with_samples(scores, embedding_ND, collective)
+        return self._with_samples(
+            scores, by_embeddings(embedding_ND), self.config.seed, embedding_ND.device, collective
+        )
 
     def untrained(
         self, model: Encoder, collective: Collective
     ) -> Iterator[tuple[Stage, ModelScores]]:
-        """Score the stages without training.
-
-        Samples are ranked by embeddings only, so rivals have no scores of them.
-        """
+        """Score the stages without training, and random vectors and rivals on samples, too."""
+        device = device_of(model)
+        rivals = self._rivals_of_samples()
         for stage, scores in super().untrained(model, collective):
             if stage == "random" and self.evaluation.test_graphs:
                 vector_ND = random_vectors(self.linked.num_rows, SAMPLES_SEED)
-                scores = self._with_samples(scores, vector_ND, collective)
+                by_random = by_embeddings(vector_ND)
+                scores = self._with_samples(scores, by_random, self.config.seed, device, collective)
+            if stage in rivals:
+                # The same draws in all runs over a store, whatever their seed.
+                by_words = by_rival(rivals[stage], device)
+                scores = self._with_samples(scores, by_words, 0, device, collective)
             yield stage, scores
 
+    def _rivals_of_samples(self) -> dict[str, Rival]:
+        """Return the rivals of samples by name; no look-up: it compares all pairs of texts."""
+        if not (self.evaluation.test_graphs and self.evaluation.rivals):
+            return {}
+        all_nodes = draw_link_queries(self.linked.graph, self.linked.heldout, 0, seed=0)
+        rivals = link_rivals(
+            all_nodes,
+            self.linked.graph,
+            self.read,
+            self.content,
+            self.content_ngram,
+            composition=self.composition,
+        )
+        found: dict[str, Rival] = {}
+        while self.content not in found:
+            rival = next(rivals)
+            found[rival.name] = rival
+        return found
+
     def _with_samples(
-        self, scores: ModelScores, embedding_ND: Tensor, collective: Collective
+        self,
+        scores: ModelScores,
+        retrieve: Callable[[LinkSample], LinkRetrieval],
+        seed: int,
+        device: torch.device,
+        collective: Collective,
     ) -> ModelScores:
-        value_by_measure = self._score_samples(embedding_ND, collective)
-        intervals = with_intervals(value_by_measure, bootstrap_seed(self.config.seed))
+        value_by_measure = self._score_samples(retrieve, device, collective)
+        intervals = with_intervals(value_by_measure, bootstrap_seed(seed))
         chance = exact_scores(sampled_link_chance(self._samples))
         units = sample_units(np.arange(self.evaluation.test_graphs), value_by_measure)
         return replace(
@@ -100,13 +135,18 @@ class ArticleLinkEvaluator(LinkEvaluator):
             unit_scores={**scores.unit_scores, "samples": units},
         )
 
-    def _score_samples(self, embedding_ND: Tensor, collective: Collective) -> dict[str, np.ndarray]:
+    def _score_samples(
+        self,
+        retrieve: Callable[[LinkSample], LinkRetrieval],
+        device: torch.device,
+        collective: Collective,
+    ) -> dict[str, np.ndarray]:
         """Return the scores (T,) of the test graphs by measure. The workers share the graphs."""
         value_TM = torch.zeros(
-            len(self._samples), len(MEASURES), dtype=torch.float64, device=embedding_ND.device
+            len(self._samples), len(MEASURES), dtype=torch.float64, device=device
         )
         for trial in range(collective.rank, len(self._samples), collective.world):
-            value_TM[trial] = torch.tensor(sampled_link_scores(self._samples[trial], embedding_ND))
+            value_TM[trial] = torch.tensor(sampled_link_scores(self._samples[trial], retrieve))
         value_MT = collective.all_sum(value_TM).T.cpu().numpy()
         return dict(zip(MEASURES, value_MT, strict=True))
 
@@ -123,7 +163,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
 
 def evaluate_link_samples(
     models: Sequence[str],
-    store_path: Path,
+    store_path: Location,
     *,
     pooling: Literal["mean", "cls"] = "cls",
     max_length: int = 512,
@@ -161,7 +201,8 @@ def evaluate_link_samples(
         raise DataError(f"{store_path}: {error}") from None
 
     def score(embedding_ND: Tensor) -> dict[str, OverTrials]:
-        return over_trials([sampled_link_scores(trial, embedding_ND) for trial in drawn])
+        retrieve = by_embeddings(embedding_ND)
+        return over_trials([sampled_link_scores(trial, retrieve) for trial in drawn])
 
     scores = {RANDOM: score(random_vectors(graph.num_nodes, seed))}
     num_linked = num_linked_test_nodes(graph, seed)
@@ -177,7 +218,7 @@ def evaluate_link_samples(
 
 
 def truncation_remarks(
-    models: Sequence[str], store_path: Path, max_length: int = 512
+    models: Sequence[str], store_path: Location, max_length: int = 512
 ) -> dict[str, str]:
     """Return a remark for each model that truncates texts of the store. No weights are loaded.
 

@@ -8,7 +8,7 @@ Shape letters: N nodes, S nodes of a test graph, A nodes of a sample, T trials, 
 D embedding width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,8 @@ from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
-from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval, rank_links
+from raybio.methods.sppt.rivals import Rival, RivalScores
 from raybio.methods.sppt.scores import link_chance
 
 MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
@@ -75,18 +76,40 @@ def draw_link_samples(
     ]
 
 
-def sampled_link_scores(samples: Sequence[LinkSample], embedding_ND: Tensor) -> list[float]:
+def sampled_link_scores(
+    samples: Sequence[LinkSample], retrieve: Callable[[LinkSample], LinkRetrieval]
+) -> list[float]:
     """Return the mean of each of ``MEASURES`` over the samples of a trial.
 
     Args:
         samples: samples of one test graph.
-        embedding_ND: embeddings of all nodes of the whole graph.
+        retrieve: returns the retrieval of the links of a sample.
     """
-    scores = [
-        link_retrieval(embedding_ND[sample.node_A], sample.links.indptr, sample.links.indices)  # type: ignore[arg-type]
-        for sample in samples
-    ]
+    scores = [retrieve(sample) for sample in samples]
     return [float(np.mean([getattr(score, name) for score in scores])) for name in MEASURES]
+
+
+def by_embeddings(embedding_ND: Tensor) -> Callable[[LinkSample], LinkRetrieval]:
+    """Return the retrieval of a sample's links by embeddings of all nodes of the whole graph."""
+
+    def retrieve(sample: LinkSample) -> LinkRetrieval:
+        embedding_AD = embedding_ND[sample.node_A]
+        return link_retrieval(embedding_AD, sample.links.indptr, sample.links.indices)  # type: ignore[arg-type]
+
+    return retrieve
+
+
+def by_rival(rival: Rival, device: torch.device) -> Callable[[LinkSample], LinkRetrieval]:
+    """Return the retrieval of a sample's links by a rival that knows all nodes of the graph."""
+
+    def retrieve(sample: LinkSample) -> LinkRetrieval:
+        def in_group(node_G: np.ndarray) -> RivalScores:
+            node_N = sample.node_A[node_G]
+            return RivalScores(rival.in_group(node_N), node_N, device)
+
+        return rank_links(in_group, sample.links.indptr, sample.links.indices)  # type: ignore[arg-type]
+
+    return retrieve
 
 
 def sampled_link_chance(trials: Sequence[Sequence[LinkSample]]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Store of a graph of texts, such as articles that cite each other.
 
-The store holds texts, not tokens, so that one store serves every encoder. Tokenizing a batch takes
-about a hundredth of a training step.
+The store holds texts, not tokens, so that one store serves every encoder. A machine keeps the
+tokens of long runs in its cache (``raybio.store.token_cache``).
 """
 
 from collections.abc import Iterator
@@ -31,11 +31,19 @@ class LinkedTextStore(GraphStore):
 
     kind = "linked texts"
 
+    input_fields = ("text",)
+
     text = ArrowColumn(ROWS, "text")
     """Text of each row, UTF-8."""
 
     count_by_word = WordCounts(WORDS)
     """Counts of the most frequent words, for a tokenizer trained from scratch."""
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return ids and texts of some rows."""
+        num = end - start
+        keys = self.keys.slice(start, num).cast(pa.string())
+        return keys, self.text.slice(start, num).cast(pa.large_binary())
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts of these rows."""

@@ -10,26 +10,28 @@ Differences from the authors' code: those of SPPT on proteins; an anchor is enco
 with two masks; the loss is the paper's sum of two means, which is twice that of the code.
 """
 
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
-from raybio.encoders.text import check_text_encoder, text_reader
+from raybio.encoders.text import check_mask_head, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.config import Config
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
-from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
+from raybio.methods.sppt.articles.encoder import initial_text_encoder, stored_tokens, text_rows
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
 from raybio.methods.sppt.articles.store import LinkedTextStore, text_copies
 from raybio.methods.sppt.leakage import link_classes
-from raybio.methods.sppt.system import link_steps_per_epoch, link_system
+from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, link_system
 from raybio.store.store import open_store
+from raybio.store.token_cache import preparation
 
 STORE = LinkedTextStore
 """Class of the stores that this method trains on."""
@@ -44,9 +46,13 @@ def check(config: Config, store: LinkedTextStore) -> None:
 
     Raises:
         ConfigError: if the encoder's source is missing or unsuitable, or a test graph is no larger
-            than a sample.
+            than a sample; or as ``check_link_plan``.
+        DataError: as ``check_link_plan``.
     """
     check_text_encoder(config.encoder)
+    if config.objective.lambda_spml < 1:
+        check_mask_head(config.encoder)
+    check_link_plan(config, store)
     evaluation = config.evaluation
     if not evaluation.test_graphs:
         return
@@ -56,7 +62,7 @@ def check(config: Config, store: LinkedTextStore) -> None:
         if num_linked <= evaluation.nodes_per_sample:
             raise ConfigError(
                 f"evaluation.test_graphs: number {trial + 1} of {evaluation.test_graphs} has "
-                f"{num_linked:,} linked nodes in {store.path}, and every sample of "
+                f"{num_linked:,} linked nodes in {store.location}, and every sample of "
                 f"{evaluation.nodes_per_sample} would be all of it; want fewer "
                 "evaluation.nodes_per_sample, a larger graph, or no test graphs"
             )
@@ -74,7 +80,7 @@ def steps_per_epoch(config: Config, store: LinkedTextStore) -> float:
     return link_steps_per_epoch(config, store)
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire SPPT over a prepared store of linked texts.
 
     Raises:
@@ -91,7 +97,9 @@ def build(config: Config, store_path: str | Path) -> System:
     )
     encoder = new_encoder()
     tokenizer = TokenizerSource.of(encoder.tokenizer)
-    read = text_rows(store, encoder)
+    rows_per_step = config.plan.global_batch_rows * (1 + config.plan.num_positives_per_anchor)
+    tokens = stored_tokens(store, encoder, config.schedule.max_steps * rows_per_step)
+    read = replace(text_rows(store, encoder), tokens=tokens)
     evaluator = ArticleLinkEvaluator(
         store,
         read,
@@ -111,6 +119,7 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=evaluator.final_report,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+        prepare_node=preparation([tokens]),
     )
 
 

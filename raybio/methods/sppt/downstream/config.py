@@ -21,12 +21,19 @@ class DownstreamTask(NamedTuple):
         labels: a class or a number a row, or a class a residue.
         measure: the published measure.
         dev_share: fraction of training rows that become dev, if the files have no dev split.
+        recipe: recipe with the settings of a task of one's own; None: ``paper_TASK``.
     """
 
     on_texts: bool
     labels: Labels
     measure: Measure
     dev_share: float = 0.1
+    recipe: str | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether users bring its rows in tables; otherwise it is a published task."""
+        return self.recipe is not None
 
 
 TASKS: dict[str, DownstreamTask] = {
@@ -39,7 +46,20 @@ TASKS: dict[str, DownstreamTask] = {
     "paper_field": DownstreamTask(True, "class", "macro_f1"),
     "scicite": DownstreamTask(True, "class", "macro_f1"),
     "acl_arc": DownstreamTask(True, "class", "macro_f1"),
+    "protein_classification": DownstreamTask(
+        False, "class", "accuracy", recipe="paper_remote_homology"
+    ),
+    "protein_regression": DownstreamTask(False, "number", "spearman", recipe="paper_fluorescence"),
+    "residue_tagging": DownstreamTask(
+        False, "residues", "accuracy", recipe="paper_secondary_structure"
+    ),
+    "text_classification": DownstreamTask(True, "class", "macro_f1", recipe="paper_scicite"),
+    "text_regression": DownstreamTask(True, "number", "spearman", recipe="paper_scicite"),
 }
+"""Tasks of the paper, and tasks of one's own."""
+
+TEST_SHARE = 0.1
+"""Fraction of the rows of a table without splits that become test."""
 
 
 class TaskConfig(BaseConfig):
@@ -104,7 +124,7 @@ class TaskEvaluationConfig(BaseConfig):
 
 
 class Config(TrainingConfig):
-    """Settings of fine-tuning. ``jobs/finetune.py`` adds the paper's for each task."""
+    """Settings of fine-tuning. ``raybio train finetune`` adds the paper's for each task."""
 
     encoder: TaskEncoderConfig = TaskEncoderConfig()
     plan: TaskPlanConfig = TaskPlanConfig()

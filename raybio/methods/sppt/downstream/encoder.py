@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import PackedTokens, Tokens
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.collate import TextRows
+from raybio.methods.sppt.articles.collate import TextRows, tokenize_rows
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TASKS, Config, HeadKind
 from raybio.methods.sppt.downstream.heads import build_head, resolve_head
@@ -34,6 +34,7 @@ SHARED_SETTINGS = (
     "num_heads",
     "ffn_width",
     "recompute_activations",
+    "lora",
     "dropout",
     "pooling",
 )
@@ -64,13 +65,21 @@ class TaskModel(Encoder):
         self.pad_id = encoder.pad_id
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Return states, or scores (R, L, C) of tokens, and embeddings (R, D)."""
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        return self.encoder.why_padded()
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Return states, or scores of tokens (C each), and embeddings (R, D)."""
         encoded: Encoded = self.encoder(tokens)
-        if self.on_tokens:
-            hidden_RLD = self.dropout(at_least_fp32(encoded.hidden_RLD))
-            return Encoded(self.head(hidden_RLD, tokens.mask_RL), encoded.embedding_RD)
-        return Encoded(encoded.hidden_RLD, self.dropout(encoded.embedding_RD))
+        if not self.on_tokens:
+            return Encoded(encoded.hidden_RLD, self.dropout(encoded.embedding_RD))
+        hidden = self.dropout(at_least_fp32(encoded.hidden_RLD))
+        if isinstance(tokens, PackedTokens):
+            # A head may look at neighbors, which end with the sequence.
+            scores_SLC = self.head(tokens.to_rectangle(hidden), tokens.mask_SL)
+            return Encoded(tokens.from_rectangle(scores_SLC), encoded.embedding_RD)
+        return Encoded(self.head(hidden, tokens.mask_RL), encoded.embedding_RD)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Return the argument: ``forward`` has computed the scores (K, C) of tokens."""
@@ -162,5 +171,7 @@ def row_reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[Read
     source = TokenizerSource.of(encoder.tokenizer)
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     # Nothing is masked, so no mask token and no ordinary tokens are needed.
-    texts = TextRows(store, tokenize, -1, source.special_ids, np.empty(0, np.int64))
+    texts = TextRows(
+        partial(tokenize_rows, store, tokenize), -1, source.special_ids, np.empty(0, np.int64)
+    )
     return texts, source.fingerprint

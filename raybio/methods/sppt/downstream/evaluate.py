@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens, Tokens
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.evaluation.evaluator import (
@@ -32,6 +32,7 @@ from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.residue_rivals import residue_rivals, residue_states
 from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
+    LIMITS,
     Floats,
     class_scores,
     number_scores,
@@ -98,7 +99,6 @@ class TaskEvaluator(Evaluator):
         """Score dev, test and, if enough test rows are not in training, those as ``new_test``."""
         assert isinstance(model, TaskModel)
         seed = bootstrap_seed(self.config.seed)
-        are_shares = self.loss.labels != "number"
         scores: dict[str, Any] = {}
         chance: dict[str, Any] = {}
         unit_scores: dict[str, UnitScores] = {}
@@ -106,7 +106,7 @@ class TaskEvaluator(Evaluator):
         for split, row_N in self._rows_by_split.items():
             row_scores = self._score_rows(model, row_N, collective)
             value_by_measure = row_scores.value_by_measure
-            scores[split] = with_intervals(value_by_measure, seed, are_shares=are_shares)
+            scores[split] = with_intervals(value_by_measure, seed, self._limits)
             chance[split] = self._chance(row_N)
             unit_scores[split] = sample_units(row_N, value_by_measure)
             spread = row_scores.spread
@@ -116,7 +116,6 @@ class TaskEvaluator(Evaluator):
         """Score what needs no training of an encoder, unless the settings leave it out."""
         if not self.config.evaluation.rivals:
             return
-        are_shares = self.loss.labels != "number"
         chance = {split: self._chance(row_N) for split, row_N in self._rows_by_split.items()}
         for rival in self._rivals(device, collective):
             scores = {}
@@ -126,7 +125,7 @@ class TaskEvaluator(Evaluator):
                 unit_scores[split] = sample_units(row_N, value_by_measure)
                 # The same draws in all runs over a store, whatever their seed.
                 seed = bootstrap_seed(0)
-                scores[split] = with_intervals(value_by_measure, seed, are_shares=are_shares)
+                scores[split] = with_intervals(value_by_measure, seed, self._limits)
             details = {"rivals": dict(rival.settings)}
             yield (
                 rival.name,
@@ -177,6 +176,10 @@ class TaskEvaluator(Evaluator):
             scores = self._score_sequences(model, row_N, collective)
         model.train(was_training)
         return scores._replace(value_by_measure=self._with_score(scores.value_by_measure))
+
+    @property
+    def _limits(self) -> dict[str, tuple[float, float]]:
+        return LIMITS | {"score": LIMITS[TASKS[self.store.task].measure]}
 
     def _with_score(self, value_by_measure: dict[str, Floats]) -> dict[str, Floats]:
         """Return the scores with the task's measure as ``score``, too."""
@@ -274,7 +277,8 @@ class _TokenCounts(Encoder):
         self.width = 3
         self.pad_id = model.pad_id
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
+    def forward(self, tokens: Tokens) -> Encoded:
+        assert isinstance(tokens, PaddedTokens)
         scores_RLC = self.model(tokens).hidden_RLD
         is_label_RL = tokens.label_RL != IGNORED_LABEL
         is_correct_RL = (scores_RLC.argmax(2) == tokens.label_RL) & is_label_RL

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.batch import Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.sppt.batches import TaskBatch
+from raybio.methods.sppt.downstream.config import Labels
 from raybio.training.objectives import count_labels
 
 
@@ -27,7 +28,7 @@ class TaskLoss:
     """
 
     head: nn.Module
-    labels: str
+    labels: Labels
     center: float = 0.0
     scale: float = 1.0
 
@@ -46,12 +47,11 @@ class TaskLoss:
         return count_labels(batch, collective)
 
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of the mean cross entropy over tokens."""
-        is_label_RL = tokens.label_RL != IGNORED_LABEL
-        scores_KC = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
-        total = F.cross_entropy(scores_KC, tokens.label_RL[is_label_RL], reduction="sum")
+        scores_KC = encoder.token_logits(tokens.states_of_labels(encoded.hidden_RLD))
+        total = F.cross_entropy(scores_KC, tokens.label_K, reduction="sum")
         loss = total / normalizer
         return LossReport(loss, {"task_loss": loss.detach()})
 
@@ -59,7 +59,7 @@ class TaskLoss:
         self, embedding_RD: Tensor, batch: TaskBatch, collective: Collective
     ) -> LossReport:
         """Return this worker's share of the mean loss over sequences."""
-        num_local = torch.tensor(len(embedding_RD), device=embedding_RD.device)
+        num_local = torch.full((), len(embedding_RD), device=embedding_RD.device)
         num_rows = collective.all_sum(num_local).clamp(min=1)
         loss = self.losses(self.head(embedding_RD), batch.target_R).sum() / num_rows
         return LossReport(loss, {"task_loss": loss.detach()})

@@ -1,13 +1,22 @@
 """Description of fine-tuning on downstream tasks, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
+from raybio.methods.sppt.citation import CITATION
 from raybio.methods.sppt.downstream.config import DEMO, Config
-from raybio.training.method import Method
+from raybio.training.method import Method, PredictorModule
 
 METHOD = Method(
     name="finetune",
+    about="Fine-tune an encoder on downstream tasks of proteins or texts.",
     config=Config,
     demo=DEMO,
+    first_settings=(
+        "optim.peak_lr",
+        "schedule.max_epochs",
+        "plan.global_batch_rows",
+        "encoder.head",
+        "encoder.max_length",
+    ),
     system="raybio.methods.sppt.downstream.system",
     table=TableLayout(
         title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
@@ -21,4 +30,6 @@ METHOD = Method(
         secondary=frozenset({"new_test"}),
     ),
     step_metrics=("val/score",),
+    predictor=PredictorModule("head.json", "raybio.methods.sppt.downstream.predict"),
+    citation=CITATION,
 )

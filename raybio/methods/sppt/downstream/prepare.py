@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskConfig
+from raybio.methods.sppt.downstream.config import (
+    TASKS,
+    TEST_SHARE,
+    DownstreamTask,
+    TaskConfig,
+)
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
+
+DRAWN = "rows_with_drawn_split"
+"""Entry of a manifest: rows whose split no file states."""
 
 
 def prepare_task(
@@ -49,6 +57,8 @@ def prepare_task(
     with prepared as new:
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
         new.quarantine.check("row")
+        num_drawn = sum(not row.split for row in rows)
+        rows = _with_drawn_splits(rows, config.seed)
         rows = _with_dev(rows, config.dev_share or task.dev_share, config.seed)
         for split in SPLITS:
             if not any(row.split == split for row in rows):
@@ -70,7 +80,7 @@ def prepare_task(
             classes=[_residue_classes(row, task, number_by_label) for row in rows],
             class_names=names,
             with_words=task.on_texts,
-            provenance=new.provenance(),
+            provenance=new.provenance() | ({DRAWN: num_drawn} if num_drawn else {}),
         )
 
 
@@ -99,6 +109,25 @@ def _defect(example: Example, task: DownstreamTask) -> str:
     if task.labels == "number" and not np.isfinite(float(example.label)):  # type: ignore[arg-type]
         return "label that is no finite number"
     return ""
+
+
+def _with_drawn_splits(rows: list[Example], seed: int) -> list[Example]:
+    """Return the rows with those without a split drawn into dev, test and training.
+
+    Equal contents get the same split.
+    """
+    contents = sorted({row.content for row in rows if not row.split})
+    if not contents:
+        return rows
+    drawn = np.random.default_rng(seed).permutation(len(contents)).tolist()
+    num_test = max(1, round(TEST_SHARE * len(contents)))
+    split_by_content = {}
+    for position, index in enumerate(drawn):
+        split = "test" if position < num_test else "train"
+        if num_test <= position < 2 * num_test:
+            split = "dev"
+        split_by_content[contents[index]] = split
+    return [row if row.split else row._replace(split=split_by_content[row.content]) for row in rows]
 
 
 def _with_dev(rows: list[Example], share: float, seed: int) -> list[Example]:

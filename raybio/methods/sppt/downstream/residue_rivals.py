@@ -16,11 +16,12 @@ from functools import cached_property, partial
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.nn.functional import pad
 
-from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch, Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.collate import ReadRows
@@ -28,7 +29,7 @@ from raybio.methods.sppt.downstream.collate import read_labeled, read_residues
 from raybio.methods.sppt.downstream.rivals import Matrix, TaskRival, Values, fitted_ridges
 from raybio.methods.sppt.downstream.scores import Floats, Integers, token_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
-from raybio.ops.grouped import gather_segments
+from raybio.ops.segments import entries_of_rows
 from raybio.training.embed import embed_rows
 
 MAX_RESIDUES = 100_000
@@ -246,7 +247,8 @@ class LabeledTokens(TokenBatch):
         """Return the numbers of the labeled tokens of sequences ``row_M``."""
         is_labeled_T = (self.label_T != IGNORED_LABEL).long()
         total_T1 = pad(is_labeled_T.cumsum(0), (1, 0))
-        return gather_segments(total_T1[self.indptr_R1], row_M)[0]
+        indptr_R1 = total_T1[self.indptr_R1].numpy()
+        return torch.from_numpy(entries_of_rows(indptr_R1, row_M.numpy())[0])
 
 
 class _LabeledStates(Encoder):
@@ -258,7 +260,8 @@ class _LabeledStates(Encoder):
         self.width = encoder.width
         self.pad_id = encoder.pad_id
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
+    def forward(self, tokens: Tokens) -> Encoded:
+        assert isinstance(tokens, PaddedTokens)
         hidden_RLD = self.encoder(tokens).hidden_RLD
         return Encoded(hidden_RLD, hidden_RLD[tokens.label_RL != IGNORED_LABEL])
 

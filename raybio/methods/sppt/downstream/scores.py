@@ -5,6 +5,8 @@ Every score is the mean of one number a row, so that runs can be compared in pai
 Shape letters: N rows.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,9 @@ from raybio.ops.significance import mean_interval
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]  # type: ignore[type-arg]
+
+LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
+"""The lowest and the highest value of bounded scores."""
 
 NOISE_ULPS = 64
 """Predictions that differ by less, in float32 units of their scale, are equal.
@@ -72,7 +77,9 @@ def token_scores(correct_N: Floats, labeled_N: Floats) -> dict[str, Floats]:
 
 
 def with_intervals(
-    value_by_measure: dict[str, Floats], seed: int, *, are_shares: bool = False
+    value_by_measure: dict[str, Floats],
+    seed: int,
+    limits: Mapping[str, tuple[float, float]] = LIMITS,
 ) -> dict[str, dict[str, float]]:
     """Return ``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows.
 
@@ -81,7 +88,8 @@ def with_intervals(
     Args:
         value_by_measure: contribution of each row (N,).
         seed: seed of the bootstrap.
-        are_shares: limit the intervals to [0, 1], which linearized contributions may leave.
+        limits: lowest and highest value of bounded scores, by name. Linearized contributions, and
+            so their intervals, may leave them: intervals are cut there.
     """
     scores = {}
     for name, value_N in value_by_measure.items():
@@ -89,10 +97,8 @@ def with_intervals(
             scores[name] = {"value": np.nan, "low": np.nan, "high": np.nan}
             continue
         value, low, high = mean_interval(value_N, np.random.default_rng(seed))
-        if are_shares:
-            low = max(low, 0.0)
-            high = min(high, 1.0)
-        scores[name] = {"value": value, "low": low, "high": high}
+        lowest, highest = limits.get(name, (-np.inf, np.inf))
+        scores[name] = {"value": value, "low": max(low, lowest), "high": min(high, highest)}
     return scores
 
 

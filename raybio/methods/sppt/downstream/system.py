@@ -8,22 +8,18 @@ Differences: a layer norm instead of TAPE's batch norm; numbers are standardized
 and deviation.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
-from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import (
     InputLengths,
     check_rows_differ,
     text_lengths,
     with_equal_texts,
 )
-from raybio.encoders.text import TextEncoder, check_text_encoder, text_reader
+from raybio.encoders.text import check_text_encoder, text_reader
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream.collate import TaskCollate
 from raybio.methods.sppt.downstream.config import TASKS, Config
@@ -37,10 +33,10 @@ from raybio.methods.sppt.downstream.encoder import (
     text_config,
 )
 from raybio.methods.sppt.downstream.evaluate import TaskEvaluator
+from raybio.methods.sppt.downstream.export import TaskHead, export_task_model
 from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.proteins.encoder import ProteinEncoder, check_protein_encoder
-from raybio.methods.sppt.proteins.export import export_encoder
+from raybio.methods.sppt.proteins.encoder import check_protein_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_equal_proteins
 from raybio.store.store import open_store
 
@@ -89,7 +85,7 @@ def steps_per_epoch(config: Config, store: TaskStore) -> float:
     return len(store.split_rows("train")) / config.plan.global_batch_rows
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire fine-tuning over a prepared task.
 
     Raises:
@@ -102,6 +98,16 @@ def build(config: Config, store_path: str | Path) -> System:
     collate = TaskCollate(store, config.plan, read, config.seed)
     loss = _loss(model, store)
     evaluator = TaskEvaluator(config, store, read, loss)
+    head = TaskHead(
+        task=store.task,
+        labels=loss.labels,
+        kind=head_kind(config, store),
+        class_names=tuple(store.class_names),
+        center=loss.center,
+        scale=loss.scale,
+        on_texts=TASKS[store.task].on_texts,
+        max_length=config.encoder.max_length,
+    )
     return System(
         name="finetune",
         model=model,
@@ -111,7 +117,7 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=collate.steps_per_epoch,
         evaluate=evaluator.evaluate_during_training,
         final_evaluate=evaluator.final_report,
-        export=lambda folder, card: _export(model, folder, card, config.encoder.max_length),
+        export=lambda folder, card: export_task_model(model, head, folder, card=card),
         data_digest=f"{store.digest} read as {fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
         is_supervised=True,
@@ -124,11 +130,3 @@ def _loss(model: TaskModel, store: TaskStore) -> TaskLoss:
         return TaskLoss(model.head, labels)
     train_N = store.target_N[store.split_rows("train")]
     return TaskLoss(model.head, labels, float(train_N.mean()), float(train_N.std()) or 1.0)
-
-
-def _export(model: TaskModel, folder: Path, card: Mapping[str, Any], max_length: int) -> Path:
-    """Export the encoder without the head, for use outside raybio."""
-    if isinstance(model.encoder, ProteinEncoder):
-        return export_encoder(model.encoder, folder, card=card, max_tokens=max_length)
-    assert isinstance(model.encoder, TextEncoder)
-    return export_text_encoder(model.encoder, folder, card=card)

@@ -4,7 +4,7 @@ The neighbors of node u are ``indices[indptr[u] : indptr[u + 1]]``, ascending. A
 component) is a set of nodes; negatives of a node come from its own group.
 
 Shape letters: N nodes, E undirected edges, Q queries, S samples a query, R rows and C columns of a
-batch, U distinct columns.
+batch.
 """
 
 from dataclasses import dataclass
@@ -161,21 +161,25 @@ class Graph:
         position_QS = sample_non_neighbors(indptr, indices, position_Q, first_Q, end_Q, num, rng)
         return layout.node_N[position_QS]
 
-    def linked(self, rows_R: ArrayLike, columns_C: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row and column node are linked, bool (R, C); nodes may repeat."""
+    def links_into(self, rows_R: ArrayLike, columns_C: ArrayLike) -> tuple[Positions, Integers]:
+        """Return the links of some nodes to a set of nodes.
+
+        Args:
+            rows_R: nodes; each copy of a node has its links.
+            columns_C: the set; copies of a node count once.
+
+        Returns:
+            The position in ``rows_R`` of each link, ascending, and the node in the set.
+        """
         row_R = self._as_nodes(rows_R)
-        column_C = self._as_nodes(columns_C)
         start_R = self.indptr[row_R].astype(np.int64)
         entry, owner = expand(start_R, self.indptr[row_R + 1] - start_R)
         neighbor = self.indices[entry]
         # Fresh pages of zeros: only the touched ones cost anything.
         is_column_N = np.zeros(self.num_nodes, dtype=bool)
-        is_column_N[column_C] = True
+        is_column_N[self._as_nodes(columns_C)] = True
         hit = np.flatnonzero(is_column_N[neighbor])
-        unique_U, index_C = np.unique(column_C, return_inverse=True)
-        linked_RU = np.zeros((len(row_R), len(unique_U)), dtype=bool)
-        linked_RU[owner[hit], np.searchsorted(unique_U, neighbor[hit])] = True
-        return linked_RU[:, index_C]
+        return owner[hit], neighbor[hit]
 
     @cached_property
     def _layout(self) -> GroupLayout:

@@ -16,7 +16,14 @@ from transformers import (
 )
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
+from raybio.encoders.checkpoints import (
+    WeightsReader,
+    check_complete,
+    check_source,
+    check_weights,
+    load_pretrained,
+    load_weights,
+)
 from raybio.encoders.config import SCRATCH
 from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
@@ -53,15 +60,18 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
 
 
 def check_protein_source(source: str, revision: str) -> None:
-    """Refuse a source that does not exist or whose tokens are not single residues.
+    """Refuse a source that does not exist, lacks weights, or whose tokens are not single residues.
+
+    Of the weights, the headers are read.
 
     Raises:
         ConfigError: the message names the source and what is wanted.
     """
     check_source(*readable_source(source, revision))
     if source != SCRATCH:
-        load_config(source, revision)
+        model_config = load_config(source, revision)
         load_vocabulary(source, revision)
+        _read(check_weights, source, revision, model_config)
 
 
 def load_config(source: str, revision: str) -> PreTrainedConfig:
@@ -78,6 +88,14 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
             "ESMFold), ESM C or T5"
         )
     return model_config
+
+
+def empty_model(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return the model of a checkpoint's settings with random weights."""
+    if config.model_type == "t5":
+        return T5EncoderModel(config)
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+    return model
 
 
 def load_model(source: str, revision: str, *, dropout: float | None) -> PreTrainedModel:
@@ -99,18 +117,25 @@ def load_model(source: str, revision: str, *, dropout: float | None) -> PreTrain
     if dropout is not None:
         for name in DROPOUTS[model_config.model_type]:
             setattr(model_config, name, dropout)
-    location, at = readable_source(source, revision)
-    if model_config.model_type == "t5":
-        model, missing = load_weights(T5EncoderModel, location, at, config=model_config)
-        check_complete(source, missing)
-        return model
-    model, missing = load_weights(
-        AutoModelForMaskedLM, location, at, config=model_config, attn_implementation="sdpa"
-    )
-    missing = [name for name in missing if "contact_head" not in name]
-    check_complete(
-        source, [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
-    )
+    model, missing = _read(load_weights, source, revision, model_config)
     if missing:
         logger.warning("%s has no language-model head; it starts from random weights", source)
     return model
+
+
+def _read(
+    read: WeightsReader, source: str, revision: str, model_config: PreTrainedConfig
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return the model, and the names of missing weights of its language-model head."""
+    location, at = readable_source(source, revision)
+    if model_config.model_type == "t5":
+        model, missing = read(T5EncoderModel, location, at, config=model_config)
+        check_complete(source, missing)
+        return model, []
+    model, missing = read(
+        AutoModelForMaskedLM, location, at, config=model_config, attn_implementation="sdpa"
+    )
+    missing = [name for name in missing if "contact_head" not in name]
+    of_encoder = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
+    check_complete(source, of_encoder)
+    return model, missing

@@ -1,6 +1,6 @@
 """Protein encoders in folders, for bulk embedding."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,11 +11,13 @@ import torch
 from transformers import AutoTokenizer
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.checkpoints import load_pretrained
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
@@ -24,11 +26,13 @@ from raybio.methods.sppt.proteins.encoder import (
     vocabulary_of,
 )
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+from raybio.methods.sppt.proteins.formats.residues import LETTERS, PROTEIN_SCHEMA, clean
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
 from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
 from raybio.store.quarantine import Quarantine
-from raybio.training.embedding_model import EmbeddingModel, settled_pooling
+from raybio.store.table_rows import is_table, read_input_rows
+from raybio.training.embedding_model import EmbeddingModel, check_values, settled_pooling
 
 
 class ProteinEmbeddingModel(EmbeddingModel):
@@ -41,9 +45,25 @@ class ProteinEmbeddingModel(EmbeddingModel):
         self, source: Path, quarantine: Quarantine, *, strip_stop: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Yield columns ``key`` and ``content`` (residue letters) of the good records."""
-        for batch in read_fasta(source, quarantine, strip_stop=strip_stop):
+        for batch in _read_proteins(source, quarantine, strip_stop=strip_stop):
             content = batch.column("sequence").cast(pa.large_binary())
             yield pa.record_batch({"key": batch.column("key"), "content": content})
+
+    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+        """Return sequences of residue letters in upper case."""
+        check_values(values, "sequences")
+        contents = []
+        for number, value in enumerate(values):
+            sequence = "".join(value.split()).upper()
+            strange = sorted(set(sequence) - set(LETTERS.decode()))
+            if strange or not sequence:
+                got = f"the letter {strange[0]!r}" if strange else "no letter"
+                raise DataError(
+                    f"input {number}: got {got} in {value!r:.60}, want a protein's residues, the "
+                    "letters A to Z. Remove other symbols, such as the stop '*'"
+                )
+            contents.append(sequence.encode())
+        return contents
 
     def load(self) -> ProteinEncoder:
         """Load the encoder, in evaluation mode."""
@@ -81,6 +101,31 @@ class ProteinEmbeddingModel(EmbeddingModel):
             return config
         # An encoder with rotary positions has no limit of its own.
         return config.model_copy(update={"max_positions": max(8, self.max_tokens)})
+
+
+def _read_proteins(
+    source: Path, quarantine: Quarantine, *, strip_stop: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the good records of a FASTA file, or of a table with a column "sequence"."""
+    if not is_table(source):
+        yield from read_fasta(source, quarantine, strip_stop=strip_stop)
+        return
+    for rows in read_input_rows(source, "sequence"):
+        sequences = ["".join(sequence.split()).encode() for sequence in rows.contents]
+        columns = [
+            pa.array(rows.keys, pa.string()),
+            pa.array([""] * len(sequences), pa.string()),
+            pa.array(sequences, pa.large_binary()),
+            pa.array(rows.lines, pa.int64()),
+        ]
+        batch = pa.record_batch(columns, schema=PROTEIN_SCHEMA)
+        yield clean(
+            batch,
+            quarantine,
+            source.name,
+            strip_stop=strip_stop,
+            max_length=DEFAULT_MAX_LENGTH,
+        )
 
 
 def read_embedding_model(path: Path, pooling: Pooling | None) -> ProteinEmbeddingModel | None:

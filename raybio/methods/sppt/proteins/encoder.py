@@ -3,6 +3,7 @@
 Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
 """
 
+import torch
 from torch import Tensor
 from transformers import (
     BertConfig,
@@ -14,10 +15,12 @@ from transformers import (
     T5EncoderModel,
 )
 
-from raybio.core.batch import PaddedTokens
+from raybio.core.batch import PackedTokens, Tokens
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.config import SCRATCH, Pooling
+from raybio.encoders.lora import add_adapters, check_adapters, check_lora
+from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
 from raybio.encoders.transformer import (
     fit_model,
     last_hidden_states,
@@ -27,6 +30,7 @@ from raybio.encoders.transformer import (
 )
 from raybio.methods.sppt.proteins.checkpoint import (
     check_protein_source,
+    empty_model,
     load_config,
     load_model,
     load_vocabulary,
@@ -75,12 +79,22 @@ class ProteinEncoder(Encoder):
             # for it.
             model.esm.contact_head.requires_grad_(False)
 
-    def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Return last hidden states (R, L, D) and embeddings (R, D), which are float32 or wider.
+    def why_padded(self) -> str:
+        """Return why it reads padded tokens only; empty if it reads packed ones, too."""
+        return why_padded(self.model.base_model)
+
+    def why_eager(self) -> str:
+        """Return why it is not compiled; empty if it can be."""
+        return why_padded(self.model.base_model)
+
+    def forward(self, tokens: Tokens) -> Encoded:
+        """Return last hidden states (R, L, D) or (T, D), and embeddings (R, D), float32 or wider.
 
         Raises:
             DataError: if a sequence is longer than ``max_tokens``.
         """
+        if isinstance(tokens, PackedTokens):
+            return self._read_packed(tokens)
         token_RL = tokens.token_RL
         mask_RL = tokens.mask_RL
         if token_RL.shape[1] > self.max_tokens:
@@ -119,11 +133,22 @@ class ProteinEncoder(Encoder):
     def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
         if self.pooling == "cls":
             return at_least_fp32(hidden_RLD[:, 0])
-        residue_RL = mask_RL
+        return mean_over(hidden_RLD, mask_RL & self.is_residue(token_RL))
+
+    def _read_packed(self, tokens: PackedTokens) -> Encoded:
+        self.check_length(tokens.longest)
+        hidden_TD = packed_states(self.model.base_model, tokens)
+        if self.pooling == "cls":
+            return Encoded(hidden_TD, at_least_fp32(first_states(hidden_TD, tokens)))
+        return Encoded(hidden_TD, packed_mean(hidden_TD, tokens, self.is_residue(tokens.token_T)))
+
+    def is_residue(self, token: Tensor) -> Tensor:
+        """Return which tokens are neither the first nor the last special token, bool."""
+        is_residue = torch.ones_like(token, dtype=torch.bool)
         for special_id in (self.vocabulary.cls_id, self.vocabulary.eos_id):
             if special_id is not None:
-                residue_RL = residue_RL & (token_RL != special_id)
-        return mean_over(hidden_RLD, residue_RL)
+                is_residue = is_residue & (token != special_id)
+        return is_residue
 
 
 def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder:
@@ -132,7 +157,8 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
     Random weights depend on ``seed`` only. Torch's global generators keep their states.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or is no usable protein encoder.
+        ConfigError: if the source cannot be found or reached, is no usable protein encoder, or
+            cannot have the adapters of ``lora``.
     """
     vocabulary = vocabulary_of(config)
     with seeded_weights(seed):
@@ -141,6 +167,7 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
         else:
             model = load_model(config.source, config.revision, dropout=config.dropout)
     fit_model(model, config, vocabulary.size)
+    add_adapters(model, config, seed=seed)
     stated = None if config.source == SCRATCH else _stated_pooling(config)
     pooling = resolve_pooling(
         config.pooling,
@@ -156,13 +183,17 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
 
 
 def check_protein_encoder(config: EncoderConfig) -> None:
-    """Refuse a source that does not exist, is no protein encoder, or cannot be pooled as set.
+    """Refuse a source that does not exist, is no protein encoder, or cannot do what is set.
 
     Raises:
         ConfigError: the message names the source and what is wanted.
     """
+    check_lora(config)
     check_protein_source(config.source, config.revision)
     _check_pooling(config, vocabulary_of(config))
+    if config.source != SCRATCH:
+        sizes = load_config(config.source, config.revision)
+        check_adapters(lambda: empty_model(sizes), config)
 
 
 def _check_pooling(config: EncoderConfig, vocabulary: Vocabulary) -> None:

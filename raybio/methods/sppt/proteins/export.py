@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import T5EncoderModel
+from transformers import PreTrainedModel, T5EncoderModel
 
 from raybio.core.files import atomic_folder
 from raybio.core.records import write_record
+from raybio.encoders.lora import merged
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, ProteinSettings
 from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
+from raybio.methods.sppt.proteins.vocabulary import Vocabulary
 
 _USAGE = """```python
 import torch
@@ -49,10 +51,9 @@ def export_encoder(
     """Write weights (safetensors), configuration, tokenizer and model card.
 
     The folder appears whole or not at all, and replaces an older export. ``AutoModel``,
-    ``AutoModelForMaskedLM`` (``T5EncoderModel`` instead of both for a T5), ``AutoTokenizer`` and
-    ``encoder.source`` load it. With pooling "cls"
-    ``SentenceTransformer`` loads it too. Its mean pooling would count special tokens, so an export
-    with pooling "mean" has no such files. ``read_protein_settings`` reads pooling and length.
+    ``AutoModelForMaskedLM`` (``T5EncoderModel`` instead of both for a T5), ``AutoTokenizer``,
+    ``SentenceTransformer`` and ``encoder.source`` load it. ``read_protein_settings`` reads pooling
+    and length. Adapters of LoRA are merged into the weights.
 
     Args:
         encoder: the encoder, which is not changed.
@@ -66,28 +67,46 @@ def export_encoder(
     Returns:
         ``directory``.
     """
+    model = merged(encoder.model)
     length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
     tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
     settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalized": False}
     with atomic_folder(Path(directory)) as folder:
-        encoder.model.save_pretrained(folder)
+        model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
+        text = _model_card(encoder, model, card, length)
+        (folder / "README.md").write_text(text, encoding="utf-8")
         write_record(folder / SETTINGS, "export settings", settings)
-        if encoder.pooling == "cls":
-            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
+        is_mean = encoder.pooling == "mean"
+        write_sentence_files(
+            folder,
+            width=encoder.width,
+            pooling=encoder.pooling,
+            max_tokens=length,
+            # Its mean counts special tokens unless they weigh nothing.
+            weight_by_token=_weight_by_token(encoder.vocabulary) if is_mean else None,
+        )
     return Path(directory)
 
 
-def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
-    tags = ["protein", "raybio"]
-    if encoder.pooling == "cls":
-        tags.append("sentence-transformers")
+def _weight_by_token(vocabulary: Vocabulary) -> dict[str, float]:
+    """Return 0 for the first and the last special token and 1 for all others, in order of id."""
+    token_by_id = {token_id: token for token, token_id in vocabulary.id_by_token.items()}
+    edges = (vocabulary.cls_id, vocabulary.eos_id)
+    return {
+        token_by_id.get(token_id, f"<id {token_id}>"): 0.0 if token_id in edges else 1.0
+        for token_id in range(vocabulary.size)
+    }
+
+
+def _model_card(
+    encoder: ProteinEncoder, model: PreTrainedModel, card: Mapping[str, Any], max_tokens: int
+) -> str:
     return model_card(
         card,
         default_name="Protein encoder",
-        tags=tags,
-        facts=_facts(encoder, max_tokens),
+        tags=["protein", "raybio", "sentence-transformers"],
+        facts=_facts(encoder, model, max_tokens),
         usage=_usage(encoder),
     )
 
@@ -103,9 +122,9 @@ def _usage(encoder: ProteinEncoder) -> str:
     )
 
 
-def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
-    config = encoder.model.config
-    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
+def _facts(encoder: ProteinEncoder, model: PreTrainedModel, max_tokens: int) -> str:
+    config = model.config
+    millions = sum(weight.numel() for weight in model.parameters()) / 1e6
     pooled = "the first token's last state"
     if encoder.pooling == "mean":
         pooled = "the mean of the residues' last states"

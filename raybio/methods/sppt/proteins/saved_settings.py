@@ -1,17 +1,18 @@
 """Pooling and length of a protein encoder, as its folder states them."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from raybio.core.errors import ConfigError, RecordError
-from raybio.core.records import read_record
+from raybio.core.errors import ConfigError
+from raybio.core.records import export_record
 from raybio.encoders.config import Pooling
 from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.encoders.sources import fetch_file
 
 SETTINGS = "protein.json"
 """File of an export with its pooling and length.
 
-The files of sentence_transformers cannot state a mean over residues.
+Those of sentence_transformers state the mean over residues as weights of tokens.
 """
 
 
@@ -39,9 +40,10 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
         ConfigError: if the files are malformed, or state something that ``ProteinEncoder`` does
             not compute.
     """
-    path = Path(folder).expanduser() / SETTINGS
-    if path.is_file():
-        return _read_own(path)
+    path = fetch_file(str(folder), SETTINGS, revision)
+    if path is not None:
+        with export_record(path, "export settings", "sppt_protein") as content:
+            return _own_settings(content)
     head = read_sentence_folder(str(folder), revision)
     if head is None or head.pooling is None:
         return None
@@ -54,22 +56,15 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
     return ProteinSettings(head.pooling, head.max_tokens)
 
 
-def _read_own(path: Path) -> ProteinSettings:
-    try:
-        content = read_record(path, "export settings") or {}
-        settings = ProteinSettings(content["pooling"], content["max_tokens"])
-        is_valid = (
-            settings.pooling in ("cls", "mean")
-            and type(settings.max_tokens) is int
-            and settings.max_tokens > 2
-        )
-    except RecordError as error:
-        raise ConfigError(str(error)) from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
+def _own_settings(content: dict[str, Any]) -> ProteinSettings:
+    settings = ProteinSettings(content["pooling"], content["max_tokens"])
+    is_valid = (
+        settings.pooling in ("cls", "mean")
+        and type(settings.max_tokens) is int
+        and settings.max_tokens > 2
+    )
     if not is_valid or content.get("is_normalized", False) is not False:
         raise ConfigError(
-            f"{path}: got {content}, want pooling cls or mean, max_tokens above 2 and "
-            "is_normalized false; export the run again"
+            f"got {content}, want pooling cls or mean, max_tokens above 2 and is_normalized false"
         )
     return settings

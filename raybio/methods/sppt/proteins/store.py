@@ -4,7 +4,8 @@ Shape letters: N rows, T residues of all rows.
 """
 
 from functools import cached_property
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +22,21 @@ class ProteinStore(GraphStore):
 
     kind = "proteins"
 
+    inputs_are: ClassVar[Literal["proteins", "texts"]] = "proteins"
+    input_fields = ("sequence",)
+
     residues = ArrowColumn(ROWS, "residues")
     """Sequence of each row, a list of bytes."""
 
     cluster_N = NumberColumn(CLUSTERS, "cluster")
     """Cluster of relatives of each row, see ``clusters.py``."""
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return ids and sequences of some proteins."""
+        bounds = self.indptr_N1[start : end + 1].tolist()
+        sequences = [self.residue_T[i:j].tobytes() for i, j in pairwise(bounds)]
+        keys = self.keys.slice(start, end - start).cast(pa.string())
+        return keys, pa.array(sequences, pa.large_binary())
 
     @property
     def has_clusters(self) -> bool:

@@ -6,12 +6,12 @@ reproduced and where it differs from the authors' code.
 """
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.core.randomness import derive_seed
 from raybio.encoders.input_lengths import InputLengths
 from raybio.methods.sppt.leakage import link_classes
@@ -28,7 +28,12 @@ from raybio.methods.sppt.proteins.encoder import (
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.methods.sppt.system import LinkEvaluator, link_steps_per_epoch, link_system
+from raybio.methods.sppt.system import (
+    LinkEvaluator,
+    check_link_plan,
+    link_steps_per_epoch,
+    link_system,
+)
 from raybio.store.store import open_store
 
 STORE = ProteinStore
@@ -44,11 +49,14 @@ def check(config: Config, store: ProteinStore) -> None:
 
     Raises:
         ConfigError: if the encoder's source does not exist, is no protein encoder, cannot mask
-            residues that are to be masked, or reads fewer tokens than ``input.max_length``.
+            residues that are to be masked, or reads fewer tokens than ``input.max_length``; or as
+            ``check_link_plan``.
+        DataError: as ``check_link_plan``.
     """
     check_protein_encoder(config.encoder)
     _check_masks(config)
     _check_length(config, max_tokens_of(config.encoder))
+    check_link_plan(config, store)
 
 
 def input_lengths(config: Config, store: ProteinStore) -> list[InputLengths]:
@@ -92,7 +100,7 @@ def steps_per_epoch(config: Config, store: ProteinStore) -> float:
     return link_steps_per_epoch(config, store)
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Wire SPPT over a prepared protein store.
 
     Raises:

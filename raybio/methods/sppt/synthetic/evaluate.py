@@ -20,6 +20,7 @@ from raybio.evaluation.evaluator import (
     bootstrap_seed,
     exact_scores,
 )
+from raybio.evaluation.lexical import CHARACTERS
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.articles.encoder import text_rows
 from raybio.methods.sppt.collate import unmasked
@@ -31,9 +32,6 @@ from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.leave_one_out import LeaveOneOut, leave_one_out
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
-
-CHARACTERS = "character 2-4-grams"
-"""Name of the rival that compares the letters of sentences, without an encoder."""
 
 
 @dataclass(frozen=True)

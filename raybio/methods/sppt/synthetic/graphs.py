@@ -137,7 +137,7 @@ def _draw_cliques(
     if rows_per_topic * NUM_CLIQUES < 2 * num_nodes:
         wanted = -(-2 * num_nodes // NUM_CLIQUES)
         raise DataError(
-            f"{store.path}: {len(rows_by_topic)} topics have sentences of share "
+            f"{store.location}: {len(rows_by_topic)} topics have sentences of share "
             f"{config.min_share:g} or more, the tenth of them {rows_per_topic}; want {NUM_CLIQUES} "
             f"topics with {wanted}. Prepare more sentences, or set graph.min_share lower"
         )
@@ -169,7 +169,7 @@ def _draw_cycle(
     ]
     if len(topics) < len(size_by_label):
         raise DataError(
-            f"{store.path}: {len(topics)} topics have {size_by_label.max()} sentences of share "
+            f"{store.location}: {len(topics)} topics have {size_by_label.max()} sentences of share "
             f"{config.min_share:g} or more; want {len(size_by_label)} such topics. Prepare more "
             "sentences, or set graph.min_share lower"
         )
@@ -200,10 +200,10 @@ def _draw_surface(
     topic_V = _assign_topics(triangle_T3, set(rows_by_triple), rng)
     if topic_V is None:
         raise DataError(
-            f"{store.path}: {len(rows_by_triple)} triples of topics have {config.min_sentences} "
-            f"sentences or more, and no assignment of topics to the corners of graph.kind "
-            f"{config.kind} gives every triangle such a triple; prepare more sentences or fewer "
-            "topics, or set graph.min_sentences lower"
+            f"{store.location}: {len(rows_by_triple)} triples of topics have "
+            f"{config.min_sentences} sentences or more, and no assignment of topics to the "
+            f"corners of graph.kind {config.kind} gives every triangle such a triple; prepare "
+            "more sentences or fewer topics, or set graph.min_sentences lower"
         )
     row_blocks = []
     triangle_blocks = []

@@ -23,6 +23,8 @@ class TopicStore(Store):
 
     kind = "topics"
 
+    input_fields = ("text",)
+
     text = ArrowColumn(ROWS, "text", pa.large_string())
     """Sentences: lower-case words joined by blanks."""
 
@@ -31,6 +33,11 @@ class TopicStore(Store):
 
     topic_words = TextColumn(TOPIC_WORDS, "words")
     """The strongest words of each topic."""
+
+    def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        """Return numbers, from 1, and texts of some sentences."""
+        keys = pa.array(range(start + 1, end + 1), pa.int64()).cast(pa.string())
+        return keys, self.text.slice(start, end - start).cast(pa.large_binary())
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return these sentences."""

@@ -18,11 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.interfaces import System
+from raybio.core.location import Location
 from raybio.core.recipes import recipes_of
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
-from raybio.encoders.text import build_text_encoder, check_text_encoder, text_reader
+from raybio.encoders.text import (
+    build_text_encoder,
+    check_mask_head,
+    check_text_encoder,
+    text_reader,
+)
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.synthetic.config import Config, GraphKind
@@ -31,7 +37,7 @@ from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator, embed_nod
 from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synthetic_graph
 from raybio.methods.sppt.synthetic.simplicial import SURFACES
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.methods.sppt.system import link_steps_per_epoch, link_system
+from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, link_system
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 
@@ -81,11 +87,14 @@ def check(config: Config, store: TopicStore) -> None:
     """Check, before anything starts, that the encoder exists and the graph can be drawn.
 
     Raises:
-        ConfigError: if the encoder's source is missing or unsuitable.
-        DataError: if the store has too few sentences for the graph.
+        ConfigError: if the encoder's source is missing or unsuitable; or as ``check_link_plan``.
+        DataError: if the store has too few sentences for the graph; or as ``check_link_plan``.
     """
     check_text_encoder(config.encoder)
-    synthetic_graph(store, config.graph)
+    if config.objective.lambda_spml < 1:
+        check_mask_head(config.encoder)
+    nodes = synthetic_graph(store, config.graph)
+    check_link_plan(config, nodes, self_loops=config.graph.self_loops)
 
 
 def input_lengths(config: Config, store: TopicStore) -> list[InputLengths]:
@@ -104,7 +113,7 @@ def steps_per_epoch(config: Config, store: TopicStore) -> float:
     return link_steps_per_epoch(config, nodes, self_loops=config.graph.self_loops)
 
 
-def build(config: Config, store_path: str | Path) -> System:
+def build(config: Config, store_path: str | Location) -> System:
     """Draw a graph from a store of topics, and wire SPPT over it.
 
     Raises:

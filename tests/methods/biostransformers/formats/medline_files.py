@@ -3,6 +3,8 @@
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
+
 DOCTYPE = (
     '<!DOCTYPE PubmedArticleSet PUBLIC "-//NLM//DTD PubMedArticle, 1st January 2025//EN" '
     '"https://dtd.nlm.nih.gov/ncbi/pubmed/out/pubmed_250101.dtd">'
@@ -56,3 +58,9 @@ def write_medline(path: Path, *citations, others="") -> Path:
     content = article_set(*citations, others=others).encode()
     path.write_bytes(gzip.compress(content, 1) if path.suffix == ".gz" else content)
     return path
+
+
+def read_articles(part: str | Path) -> pa.Table:
+    """Return the articles of a part."""
+    with pa.OSFile(str(part)) as file, pa.ipc.open_stream(file) as reader:
+        return reader.read_all()

@@ -7,15 +7,20 @@ import pytest
 
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.biostransformers.formats.medline_parts import (
+    FileReport,
     add_to_quarantine,
     parse_file,
     part_path,
     read_blocks,
     read_keys,
-    read_part,
 )
 from raybio.store.quarantine import Quarantine
-from tests.methods.biostransformers.formats.medline_files import citation, deletion, write_medline
+from tests.methods.biostransformers.formats.medline_files import (
+    citation,
+    deletion,
+    read_articles,
+    write_medline,
+)
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def test_a_part_holds_the_articles_of_its_file_and_the_report_states_the_rest(tm
         "not an article": 1,
         "heading without a name": 1,
     }
-    table = read_part(report.part)
+    table = read_articles(report.part)
     assert table["pmid"].to_pylist() == [5, 3]
     assert table["title"].to_pylist() == ["Five.", "A title."]
     assert os.listdir(parts) == [part_path(path, parts).name]
@@ -79,7 +84,7 @@ def test_a_finished_part_is_used_again_unless_its_file_changed(tmp_path, parts):
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_size == status.st_size
     changed = parse_file(path, parts)
-    assert (changed.is_reused, read_part(changed.part)["pmid"].to_pylist()) == (False, [2])
+    assert (changed.is_reused, read_articles(changed.part)["pmid"].to_pylist()) == (False, [2])
     os.utime(path, ns=(1, 1))
     assert not parse_file(path, parts).is_reused
 
@@ -93,21 +98,20 @@ def test_a_torn_part_is_made_anew_and_never_read(tmp_path, parts, keep):
     cut = int(keep * (len(content) - 600))
     part.write_bytes(content[:cut])
     with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
-        read_part(part)
-    with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
         read_keys(report)
     assert not parse_file(path, parts).is_reused
     assert part.read_bytes() == content
 
 
 def test_a_stream_that_is_no_part_is_refused(tmp_path):
+    part = str(tmp_path / "x.arrow")
     with (
-        pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file,
+        pa.OSFile(part, "wb") as file,
         pa.ipc.new_stream(file, pa.schema([("a", pa.int8())])),
     ):
         pass
     with pytest.raises(StoreError, match=r"x\.arrow: is not whole"):
-        read_part(tmp_path / "x.arrow")
+        read_keys(FileReport("x.xml", part, 0, 0, 0, {}, False, ""))
 
 
 def test_a_broken_file_gives_a_report_that_says_where_and_leaves_no_part(tmp_path, parts):
@@ -130,7 +134,7 @@ def test_files_of_one_name_in_two_folders_have_parts_of_their_own(tmp_path, part
         reports.append(
             parse_file(write_medline(tmp_path / folder / "x.xml", citation(pmid)), parts)
         )
-    assert [read_part(report.part)["pmid"].to_pylist() for report in reports] == [[1], [2]]
+    assert [read_articles(report.part)["pmid"].to_pylist() for report in reports] == [[1], [2]]
 
 
 def test_a_missing_folder_is_named(tmp_path):
@@ -153,7 +157,7 @@ def test_two_processes_give_the_parts_of_one(tmp_path, parts):
         together = list(pool.map(parse_file, [*paths, *paths[::-1]], [parts] * 8))[:4]
     assert sorted(os.listdir(parts)) == sorted(os.listdir(tmp_path / "alone"))
     for one, other in zip(alone, together, strict=True):
-        assert read_part(one.part).equals(read_part(other.part), check_metadata=True)
+        assert read_articles(one.part).equals(read_articles(other.part), check_metadata=True)
 
 
 def test_blocks_of_a_part_are_its_rows_in_order(tmp_path, parts):
@@ -163,7 +167,7 @@ def test_blocks_of_a_part_are_its_rows_in_order(tmp_path, parts):
     # A block is a whole number of record batches, which have 1,000 rows each.
     assert [block.num_rows for block in blocks] == [2000, 499]
     table = pa.Table.from_batches(blocks)
-    assert table.equals(read_part(part).select(["pmid", "title"]).replace_schema_metadata())
+    assert table.equals(read_articles(part).select(["pmid", "title"]).replace_schema_metadata())
 
 
 def test_a_part_that_is_not_the_reports_is_refused(tmp_path, parts):

@@ -134,7 +134,7 @@ def test_every_protocol_of_pubmedqa_says_that_its_articles_may_have_been_trained
     for build in (tasks.pubmedqa_answers, tasks.pubmedqa_contexts, tasks.pubmedqa_yesno_topk):
         protocol = build([article("1", "yes"), article("2", "no")]).protocol
         assert (
-            "pairs that jobs/prepare.py made from this file, has read questions and contexts"
+            "pairs that `raybio prepare pairs` made from this file, has read questions and contexts"
             in protocol
         )
 

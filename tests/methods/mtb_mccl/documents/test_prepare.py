@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from jobs import prepare
+from raybio.cli import prepare
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.mtb_mccl.documents.demo import (
     SIMULATED_DOCUMENTS,
@@ -258,7 +258,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
         ]
         == 2
     )
-    result = CliRunner().invoke(prepare.app, [*command, "--test", str(tmp_path / "no*")])
+    result = CliRunner().invoke(prepare.app, [*command, "--force", "--test", str(tmp_path / "no*")])
     assert isinstance(result.exception, ConfigError)
     assert "--test" in str(result.exception)
 

@@ -56,7 +56,7 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     )
     assert found.confusion_CC is not None
     card = (folder / "README.md").read_text()
-    assert "jobs/extract_relations.py --model ." in card
+    assert "raybio predict . --input FILE" in card
     # A linear classifier compares with no labeled pairs.
     has_reference = final.details["knn_settings"]["trained"]["num_neighbors"] > 0
     assert (
@@ -135,9 +135,7 @@ def test_the_command_prints_and_writes_the_scores(
 def test_what_is_no_relation_model_or_has_other_relations_is_refused(
     trained, tiny_documents, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ConfigError, match="is no exported relation model.*want the export/ of a run"
-    ):
+    with pytest.raises(ConfigError, match="has no relation.json; want the export/ of a run"):
         evaluate_relations(tmp_path, tiny_documents.path, "test")
     copy = shutil.copytree(trained[0], tmp_path / "copy")
     settings = json.loads((copy / "relation.json").read_text())
@@ -150,14 +148,12 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(
     settings["objective"]["use_proxies"] = True
     (copy / "relation.json").write_text(json.dumps(settings))
     with pytest.raises(
-        ConfigError, match="'use_proxies' is not a setting.*want the export/ of a run"
+        ConfigError, match="relation.json: cannot be read .*'use_proxies' is not a setting"
     ):
         evaluate_relations(copy, tiny_documents.path, "test")
     del settings["labels"]
     (copy / "relation.json").write_text(json.dumps(settings))
-    with pytest.raises(
-        ConfigError, match="relation.json lacks 'labels'; want an export of this version"
-    ):
+    with pytest.raises(ConfigError, match="relation.json: lacks 'labels'; export the run again"):
         evaluate_relations(copy, tiny_documents.path, "test")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +15,21 @@ from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.published import published
 from raybio.core.records import read_record
+from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl import rivals
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
-from raybio.methods.mtb_mccl.mccl.frozen_probe import (
-    KNN_SETTINGS,
+from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
     L2,
     centroid_classifier,
-    probe_relations,
     softmax_classifier,
 )
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
+from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, probe_relations
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.mtb_mccl.mccl.test_classifier import known
@@ -129,7 +132,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     }
     names = list(found)
     assert names[0].startswith("chance: every pair ")
-    assert names[1:] == list(published("raybio.methods.mtb_mccl")["table_1"])
+    assert names[1:] == ["ridge on TF-IDF", *published("raybio.methods.mtb_mccl")["table_1"]]
     assert 0 < found[names[0]].test.values["f1"] < found["classwise kNN"].test.values["f1"]
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
     assert found["classwise kNN"].setting in {f"k = {rule.num_neighbors}" for rule in KNN_SETTINGS}
@@ -149,6 +152,30 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     assert f"embedding {pairs:,} pairs of 24 train documents" in said
 
 
+def test_the_rival_of_the_probe_is_that_of_fine_tuning_with_the_same_labels(
+    trained, tiny_documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all training documents, and with some of them where their pairs are too many."""
+    config = tiny_config("relation_finetune", **{"encoder.source": str(trained)})
+    system = METHODS["relation_finetune"].build(config, tiny_documents.path)
+
+    def rows() -> tuple[Any, Any]:
+        report = system.final_evaluate(system.model, SingleProcess())
+        probed = probe_relations(str(trained), tiny_documents)[1]
+        own = {split: report.scores["ridge on TF-IDF"][split] for split in ("dev", "test")}
+        assert probed.setting.startswith("penalty ")
+        return probed, own
+
+    by_number = []
+    for max_pairs in (rivals.MAX_PAIRS, 20):
+        monkeypatch.setattr(rivals.drawn_documents, "__defaults__", (max_pairs,))
+        probed, own = rows()
+        for split, scores in (("dev", probed.dev), ("test", probed.test)):
+            assert scores.values["f1"] == pytest.approx(own[split]["f1"]["value"])
+        by_number.append(probed.test.values["f1"])
+    assert by_number[1] < by_number[0]
+
+
 def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_path: Path) -> None:
     out = tmp_path / "new" / "probe.json"
     done = evaluate(
@@ -158,7 +185,8 @@ def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_pa
     written = read_record(out, "report")
     assert written is not None
     in_paper = published("raybio.methods.mtb_mccl")["table_1"]
-    assert [one["name"] for one in written["classifiers"]][1:] == list(in_paper)
+    names = [one["name"] for one in written["classifiers"]]
+    assert names[1:] == ["ridge on TF-IDF", *in_paper]
     assert probe_markdown(written) in done.output
     for one in written["classifiers"]:
         assert (

@@ -9,13 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import raybio
 from raybio.core.errors import ConfigError, DataError
+from raybio.methods.mtb_mccl.documents.formats import read_documents
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import predict_classes
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
+from raybio.runtime.predict import predict_file, read_predictor
+from raybio.store.quarantine import Quarantine
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
@@ -34,14 +39,20 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory) -> Path:
     config = tiny_config("relation_finetune", **changes)
     system = relation_extraction.build(config, tiny_documents.path)
     list(fit(system, config))
-    return system.export(tmp_path_factory.mktemp("export") / "model", {})
+    folder = tmp_path_factory.mktemp("export")
+    final = system.final_evaluate(system.model, SingleProcess())
+    (folder / "final.json").write_text(json.dumps(final.scores["trained"]["test"], default=float))
+    return system.export(folder / "model", {})
 
 
-def table(path: Path) -> list[ExtractedRelation]:
+def find(folder: Path, source: Path, out: Path) -> int:
+    """Write the relations of a file, and return their number."""
+    return predict_file(read_predictor(folder), [source], out).num_rows
+
+
+def table(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        header, *lines = csv.reader(file, dialect="excel-tab")
-    assert tuple(header) == ExtractedRelation._fields
-    return [ExtractedRelation(*line[:-1], float(line[-1])) for line in lines]
+        return [*csv.DictReader(file, dialect="excel-tab")]
 
 
 def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
@@ -69,15 +80,17 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
         expected.add((tiny_documents.document_id(row), *ids, tiny_documents.relation_names[label]))
     for name, file in (("labeled", source), ("unlabeled", tmp_path / "unlabeled.PubTator")):
         out = tmp_path / "new" / f"{name}.tsv"
-        assert extract_relations(trained, [file], out) == len(expected) > 10
+        assert find(trained, file, out) == len(expected) > 10
         found = table(out)
-        assert {(one.document, one.head_id, one.tail_id, one.relation) for one in found} == expected
+        assert {
+            (one["id"], one["head_id"], one["tail_id"], one["relation"]) for one in found
+        } == expected
         for one in found:
-            assert (
-                f"\t{one.head}\t" in source.read_text() and f"\t{one.tail}\t" in source.read_text()
-            )
-            assert one.pair == "unordered"
-            assert np.isfinite(one.score)
+            for end in ("head", "tail"):
+                mention = [one["id"], one[f"{end}_start"], one[f"{end}_end"], one[end]]
+                assert "\n" + "\t".join(mention) + "\t" in source.read_text()
+            assert one["pair"] == "unordered"
+            assert np.isfinite(float(one["score"]))
     assert (tmp_path / "new" / "labeled.tsv").read_bytes() == (
         tmp_path / "new" / "unlabeled.tsv"
     ).read_bytes()
@@ -124,22 +137,21 @@ def test_ids_are_those_of_the_input_whatever_its_format(trained, tiny_documents,
     }
     tables = {}
     for name, path in inputs.items():
-        extract_relations(trained, [path], tmp_path / f"{name}.tsv")
+        find(trained, path, tmp_path / f"{name}.tsv")
         tables[name] = table(tmp_path / f"{name}.tsv")
     assert len(tables["plain"]) > 10
     assert tables["bioc"] == tables["prefixed"]
     expected = [
-        one._replace(
-            head_id=f"MESH:{one.head_id}(Tax:9606)", tail_id=f"MESH:{one.tail_id}(Tax:9606)"
-        )
+        one | {f"{end}_id": f"MESH:{one[f'{end}_id']}(Tax:9606)" for end in ("head", "tail")}
         for one in tables["plain"]
     ]
     assert tables["prefixed"] == expected
     gene_lines = [line.split("\t") for line in plain.read_text().splitlines() if "Gene" in line]
     mentioned = {(cells[0], cells[5]) for cells in gene_lines}
     for one in tables["plain"]:
-        for entity_id, kind in ((one.head_id, one.head_type), (one.tail_id, one.tail_type)):
-            assert ((one.document, entity_id) in mentioned) == (kind == "Gene")
+        for end in ("head", "tail"):
+            is_gene = one[f"{end}_type"] == "Gene"
+            assert ((one["id"], one[f"{end}_id"]) in mentioned) == is_gene
 
 
 def test_pairs_of_types_that_training_never_related_are_not_requested(
@@ -151,7 +163,7 @@ def test_pairs_of_types_that_training_never_related_are_not_requested(
         tmp_path / "one.PubTator.gz", ("1", "Mars:Planet:1 and Venus:Planet:2 meet", [])
     )
     assert "Planet" not in types
-    assert extract_relations(trained, [strange], tmp_path / "none.tsv") == 0
+    assert find(trained, strange, tmp_path / "none.tsv") == 0
     assert table(tmp_path / "none.tsv") == []
 
 
@@ -166,24 +178,154 @@ def test_what_cannot_be_decided_or_read_is_refused_and_an_older_table_stays(
     with pytest.raises(
         ConfigError, match="its run had no validation documents.*want a model of a run with some"
     ):
-        extract_relations(copy, [tmp_path / "any"], out)
+        find(copy, tmp_path / "any", out)
     (tmp_path / "docred.json").write_text(json.dumps(DOCRED))
-    with pytest.raises(ConfigError, match="was trained on .*, and --input h.*want the same kind"):
-        extract_relations(trained, [tmp_path / "docred.json"], out)
+    with pytest.raises(ConfigError, match="was trained on .*, and the input h.*want the same kind"):
+        find(trained, tmp_path / "docred.json", out)
     with pytest.raises(DataError, match="nothing.PubTator: does not exist"):
-        extract_relations(trained, [tmp_path / "nothing.PubTator"], out)
+        find(trained, tmp_path / "nothing.PubTator", out)
     assert out.read_text() == "older"
+
+
+def test_documents_that_are_skipped_are_said_with_the_first_of_them(
+    trained, tiny_documents, tmp_path
+) -> None:
+    text = (tiny_documents.path.parent / "test.PubTator").read_text()
+    source = tmp_path / "twice.PubTator"
+    source.write_text(f"{text.rstrip()}\n\n{text}")
+    said: list[str] = []
+    out = tmp_path / "found.tsv"
+    predict_file(read_predictor(trained), [source], out, max_bad_share=0.6, say=said.append)
+    (line,) = [line for line in said if line.startswith("skipped: ")]
+    assert re.fullmatch(r"skipped: duplicate document.*: \d+, first twice.PubTator:\d+.*", line)
+
+
+def test_a_model_with_directed_relations_predicts_for_docred_documents_in_memory(tmp_path) -> None:
+    documents = [
+        {
+            "title": f"{number}",
+            "sents": [["Ann" if number % 2 else "Bob", "owns", f"shop{number}", "."]],
+            "vertexSet": [
+                [
+                    {
+                        "name": "Ann" if number % 2 else "Bob",
+                        "sent_id": 0,
+                        "pos": [0, 1],
+                        "type": "PER",
+                    }
+                ],
+                [{"name": f"shop{number}", "sent_id": 0, "pos": [2, 3], "type": "ORG"}],
+            ],
+            "labels": [{"h": 0, "t": 1, "r": "owns", "evidence": [0]}],
+        }
+        for number in range(24)
+    ]
+    parts = {"train": documents[:16], "dev": documents[16:20], "test": documents[20:]}
+    for name, part in parts.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(part))
+    store = prepare_documents(
+        tmp_path / "store",
+        [tmp_path / "train.json"],
+        dev=[tmp_path / "dev.json"],
+        test=[tmp_path / "test.json"],
+    )
+    config = tiny_config("relation_finetune", **{"plan.global_batch_rows": 4})
+    folder = relation_extraction.build(config, store.path).export(tmp_path / "export", {})
+    model = raybio.load(folder)
+    find(folder, tmp_path / "test.json", tmp_path / "found.tsv")
+    in_memory = [row for rows in model.predict(parts["test"]) for row in rows]
+    assert [row["relation"] for row in in_memory] == [
+        row["relation"] for row in table(tmp_path / "found.tsv")
+    ]
+    with pytest.raises(DataError, match="want a document of DocRED's JSON"):
+        model.predict(["a"])
+    # The inputs of the card.
+    code = re.search(r"^inputs = (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert code and len(model.predict(json.loads(code[1]))) == 1
 
 
 @pytest.mark.slow
 def test_the_command_takes_a_runs_folder_and_patterns(trained, tiny_documents, tmp_path) -> None:
-    job, source = (
-        ROOT / "jobs" / "extract_relations.py",
-        tiny_documents.path.parent / "tes*.PubTator",
-    )
-    done = run(tmp_path, job, "--model", trained, "--input", source, "--out", "found.tsv")
+    job = ROOT / "jobs" / "predict.py"
+    source = tiny_documents.path.parent / "tes*.PubTator"
+    done = run(tmp_path, job, trained, "--input", source, "--out", "found.tsv")
     assert done.returncode == 0, done.stderr
     assert f"found.tsv: {len(table(tmp_path / 'found.tsv')):,} relations" in done.stdout
-    refused = run(tmp_path, job, "--model", tmp_path / "modle", "--input", source, "--out", "y")
+    refused = run(tmp_path, job, tmp_path / "modle", "--input", source, "--out", "y.tsv")
     assert refused.returncode == 2
     assert "there is no modle in" in refused.stderr
+
+
+def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
+    trained, tiny_documents, tmp_path
+) -> None:
+    source = tiny_documents.path.parent / "test.PubTator"
+    find(trained, source, tmp_path / "found.tsv")
+    expected = {
+        (one["id"], one["head_id"] or "-", one["tail_id"] or "-", one["relation"])
+        for one in table(tmp_path / "found.tsv")
+    }
+    before = {raw.document_id: raw for raw in read_documents(source, Quarantine())}
+    sources = {"pubtator": source, "bioc": to_bioc(source, tmp_path / "bioc.json")}
+    for name, path in sources.items():
+        for suffix in (".PubTator", ".json"):
+            out = tmp_path / f"{name}{suffix}"
+            assert find(trained, path, out) == len(expected)
+            quarantine = Quarantine()
+            after = [*read_documents(out, quarantine)]
+            assert quarantine.count_by_reason == {}
+            assert [raw.document_id for raw in after] == [*before]
+            found = set()
+            for raw in after:
+                original = before[raw.document_id]
+                assert (raw.text, raw.mentions) == (original.text, original.mentions)
+                if name == "pubtator":
+                    assert raw.passage_starts == original.passage_starts
+                for label, head, tail in raw.relations:
+                    found.add((raw.document_id, head, tail, label))
+            assert found == expected
+    lines = source.read_text().splitlines()
+    written = (tmp_path / "pubtator.PubTator").read_text().rstrip("\n").splitlines()
+    # All but the relations, which have four columns, is the input's, letter by letter.
+    assert [line for line in written if line.count("\t") != 3] == [
+        line for line in lines if line.count("\t") != 3
+    ]
+    # Nodes name the mentions of both ends.
+    collection = json.loads((tmp_path / "pubtator.json").read_text())
+    for document in collection["documents"]:
+        annotations = [one for passage in document["passages"] for one in passage["annotations"]]
+        by_id = {annotation["id"]: annotation for annotation in annotations}
+        for relation in document["relations"]:
+            for node, entity in zip(relation["nodes"], ("entity1", "entity2"), strict=True):
+                infons = by_id[node["refid"]]["infons"]
+                assert infons.get("identifier", "-") == relation["infons"][entity]
+    in_memory = raybio.load(trained).predict(json.loads(sources["bioc"].read_text())["documents"])
+    assert sum(map(len, in_memory)) == len(expected)
+    with pytest.raises(DataError, match="input 1: its id '1' is there twice"):
+        raybio.load(trained).predict([{"passages": []}, {"id": "1", "passages": []}])
+    with pytest.raises(DataError, match="input 0: got str 'a'.* want a document of BioC JSON"):
+        raybio.load(trained).predict(["a"])
+
+
+def test_the_f1_of_found_relations_is_that_of_the_final_evaluation(
+    trained, tiny_documents, tmp_path
+) -> None:
+    """All test pairs are candidates here, and a relation is a pair of entities with a label."""
+    find(trained, tiny_documents.path.parent / "test.PubTator", tmp_path / "found.tsv")
+    found = {
+        (one["id"], frozenset(((one["head_start"]), (one["tail_start"]))), one["relation"])
+        for one in table(tmp_path / "found.tsv")
+    }
+    gold = set()
+    for row in tiny_documents.split_rows("test").tolist():
+        mention_C, entity_C = tiny_documents.links(row)
+        start_M, _ = tiny_documents.mentions(row)
+        first = [
+            str(start_M[mention_C[entity_C == entity].min()]) for entity in range(max(entity_C) + 1)
+        ]
+        for head, tail, label in zip(*tiny_documents.relations(row), strict=True):
+            name = tiny_documents.relation_names[label]
+            gold.add((tiny_documents.document_id(row), frozenset((first[head], first[tail])), name))
+    f1 = 2 * len(found & gold) / (len(found) + len(gold))
+    final = json.loads((trained.parent / "final.json").read_text())
+    assert f1 == pytest.approx(final["f1"]["value"], abs=1e-6)

@@ -15,7 +15,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import LINEAR
-from raybio.methods.mtb_mccl.mccl.frozen_probe import L2, softmax_classifier
+from raybio.methods.mtb_mccl.mccl.frozen_classifiers import L2, softmax_classifier
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.system import build
 from raybio.methods.mtb_mccl.pair_words import PairWords

@@ -1,6 +1,7 @@
 """Recurring pairs, couples and blanked batches, against loops over the tiny documents."""
 
 import json
+import mmap
 import shutil
 from collections import defaultdict
 from dataclasses import asdict
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.mtb_mccl.documents import collate as documents_collate
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
@@ -29,6 +31,7 @@ from raybio.methods.mtb_mccl.mtb.recurring_pairs import (
     recurring_pairs,
     save_recurring_pairs,
 )
+from raybio.store import prefetch
 from raybio.store.store import open_store
 
 MARKERS = Markers(
@@ -208,6 +211,41 @@ def test_both_readings_are_alike_and_workers_share_the_documents(tiny_documents)
     assert np.concatenate([part["id_N"] for part in parts]).tolist() == whole["id_N"].tolist()
     firsts = [part["token_T"][: len(part["token_T"]) // 2] for part in parts]
     assert np.concatenate(firsts).tolist() == whole["token_T"][:bound].tolist()
+
+
+def test_pages_of_the_documents_of_a_step_are_requested_before_they_are_read(
+    tiny_documents, monkeypatch
+):
+    requested = set()
+
+    def request(page: int, length: int, advice: int) -> None:
+        assert advice == mmap.MADV_WILLNEED
+        requested.update(range(page, page + length))
+
+    monkeypatch.setattr(prefetch, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(prefetch, "_madvise", request)
+    text = tiny_documents.texts
+    _, offsets, content = text.buffers()
+    offset_N1 = np.frombuffer(offsets, np.int64)
+    rows_read = []
+
+    def read_text(store: DocumentStore, row: int) -> str:
+        assert content.address + offset_N1[row] in requested
+        assert content.address + offset_N1[row + 1] - 1 in requested
+        rows_read.append(row)
+        return text[row].as_py().decode()
+
+    monkeypatch.setattr(DocumentStore, "text", read_text)
+    documents_collate._tokens.cache_clear()
+    own = collate(tiny_documents)
+    own(2, 0, 1)
+    assert set(rows_read) == set(own.plan.rows(2).tolist())
+    for row in own.plan.rows(2).tolist():
+        for (part, column), array in tiny_documents._arrays.items():
+            first, end = tiny_documents._arrays[part, ""][row : row + 2].tolist()
+            if column and first < end:
+                assert array.ctypes.data + array.itemsize * first in requested
+                assert array.ctypes.data + array.itemsize * end - 1 in requested
 
 
 def test_held_out_pairs_are_never_compared_and_recurring_ones_come_first(tiny_documents):

@@ -10,6 +10,7 @@ from raybio.encoders.bin_checkpoint import convert_weights
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
 from raybio.methods.relation_graphs.character_bert.model import (
     build_character_bert,
+    check_character_bert,
     save_character_bert,
 )
 from tests.encoders.tiny_text import save_tiny
@@ -137,6 +138,7 @@ def test_a_cut_encoder_gives_the_states_of_that_layer_and_is_saved_as_what_it_is
 
 def test_dropout_is_the_checkpoints_own_or_what_is_requested(converted):
     batch = sentences([0, 1, 4])
+    check_character_bert(str(converted), "main", num_layers_kept=1)
     for queries, wanted in ((None, {0.1, 0.2}), (0.0, {0.0}), (0.5, {0.5})):
         encoder = build_character_bert(str(converted), seed=0, dropout=queries)
         encoder.read_words(WORDS)
@@ -175,8 +177,11 @@ def test_dropout_is_the_checkpoints_own_or_what_is_requested(converted):
 def test_weights_that_are_missing_left_over_or_of_another_shape_are_named(
     converted, tensors, message
 ):
+    source = rewrite(converted, tensors=tensors)
     with pytest.raises(ConfigError, match=message):
-        build_character_bert(rewrite(converted, tensors=tensors), seed=0)
+        check_character_bert(source, "main", num_layers_kept=None)
+    with pytest.raises(ConfigError, match=message):
+        build_character_bert(source, seed=0)
 
 
 @pytest.mark.parametrize(

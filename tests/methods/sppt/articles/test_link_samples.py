@@ -6,6 +6,7 @@ import torch
 
 from raybio.methods.sppt.articles.link_samples import (
     OverTrials,
+    by_embeddings,
     draw_link_samples,
     draw_test_nodes,
     num_linked_test_nodes,
@@ -17,7 +18,10 @@ from raybio.methods.sppt.graph.csr import Graph
 
 def scores_of(graph: Graph, embedding_ND: torch.Tensor, **sizes: int) -> dict[str, OverTrials]:
     return over_trials(
-        [sampled_link_scores(one, embedding_ND) for one in draw_link_samples(graph, **sizes)]
+        [
+            sampled_link_scores(one, by_embeddings(embedding_ND))
+            for one in draw_link_samples(graph, **sizes)
+        ]
     )
 
 

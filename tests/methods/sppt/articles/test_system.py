@@ -5,12 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import label_ranking_average_precision_score
 from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError
+from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.articles.evaluate import RANDOM, evaluate_link_samples
-from raybio.methods.sppt.articles.link_samples import MEASURES
+from raybio.methods.sppt.articles.link_samples import (
+    MEASURES,
+    by_embeddings,
+    draw_link_samples,
+    whole_graph,
+)
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.articles.system import build, check
 from raybio.store.store import open_store
@@ -78,6 +85,11 @@ def test_a_sampled_evaluation_says_how_many_nodes_it_has(tiny_citations: LinkedT
     (remark,) = final.remarks
     assert remark.startswith(f"{num_evaluated:,} of {num_nodes:,} nodes were evaluated: 2 drawn")
     assert "look-up" in final.scores
+    # There is one group; more than there are draws all of them.
+    wanted = settings | {"evaluation.num_groups_at_the_end": 7}
+    of_every_group = build(tiny_config("sppt_mag", **wanted), tiny_citations.path)
+    (remark_of_every_group,) = of_every_group.final_evaluate.__self__.remarks()
+    assert "2 drawn nodes of each group and their neighbors" in remark_of_every_group
     whole = build(tiny_config("sppt_mag"), tiny_citations.path).final_evaluate.__self__
     assert whole.remarks() == []
 
@@ -88,13 +100,63 @@ def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     embedding_ND = torch.randn(
         tiny_citations.num_rows, 8, generator=torch.Generator().manual_seed(0)
     )
-    alone = evaluator._score_samples(embedding_ND, SingleProcess())
+    retrieve = by_embeddings(embedding_ND)
+    cpu = torch.device("cpu")
+    alone = evaluator._score_samples(retrieve, cpu, SingleProcess())
     workers = [OneOfTwo(rank) for rank in range(2)]
     for worker in workers:
-        evaluator._score_samples(embedding_ND, worker)
+        evaluator._score_samples(retrieve, cpu, worker)
     ((first,), (second,)) = (worker.brought for worker in workers)
     assert (first[1] == 0).all() and (second[[0, 2]] == 0).all() and (first[0] != 0).all()
     np.testing.assert_allclose((first + second).T, list(alone.values()))
+
+
+def test_rivals_rank_the_nodes_of_samples_by_what_the_whole_graph_says(
+    tiny_citations: LinkedTextStore,
+) -> None:
+    """Against scikit-learn, with the order of ties that rivals have."""
+    config = tiny_config("sppt_mag", **SAMPLES)
+    system = build(config, tiny_citations.path)
+    report = system.final_evaluate(system.model, SingleProcess())
+    graph = tiny_citations.graph
+    num_nodes = graph.num_nodes
+    linked_NN = np.zeros((num_nodes, num_nodes))
+    for node in range(num_nodes):
+        linked_NN[node, graph.indices[graph.indptr[node] : graph.indptr[node + 1]]] = 1
+    degree_N = linked_NN.sum(1)
+    score_by_rival = {
+        "degree": np.outer(1 + degree_N, degree_N),
+        "common neighbors": linked_NN @ linked_NN,
+    }
+    drawn_N = hash_uniform(derive_seed(0, "order of ties"), np.arange(num_nodes))
+    tie_NN = (drawn_N[:, None] + drawn_N) % 1 * 0.5e-6
+    drawn = draw_link_samples(whole_graph(tiny_citations), trials=3, samples=4, nodes=5)
+    for name, score_NN in score_by_rival.items():
+        scored_NN = score_NN + tie_NN
+        values = []
+        for trial in drawn:
+            of_trial = []
+            for sample in trial:
+                links = sample.links
+                target_AA = np.zeros((links.num_nodes, links.num_nodes))
+                for node in range(links.num_nodes):
+                    row = links.indices[links.indptr[node] : links.indptr[node + 1]]
+                    target_AA[node, row] = 1
+                score_AA = scored_NN[np.ix_(sample.node_A, sample.node_A)].copy()
+                np.fill_diagonal(score_AA, -1)  # a node is no candidate of itself
+                anchors = target_AA.any(1)
+                of_trial.append(
+                    label_ranking_average_precision_score(target_AA[anchors], score_AA[anchors])
+                )
+            values.append(np.mean(of_trial))
+        one = report.scores[name]["samples"]["lrap"]
+        assert one["value"] == pytest.approx(np.mean(values))
+        assert one["low"] <= one["value"] <= one["high"]
+    assert "samples" in report.scores["TF-IDF"] and "samples" not in report.scores["look-up"]
+    other = build(config.model_copy(update={"seed": 1}), tiny_citations.path)
+    again = other.final_evaluate(other.model, SingleProcess())
+    for name in ("degree", "common neighbors", "TF-IDF"):
+        assert again.scores[name] == report.scores[name]
 
 
 def test_without_test_graphs_there_are_no_samples(tiny_citations: LinkedTextStore) -> None:

@@ -178,12 +178,20 @@ def test_test_rows_that_training_has_not_are_scored_apart_if_they_are_enough(
     )
 
 
-def test_intervals_of_shares_end_at_none_and_all() -> None:
-    few = {"macro_f1": np.array([0.0] * 30 + [-0.4, 1.0]), "accuracy": np.array([1.0, 1.2, 0.7])}
-    plain, shares = (with_intervals(few, 0, are_shares=are) for are in (False, True))
-    assert plain["macro_f1"]["low"] < 0 == shares["macro_f1"]["low"]
-    assert plain["accuracy"]["high"] > 1 == shares["accuracy"]["high"]
-    assert plain["macro_f1"]["high"] == shares["macro_f1"]["high"]
+def test_intervals_of_bounded_scores_end_at_their_limits() -> None:
+    few = {
+        "macro_f1": np.array([0.0] * 30 + [-0.4, 1.0]),
+        "accuracy": np.array([1.0, 1.2, 0.7]),
+        "spearman": np.array([-1.5, -1.0, -0.2]),
+        "negative_mse": np.array([-3.0, -1.0, -2.0]),
+    }
+    plain = with_intervals(few, 0, {})
+    cut = with_intervals(few, 0)
+    assert plain["macro_f1"]["low"] < 0 == cut["macro_f1"]["low"]
+    assert plain["accuracy"]["high"] > 1 == cut["accuracy"]["high"]
+    assert plain["spearman"]["low"] < -1 == cut["spearman"]["low"]
+    assert plain["macro_f1"]["high"] == cut["macro_f1"]["high"]
+    assert plain["negative_mse"] == cut["negative_mse"]
 
 
 def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_path: Path) -> None:

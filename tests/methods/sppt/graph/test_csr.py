@@ -47,7 +47,7 @@ def test_a_graph_without_edges_works(num_nodes):
     nodes = np.arange(num_nodes)
     assert graph.num_edges == 0
     assert not graph.has_edge(nodes[:, None], nodes).any()
-    assert not graph.linked(nodes, nodes).any()
+    assert len(graph.links_into(nodes, nodes)[0]) == 0
     drawn = graph.sample_negatives(nodes, 4, np.random.default_rng(0))
     assert drawn.shape == (num_nodes, 4)
     assert (drawn != nodes[:, None]).all()
@@ -121,13 +121,18 @@ def test_has_edge_equals_a_set_look_up_with_hubs_and_more_pairs_than_a_block():
     assert graph.has_edge(*pair.T).tolist() == [v in neighbors[u] for u, v in pair.tolist()]
 
 
-def test_linked_equals_has_edge_also_for_repeated_nodes():
+def test_links_into_a_set_equal_has_edge_also_for_repeated_nodes():
     graph, _ = random_graph()
     rng = np.random.default_rng(2)
-    row, column = rng.integers(0, 60, 40), rng.integers(0, 60, 70)
-    assert np.array_equal(graph.linked(row, column), graph.has_edge(row[:, None], column))
-    assert graph.linked([], column).shape == (0, 70)
-    assert graph.linked(row, []).shape == (40, 0)
+    row, column = rng.integers(0, 60, 40), rng.integers(0, 60, 20)
+    position, node = graph.links_into(row, np.concatenate([column, column]))
+    distinct = np.unique(column)
+    expected_position, expected_slot = np.nonzero(graph.has_edge(row[:, None], distinct))
+    assert 0 < len(position) < len(graph.links_into(row, np.arange(60))[0])
+    assert np.array_equal(position, expected_position)
+    assert np.array_equal(node, distinct[expected_slot])
+    assert [part.shape for part in graph.links_into([], column)] == [(0,), (0,)]
+    assert [part.shape for part in graph.links_into(row, [])] == [(0,), (0,)]
 
 
 def test_neighbors_are_drawn_uniformly():

@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
-from scipy.special import logsumexp
+from scipy.optimize import approx_fprime, linprog, minimize
+from scipy.special import logsumexp, softmax
 
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.homophily import (
@@ -21,6 +21,12 @@ def random_graph(seed: int, num_nodes: int = 30, share: float = 0.12) -> Graph:
     rng = np.random.default_rng(seed)
     pairs = np.array(list(itertools.combinations(range(num_nodes), 2)))
     return Graph.from_edges(pairs[rng.random(len(pairs)) < share], num_nodes)
+
+
+def all_links(graph: Graph) -> np.ndarray:
+    """Which nodes are linked, bool (N, N)."""
+    nodes = np.arange(graph.num_nodes)
+    return graph.has_edge(nodes[:, None], nodes)
 
 
 def neighbors(graph: Graph, node: int) -> list[int]:
@@ -91,14 +97,14 @@ def test_nothing_to_say_is_not_a_number():
 def margin(position_ND: np.ndarray, graph: Graph) -> float:
     """Shortest unlinked distance minus longest linked distance: > 0 for an optimal embedding."""
     distance_NN = np.linalg.norm(position_ND[:, None] - position_ND[None], axis=2)
-    linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes))
+    linked_NN = all_links(graph)
     others_NN = ~linked_NN & ~np.eye(graph.num_nodes, dtype=bool)
     return float(distance_NN[others_NN].min() - distance_NN[linked_NN].max())
 
 
 def in_one_less_dimension_than_nodes(graph: Graph) -> np.ndarray:
     """Points with two distances, the shorter between linked nodes: Gram matrix c I + A / 2."""
-    linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes)).astype(float)
+    linked_NN = all_links(graph).astype(float)
     gram_NN = graph.num_nodes * np.eye(graph.num_nodes) + linked_NN / 2
     center_NN = np.eye(graph.num_nodes) - 1 / graph.num_nodes
     values, vectors = np.linalg.eigh(center_NN @ gram_NN @ center_NN)
@@ -126,7 +132,7 @@ def test_every_graph_has_an_optimal_embedding_in_one_dimension_less_than_nodes(
     assert position_ND.shape[1] == 17
     assert margin(position_ND, graph) > 1e-6
     distance_NN = np.linalg.norm(position_ND[:, None] - position_ND[None], axis=2)
-    linked_NN = graph.linked(np.arange(18), np.arange(18))
+    linked_NN = all_links(graph)
     radius = (
         distance_NN[linked_NN].max() + distance_NN[~linked_NN & ~np.eye(18, dtype=bool)].min()
     ) / 2
@@ -175,26 +181,70 @@ def test_on_a_line_paths_have_an_optimal_embedding_and_k_2_2_has_none():
     assert best_margin_on_a_line(square) <= 1e-9
 
 
+class BipartiteDistances:
+    """Distances between the nodes of K_{N,N}, and a smooth goal that an optimal embedding has."""
+
+    def __init__(self, num_nodes: int, width: int) -> None:
+        self.width = width
+        nodes = range(2 * num_nodes)
+        pairs = np.array(list(itertools.combinations(nodes, 2)))
+        self.is_linked_P = (pairs[:, 0] < num_nodes) & (pairs[:, 1] >= num_nodes)
+        self.first_P, self.second_P = pairs.T
+
+    def __call__(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distances of linked and of unlinked nodes."""
+        distance_P = np.linalg.norm(self.offset_PD(flat), axis=1)
+        return distance_P[self.is_linked_P], distance_P[~self.is_linked_P]
+
+    def offset_PD(self, flat: np.ndarray) -> np.ndarray:
+        position_ND = flat.reshape(-1, self.width)
+        return position_ND[self.first_P] - position_ND[self.second_P]
+
+    def loss(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return log Σ exp(s l) + log Σ exp(-s u) of linked l and unlinked u, and its gradient.
+
+        s is 3600 divided by the mean of l, which takes the sums near the longest l and shortest u.
+        """
+        linked, unlinked = self(flat)
+        sharp = 3600 / linked.mean()
+        share_linked = softmax(sharp * linked)
+        share_unlinked = softmax(-sharp * unlinked)
+        by_sharp = share_linked @ linked - share_unlinked @ unlinked
+        gradient_P = np.empty(len(self.first_P))
+        gradient_P[self.is_linked_P] = sharp * (
+            share_linked - by_sharp / (linked.mean() * len(linked))
+        )
+        gradient_P[~self.is_linked_P] = -sharp * share_unlinked
+        offset_PD = self.offset_PD(flat)
+        distance_P1 = np.linalg.norm(offset_PD, axis=1, keepdims=True)
+        gradient_PD = gradient_P[:, None] * offset_PD / distance_P1
+        gradient_ND = np.zeros((len(flat) // self.width, self.width))
+        np.add.at(gradient_ND, self.first_P, gradient_PD)
+        np.add.at(gradient_ND, self.second_P, -gradient_PD)
+        value = logsumexp(sharp * linked) + logsumexp(-sharp * unlinked)
+        return float(value), gradient_ND.ravel()
+
+
 def largest_margin(num_nodes: int, width: int) -> float:
     """Largest ratio of shortest unlinked to longest linked distance of K_{N,N}, from 12 starts.
 
     An embedding is optimal if it is above 1.
     """
-    upper = np.triu_indices(num_nodes, 1)
-
-    def distances(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        one_ND, two_ND = np.split(flat.reshape(2 * num_nodes, width), 2)
-        apart = [np.linalg.norm(part[:, None] - part, axis=2)[upper] for part in (one_ND, two_ND)]
-        return np.linalg.norm(one_ND[:, None] - two_ND, axis=2).ravel(), np.concatenate(apart)
-
-    def loss(flat: np.ndarray) -> float:
-        linked, unlinked = distances(flat)
-        sharp = 3600 / linked.mean()  # near the longest and the shortest
-        return float(logsumexp(sharp * linked) + logsumexp(-sharp * unlinked))
-
+    distances = BipartiteDistances(num_nodes, width)
     rng = np.random.default_rng(0)
-    starts = (minimize(loss, rng.normal(size=2 * num_nodes * width)).x for _ in range(12))
-    return max(float(unlinked.min() / linked.max()) for linked, unlinked in map(distances, starts))
+    margins = []
+    for _ in range(12):
+        start = rng.normal(size=2 * num_nodes * width)
+        linked, unlinked = distances(minimize(distances.loss, start, jac=True).x)
+        margins.append(float(unlinked.min() / linked.max()))
+    return max(margins)
+
+
+def test_the_gradient_of_the_search_is_that_of_finite_differences():
+    distances = BipartiteDistances(3, 2)
+    flat = np.random.default_rng(1).normal(size=12)
+    differences = approx_fprime(flat, lambda at: distances.loss(at)[0], 1e-9)
+    np.testing.assert_allclose(distances.loss(flat)[1], differences, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -1,5 +1,8 @@
 """Protein encoders in the layouts that their authors publish."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +50,31 @@ def test_the_published_weights_are_loaded_and_embed_a_sequence_alone_as_in_a_bat
         torch.testing.assert_close(
             together.embedding_RD[number], alone.embedding_RD[0], rtol=1e-5, atol=1e-5
         )
+
+
+@EVERY_LAYOUT
+@pytest.mark.parametrize(
+    ("names", "change", "message"),
+    [
+        (
+            ("num_hidden_layers", "num_layers"),
+            1,
+            "weights are not in the file|contact_head.* has shape",
+        ),
+        (("intermediate_size", "d_ff"), 8, "has shape .* in the file, and config.json wants"),
+    ],
+)
+def test_weights_that_are_not_those_of_the_settings_are_refused_when_they_are_checked(
+    published, names, change, message
+):
+    source, _ = published
+    path = Path(source) / "config.json"
+    settings = json.loads(path.read_text())
+    for name in settings.keys() & set(names):
+        settings[name] += change
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=message):
+        check_protein_encoder(EncoderConfig(source=source, max_positions=64))
 
 
 @EVERY_LAYOUT

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from raybio.core.config import override_all
+from raybio.evaluation.lexical import CHARACTERS
 from raybio.methods import METHODS
-from raybio.methods.sppt.synthetic.evaluate import CHARACTERS, NodeLabelEvaluator
+from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config

@@ -6,6 +6,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.formats import flip, gfp
 from raybio.methods.sppt.downstream.formats.example import TaskFiles
+from raybio.methods.sppt.downstream.formats.own_tables import read_own_tables
 from raybio.methods.sppt.downstream.formats.scibert import read_scibert
 from raybio.methods.sppt.downstream.formats.scop import read_scop_domains
 from raybio.methods.sppt.downstream.formats.tape import read_tape
@@ -21,7 +22,8 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
             SciBERT's ``train.txt``, ``dev.txt`` and ``test.txt``, or with FLIP's three FASTA files
             of secondary structure (or the zip of it). Or a file: FLIP's CSV (``sequence, target,
             set, validation``), the table of GFP genotypes, or a FASTA file with SCOP classes in its
-            headers. All but LMDB and the zip may be gzip.
+            headers. All but LMDB and the zip may be gzip. Tasks of one's own read tables:
+            ``read_own_tables``.
 
     Raises:
         DataError: if the source is missing or has no layout of the task. Iterating over the
@@ -30,6 +32,8 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
     source = Path(source)
     if not source.exists():
         raise DataError(f"{source}: does not exist, want the files of {name}")
+    if TASKS[name].is_own:
+        return read_own_tables(TASKS[name], source)
     if TASKS[name].on_texts:
         task_files = read_scibert(source)
         wanted = "train.txt, dev.txt and test.txt"
@@ -41,9 +45,7 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
         )
         wanted = "TAPE's LMDB or JSON, or FLIP's files"
     if task_files is None:
-        raise DataError(
-            f"{source}: holds no known layout of {name}; want {wanted} (docs/methods/sppt.md)"
-        )
+        raise DataError(f"{source}: holds no known layout of {name}; want {wanted}")
     return task_files
 
 

@@ -1,10 +1,11 @@
-"""Columns of a table with a header, tab-separated or by blanks, read in blocks by Arrow.
+"""Columns of a delimited table, read in blocks by Arrow.
 
-Quotes have no meaning. Every line counts, so that an error can state the line of a record.
+Quotes have a meaning only where a caller says so. Every line counts, so that an error can state the
+line of a record.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,28 @@ def read_columns(
     quarantine: Quarantine,
     block_bytes: int,
     delimiter: str = "\t",
+    *,
+    names: Sequence[str] | None = None,
+    has_quotes: bool = False,
 ) -> Iterator[tuple[pa.Array, ...]]:
     """Yield the given columns and the line number of each record, a block at a time.
 
     Args:
         path: the table.
-        columns: names in its header.
+        columns: names of the columns to read.
         kinds: type of each column: ``pa.string()`` for ids, ``pa.large_binary()`` for content.
         record: name of a record, for the quarantine.
         quarantine: takes lines with another number of columns, and ids that are not UTF-8.
         block_bytes: bytes that are read at once.
         delimiter: one character between columns.
+        names: names of all columns of a table without a header line; None: line 1 has them.
+        has_quotes: fields may stand in double quotes.
 
     Raises:
         DataError: if the file is missing, torn, lacks a column, or has a line larger than a block.
     """
     name = Path(path).name
+    first_line = 2 if names is None else 1
     skipped_lines: list[int] = []
 
     def skip(row: pa.csv.InvalidRow) -> str:
@@ -55,15 +62,14 @@ def read_columns(
 
     num_read = 0
     try:
-        with pa.csv.open_csv(
-            str(path), **_options(columns, block_bytes, delimiter, skip)
-        ) as reader:
+        options = _options(columns, block_bytes, delimiter, skip, names, has_quotes)
+        with pa.csv.open_csv(str(path), **options) as reader:
             for batch in reader:
-                # Line 1 is the header; skipped lines before a record move it down.
+                # Skipped lines before a record move it down.
                 row = np.arange(num_read, num_read + len(batch))
                 num_read += len(batch)
                 skipped = np.asarray(skipped_lines, dtype=np.int64)
-                line = pa.array(_physical_lines(row, skipped))
+                line = pa.array(_physical_lines(row, skipped, first_line))
                 batch = pa.record_batch([*batch.columns, line], names=[*columns, "line"])
                 batch = _only_text(batch, columns, kinds, record, name, quarantine)
                 strings = [
@@ -80,13 +86,17 @@ def _options(
     block_bytes: int,
     delimiter: str,
     skip: Callable[[pa.csv.InvalidRow], str],
+    names: Sequence[str] | None,
+    has_quotes: bool,
 ) -> dict[str, Any]:
-    """Return the options of Arrow's CSV reader: no quotes, and every line counts."""
+    """Return the options of Arrow's CSV reader: every line counts."""
     return {
-        "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
+        "read_options": pa.csv.ReadOptions(
+            use_threads=False, block_size=block_bytes, column_names=names
+        ),
         "parse_options": pa.csv.ParseOptions(
             delimiter=delimiter,
-            quote_char=False,
+            quote_char='"' if has_quotes else False,
             escape_char=False,
             ignore_empty_lines=False,
             invalid_row_handler=skip,
@@ -99,17 +109,18 @@ def _options(
     }
 
 
-def _physical_lines(row: np.ndarray, skipped: np.ndarray) -> np.ndarray:
+def _physical_lines(row: np.ndarray, skipped: np.ndarray, first: int) -> np.ndarray:
     """Return the lines of kept records.
 
-    Skipped line s was preceded by ``s - 2 - (number skipped before it)`` kept records.
+    Skipped line s was preceded by ``s - first - (number skipped before it)`` kept records.
 
     Args:
         row: numbers of the kept records, from 0.
         skipped: skipped lines, from 1, ascending.
+        first: line of the first record: 2 below a header.
     """
-    kept_before = skipped - 2 - np.arange(len(skipped))
-    return row + 2 + np.searchsorted(kept_before, row, side="right")
+    kept_before = skipped - first - np.arange(len(skipped))
+    return row + first + np.searchsorted(kept_before, row, side="right")
 
 
 def _only_text(

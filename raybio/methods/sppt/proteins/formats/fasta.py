@@ -1,9 +1,11 @@
 """FASTA, plain or gzip, read in blocks of whole records.
 
 A record is a line ``>id description`` and the lines after it up to the next ``>`` at the start of a
-line. Bytes are handled a record at a time, never a letter at a time.
+line. UniProt's descriptions have the species: ``OX=9606``. Bytes are handled a record at a time,
+never a letter at a time.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,8 @@ from raybio.store.sources import open_source
 
 FASTA_BLOCK_BYTES = 8 << 20
 WHITE_SPACE = b" \t\r\n\v\f"
+SPECIES = re.compile(rb"\sOX=(0|[1-9][0-9]{0,9})(?=\s|$)")
+"""NCBI's taxid in a header of UniProt."""
 
 
 class _Block(NamedTuple):
@@ -46,7 +50,8 @@ def read_fasta(
         block_bytes: bytes that are read at once; memory is a small multiple of it.
 
     Yields:
-        Good records in ``PROTEIN_SCHEMA``: key = text from ``>`` to the first blank, group = "".
+        Good records in ``PROTEIN_SCHEMA``: key = text from ``>`` to the first blank, group = the
+        taxid after ``OX=``, "" where there is none.
 
     Raises:
         DataError: if the file is missing, not FASTA, or a torn gzip.
@@ -59,6 +64,7 @@ def read_fasta(
 
 def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
     keys = []
+    groups = []
     sequences = []
     lines = []
     line = block.line
@@ -68,6 +74,8 @@ def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
         key = words[0] if words and header[:1] not in b" \t" else b""
         try:
             keys.append(key.decode())
+            species = SPECIES.search(header) if b"OX=" in header else None
+            groups.append(species[1].decode() if species else "")
             sequences.append(body.translate(None, WHITE_SPACE))
             lines.append(line)
         except UnicodeDecodeError:
@@ -76,7 +84,7 @@ def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
         line += record.count(b"\n") + 1
     columns = [
         pa.array(keys, pa.string()),
-        pa.array([""], pa.string()).take(pa.array([0] * len(keys), pa.int32())),
+        pa.array(groups, pa.string()),
         pa.array(sequences, pa.large_binary()),
         pa.array(lines, pa.int64()),
     ]

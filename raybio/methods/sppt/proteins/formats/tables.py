@@ -1,43 +1,128 @@
-"""Files of proteins and files of links: tab-separated tables, or STRING's; plain or gzip.
+"""Files of proteins and files of links, in any common form; plain or gzip.
 
-The files are recognized by their first line: ``string_db`` describes STRING's.
+Links: ``link_files.py``. Proteins: FASTA, or tables with the columns ``protein_id``, ``sequence``
+and ``species_taxid``. STRING's own files, as they are downloaded, are among them:
+
+    511145.protein.links.v12.0.txt.gz        protein1 protein2 combined_score
+                                             511145.b0001 511145.b0002 999
+    511145.protein.sequences.v12.0.fa.gz     >511145.b0001
+                                             MKRISTTITTTITITTGNGAG
+
+Their ids are ``taxid.name``, and a link is listed in both directions. ``protein.physical.links``
+and files with more columns (``.detailed``, ``.full``) are read as well. So are the files of all
+species.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH, PrepareConfig
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import Corpus, LinkCollector, number_groups
-from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
-from raybio.methods.sppt.proteins.formats import string_db
+from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
+from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+from raybio.methods.sppt.proteins.formats.id_rule import (
+    FORMS,
+    FormChoice,
+    IdRule,
+    advise,
+    choose_form,
+)
+from raybio.methods.sppt.proteins.formats.link_files import (
+    DELIMITERS,
+    QUOTED,
+    LinkFile,
+    read_layout,
+    sample_ids,
+    split_fields,
+)
+from raybio.methods.sppt.proteins.formats.links import (
+    LINKS_BLOCK_BYTES,
+    MAX_SCORE,
+    read_links,
+    rows_by_id,
+    taxid_of,
+)
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
+from raybio.store.sources import open_source, read_lines
+from raybio.store.table_rows import is_parquet_or_json
+from raybio.store.table_rows import read_columns as read_row_columns
 
-PROTEIN_COLUMNS = ("protein_id", "species_taxid", "sequence")
-LINK_COLUMNS = ("protein_a", "protein_b")
-LINK_SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("line", pa.int64())])
+ID_COLUMNS = ("protein_id", "id", "entry", "accession")
+SPECIES_COLUMNS = ("species_taxid", "taxid", "organism (id)", "organism_id")
+SEQUENCE_COLUMNS = ("sequence", "seq")
+"""Names of the columns of proteins, in lower case, by rank: those of UniProt's tables, too."""
+
+WANTED = "a table with the columns protein_id, species_taxid and sequence, or FASTA"
+
 TAXID = "^(0|[1-9][0-9]{0,9})$"
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
+NO_SPECIES = (
+    "protein without a species (want OX=9606 in its header, an id such as 9606.name, or --taxid "
+    "for a single species)"
+)
+
+MAX_ADVISED = 200_000
+"""Proteins among which advice looks for ids."""
+
+
+class _Proteins(NamedTuple):
+    """Distinct proteins (N,) of all files, and how their ids were read.
+
+    Attributes:
+        words: ids as they stand in the files.
+        keys: ids of the store.
+        group_N: number of each protein's species.
+        names: taxid of each species.
+        spooled_N: number of each sequence in the spool.
+        choice: how ``keys`` are made of ``words``.
+        is_part: whether proteins of other species were skipped.
+    """
+
+    words: pa.Array
+    keys: pa.Array
+    group_N: np.ndarray
+    names: list[str]
+    spooled_N: np.ndarray
+    choice: FormChoice
+    is_part: bool
+
+    def advise(self, unknown: Sequence[str]) -> str:
+        """Return what would make ids of links those of proteins; "" if nothing has to.
+
+        Args:
+            unknown: ids of links, as the rule makes them, that are not among the proteins.
+        """
+        if not unknown:
+            return ""
+        ids = self.keys[:MAX_ADVISED].to_pylist()
+        if self.choice.num_found and not any(self.choice.num_found.values()):
+            # No form fits as it is, so that each may fit with an option.
+            for form in reversed(FORMS):
+                rule = replace(self.choice.rule, form=form)
+                ids = rule(self.words[:MAX_ADVISED]).to_pylist() + ids
+        return advise(unknown, ids)
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Proteins and links, in tab-separated tables or STRING's files, for ``prepare_proteins``.
+    """Files of links and of proteins, for ``prepare_proteins``.
 
     Several files are read one after the other, such as those of several species.
 
     Attributes:
-        edges: tables ``protein_a protein_b``, or STRING's ``protein.links``.
-        proteins: tables ``protein_id species_taxid sequence``, or FASTA with ids ``taxid.name``.
+        edges: tables of links.
+        proteins: FASTA, or tables of proteins.
     """
 
     edges: Sequence[Path]
@@ -52,61 +137,272 @@ class Tables:
         """Read the proteins, then the links among them.
 
         Raises:
-            DataError: if a file is missing, torn or has too many bad records; if a species of
-                ``config.taxids`` has no protein; or if there are no scores for
-                ``config.min_score``.
+            DataError: if a file is missing, torn, in no known form or has too many bad records; if
+                a species of ``config.taxids`` has no protein; if there are no scores for
+                ``config.min_score``; or if no ids of links are those of proteins.
         """
-        for path in self.edges:
-            if config.min_score and not string_db.has_scores(path):
-                raise DataError(
-                    f"--min-score {config.min_score}: {path} has no scores. Want STRING's "
-                    f"protein.links, which begins with {' '.join(string_db.COLUMNS)!r}"
-                )
-        keys, group_N, names, spooled_N = self._read_proteins(spool, quarantine, config)
+        layouts = [read_layout(Path(path)) for path in self.edges]
+        for layout in layouts:
+            _check_score(layout, config.min_score)
+        proteins = self._read_proteins(layouts, spool, quarantine, config)
+        keys = proteins.keys
+        rows = rows_by_id(
+            keys, proteins.group_N, proteins.names, config.taxids, is_part=proteins.is_part
+        )
         links = LinkCollector(quarantine, keys)
-        for path in self.edges:
-            if string_db.has_scores(path):
-                blocks = string_db.read_links(
-                    path, keys, group_N, config.taxids, config.min_score, quarantine
-                )
-            else:
-                blocks = _links_of_table(path, keys, group_N, config.taxids, quarantine)
+        unknown: dict[str, None] = {}
+        for layout in layouts:
+            blocks = read_links(
+                layout,
+                rows,
+                proteins.group_N,
+                quarantine,
+                rule=proteins.choice.rule,
+                min_score=config.min_score,
+                unknown=unknown,
+            )
             for u_E, v_E, line_E in blocks:
-                links.add(u_E, v_E, line_E, path.name)
-        quarantine.check("link")
-        return Corpus(keys, group_N, spooled_N, links.merged(), names, names)
+                links.add(u_E, v_E, line_E, layout.path.name)
+        advice = proteins.advise(list(unknown))
+        quarantine.check("link", advice)
+        edge_E2 = links.merged()
+        if not len(edge_E2) and advice:
+            raise DataError(f"{self.edges[0]}: no link is between two proteins. {advice}.")
+        read_as = _grouped(f"{layout.path.name}: {layout}" for layout in layouts)
+        if proteins.choice.num_found:
+            read_as.append(str(proteins.choice))
+        if advice:
+            read_as.append(f"skipped links: {advice}")
+        names = proteins.names
+        return Corpus(
+            keys, proteins.group_N, proteins.spooled_N, edge_E2, names, names, read_as=read_as
+        )
 
     def _read_proteins(
-        self, spool: Spool, quarantine: Quarantine, config: PrepareConfig
-    ) -> tuple[pa.Array, np.ndarray, list[str], np.ndarray]:
-        options: dict[str, Any] = {"strip_stop": config.strip_stop, "max_length": config.max_length}
-        keys = []
+        self,
+        layouts: Sequence[LinkFile],
+        spool: Spool,
+        quarantine: Quarantine,
+        config: PrepareConfig,
+    ) -> _Proteins:
+        words = []
         groups = []
         lines = []
         num_by_file = []
+        is_part = False
         for path in self.proteins:
-            if string_db.is_fasta(path):
-                batches = string_db.read_sequences(path, config.taxids, quarantine, **options)
-            else:
-                batches = read_proteins(path, quarantine, taxids=config.taxids, **options)
             num_before = spool.num_rows
-            for batch in batches:
-                spool.append(batch.column("sequence"))
-                keys.append(batch.column("key"))
-                groups.append(batch.column("group"))
-                lines.append(batch.column("line"))
+            for batch in read_proteins(path, quarantine, config):
+                kept = batch
+                if config.taxids:
+                    wanted = pa.array(sorted(config.taxids))
+                    kept = batch.filter(pc.is_in(batch.column("group"), value_set=wanted))
+                is_part |= len(kept) < len(batch)
+                spool.append(kept.column("sequence"))
+                words.append(kept.column("key"))
+                groups.append(kept.column("group"))
+                lines.append(kept.column("line"))
             num_by_file.append(spool.num_rows - num_before)
-        key = concatenate(keys, pa.large_string())
+        word = concatenate(words, pa.large_string())
+        rule = IdRule(strip_prefixes=config.strip_prefixes, strip_version=config.strip_version)
+        choice = choose_form(_sample_ids(layouts), word, rule)
+        key = choice.rule(word)
         is_first = is_first_occurrence(key)
         _count_repeated(self.proteins, num_by_file, ~is_first, key, lines, quarantine)
         quarantine.check("protein")
         first = self.proteins[0]
         if not len(key) and not config.taxids:
             raise DataError(f"{first}: holds no good protein, want at least two")
-        kept = pa.array(is_first)
-        group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept))
-        string_db.check_taxids(config.taxids, names, first)
-        return key.filter(kept), group_N, names, np.flatnonzero(is_first)
+        kept_N = pa.array(is_first)
+        group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept_N))
+        check_taxids(config.taxids, names, first)
+        rows = np.flatnonzero(is_first)
+        keys = key.filter(kept_N)
+        # One array where the ids are the words: STRING's files of all species have millions.
+        kept_words = keys if key is word else word.filter(kept_N)
+        return _Proteins(kept_words, keys, group_N, names, rows, choice, is_part)
+
+
+def read_proteins(
+    path: str | Path,
+    quarantine: Quarantine,
+    config: PrepareConfig,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the proteins of FASTA or of a table, of all species.
+
+    Args:
+        path: the file.
+        quarantine: takes bad records. Repeated ids are skipped by the caller, which sees all
+            blocks.
+        config: its taxid, if it is a single one, is the species of proteins whose file has none.
+        block_bytes: bytes that are read at once.
+
+    Yields:
+        Good records in ``PROTEIN_SCHEMA``; the key is the whole first word of a FASTA header.
+
+    Raises:
+        DataError: if the file is missing, torn, lacks a column or has a record that is larger than
+            a block.
+    """
+    path = Path(path)
+    only_taxid = config.taxids[0] if len(config.taxids) == 1 else ""
+    if not is_parquet_or_json(path) and is_fasta(path):
+        yield from _read_fasta(path, quarantine, config, only_taxid)
+        return
+    for key, group, sequence, line in _table_blocks(path, quarantine, only_taxid, block_bytes):
+        without_group = is_missing(group)
+        is_bad = ~np.asarray(pc.match_substring_regex(group, TAXID))
+        skip_rows(without_group, "no species", "protein", path, line, [key], quarantine)
+        skip_rows(
+            is_bad & ~without_group, NO_TAXID, "protein", path, line, [key, group], quarantine
+        )
+        quarantine.saw("protein", int(is_bad.sum()))
+        batch = pa.record_batch([key, group, sequence, line], schema=PROTEIN_SCHEMA)
+        yield clean(
+            batch.filter(pa.array(~is_bad)),
+            quarantine,
+            path.name,
+            strip_stop=config.strip_stop,
+            max_length=config.max_length,
+        )
+
+
+def _read_fasta(
+    path: Path, quarantine: Quarantine, config: PrepareConfig, only_taxid: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the proteins of FASTA.
+
+    The species is that of ``OX=`` in the header, else the taxid before the first dot of the id,
+    else the only taxid.
+    """
+    batches = read_fasta(
+        path, quarantine, strip_stop=config.strip_stop, max_length=config.max_length
+    )
+    for batch in batches:
+        groups = []
+        for key, group in zip(
+            batch.column("key").to_pylist(), batch.column("group").to_pylist(), strict=True
+        ):
+            groups.append(group or taxid_of(key) or only_taxid)
+        without = np.array([not group for group in groups], dtype=bool)
+        shown = [batch.column("key")]
+        skip_rows(without, NO_SPECIES, "protein", path, batch.column("line"), shown, quarantine)
+        columns = [batch.column("key"), pa.array(groups, pa.string()), *batch.columns[2:]]
+        yield pa.record_batch(columns, schema=PROTEIN_SCHEMA).filter(pa.array(~without))
+
+
+def _table_blocks(
+    path: Path, quarantine: Quarantine, only_taxid: str, block_bytes: int
+) -> Iterator[tuple[pa.Array, ...]]:
+    """Yield id, taxid, sequence and line of each row of a table."""
+    if is_parquet_or_json(path):
+        blocks = _typed_blocks(path, only_taxid)
+    else:
+        blocks = _delimited_blocks(path, quarantine, only_taxid, block_bytes)
+    for key, sequence, *group, line in blocks:
+        taxids = group[0] if group else pa.repeat(only_taxid, len(key))
+        yield key, taxids, sequence, line
+
+
+def _typed_blocks(path: Path, only_taxid: str) -> Iterator[tuple[pa.Array, ...]]:
+    for rows in read_row_columns(
+        path, WANTED, lambda names: _protein_columns(path, names, only_taxid)
+    ):
+        key, sequence, *group = rows.columns
+        columns = [pa.array(key, pa.string()), pa.array(sequence, pa.large_binary())]
+        columns += [pa.array(taxid, pa.string()) for taxid in group]
+        yield *columns, pa.array(rows.lines, pa.int64())
+
+
+def _delimited_blocks(
+    path: Path, quarantine: Quarantine, only_taxid: str, block_bytes: int
+) -> Iterator[tuple[pa.Array, ...]]:
+    header = "".join(islice(read_lines(path, WANTED), 1)).rstrip("\r\n")
+    if not header:
+        raise DataError(f"{path}: is empty, want {WANTED}")
+    delimiter = next((mark for mark in DELIMITERS if mark in header), "\t")
+    names = split_fields(header, delimiter)
+    columns = _protein_columns(path, names, only_taxid)
+    has_quotes = delimiter in QUOTED
+    content = pa.large_string() if has_quotes else pa.large_binary()
+    kinds = (pa.string(), content, pa.string())[: len(columns)]
+    blocks = read_columns(
+        path, columns, kinds, "protein", quarantine, block_bytes, delimiter, has_quotes=has_quotes
+    )
+    for *texts, line in blocks:
+        if has_quotes:
+            # "id, sequence" is common.
+            texts = [pc.utf8_trim_whitespace(text) for text in texts]
+        yield texts[0], texts[1].cast(pa.large_binary()), *texts[2:], line
+
+
+def _protein_columns(path: Path, names: Sequence[str], only_taxid: str) -> tuple[str, ...]:
+    """Return the columns of ids and sequences, and of species if there is one.
+
+    Raises:
+        DataError: if one is missing.
+    """
+    by_lower = {name.strip().lower(): name for name in names}
+    chosen = []
+    for candidates in (ID_COLUMNS, SEQUENCE_COLUMNS, SPECIES_COLUMNS):
+        found = [by_lower[name] for name in candidates if name in by_lower]
+        if not found and not (candidates is SPECIES_COLUMNS and only_taxid):
+            more = ", or --taxid for a single species" if candidates is SPECIES_COLUMNS else ""
+            raise DataError(
+                f"{path}: has no column {candidates[0]!r} (or {', '.join(candidates[1:])}){more}; "
+                f"found {', '.join(names[:8])}; want {WANTED}"
+            )
+        chosen += found[:1]
+    return tuple(chosen)
+
+
+def is_fasta(path: Path) -> bool:
+    """Return whether a file of proteins is FASTA: its first character is ``>``."""
+    with open_source(path, WANTED) as file:
+        return file.read(1 << 12).lstrip()[:1] == b">"
+
+
+def _sample_ids(layouts: Sequence[LinkFile]) -> pa.Array:
+    """Return the distinct ids of the first blocks of all files of links."""
+    samples = [sample_ids(layout, block_bytes=LINKS_BLOCK_BYTES) for layout in layouts]
+    return pc.unique(concatenate(samples, pa.large_string()))
+
+
+def _check_score(file: LinkFile, min_score: float) -> None:
+    """Refuse a least score for a file that has none, or another scale.
+
+    Raises:
+        DataError: with what to give instead.
+    """
+    if not min_score:
+        return
+    if not file.has_scores:
+        raise DataError(
+            f"--min-score {min_score:g}: {file.path} has no scores ({file}). Want a third column, "
+            "or STRING's protein.links"
+        )
+    if file.has_string_scores and min_score < 1:
+        raise DataError(
+            f"--min-score {min_score:g}: the scores of {file.path} are STRING's, integers up to "
+            f"{MAX_SCORE}. Want --min-score {MAX_SCORE * min_score:g}"
+        )
+
+
+def check_taxids(taxids: Collection[str], found: Collection[str], path: Path) -> None:
+    """Refuse taxids of which a file has no protein.
+
+    Raises:
+        DataError: naming the first of them.
+    """
+    missing = sorted(set(taxids) - set(found))
+    if missing:
+        raise DataError(
+            f"--taxid {missing[0]}: no protein of this species in {path}, or in files given with "
+            "it. Want the taxid that the files have; a strain has its own (E. coli K-12 MG1655: "
+            "511145)"
+        )
 
 
 def _count_repeated(
@@ -128,100 +424,14 @@ def _count_repeated(
         start += num
 
 
-def _links_of_table(
-    path: Path,
-    keys: pa.Array,
-    group_N: np.ndarray,
-    taxids: Collection[str],
-    quarantine: Quarantine,
-) -> Iterator[string_db.Links]:
-    """Yield the links of a table between known proteins of one species.
-
-    The ids of a table do not say the species. So with ``taxids``, a link with an unknown id counts
-    as one of another species, which is no defect.
-    """
-    for batch in read_links(path, quarantine):
-        a, b, line = batch.columns
-        u_E = find_ids(a, keys)
-        v_E = find_ids(b, keys)
-        is_unknown = (u_E < 0) | (v_E < 0)
-        is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
-        if taxids:
-            num_unknown = int(is_unknown.sum())
-            quarantine.add_many(
-                "link", string_db.NOT_KEPT, path.name, num_unknown, [], is_bad=False
-            )
-        else:
-            skip_rows(is_unknown, string_db.NO_PROTEIN, "link", path, line, [a, b], quarantine)
-        skip_rows(is_across, string_db.ACROSS, "link", path, line, [a, b], quarantine)
-        good = ~(is_unknown | is_across)
-        yield string_db.Links(u_E[good], v_E[good], line.to_numpy()[good])
-
-
-def read_proteins(
-    path: str | Path,
-    quarantine: Quarantine,
-    *,
-    taxids: Collection[str] = (),
-    strip_stop: bool = False,
-    max_length: int = DEFAULT_MAX_LENGTH,
-    block_bytes: int = BLOCK_BYTES,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the proteins of a table with columns ``protein_id``, ``species_taxid``, ``sequence``.
-
-    Other columns are ignored.
-
-    Args:
-        path: the table.
-        quarantine: takes bad records. Repeated ids are skipped by the caller, which sees all
-            blocks.
-        taxids: proteins of other species are skipped; empty: none are.
-        strip_stop: remove one ``*`` at a sequence's end.
-        max_length: longest sequence that is kept.
-        block_bytes: bytes that are read at once.
-
-    Yields:
-        Good records in ``PROTEIN_SCHEMA``.
-
-    Raises:
-        DataError: if the file is missing, torn, lacks a column or has a record that is larger than
-            a block.
-    """
-    kinds = (pa.string(), pa.string(), pa.large_binary())
-    for key, group, sequence, line in read_columns(
-        path, PROTEIN_COLUMNS, kinds, "protein", quarantine, block_bytes
-    ):
-        without_group = is_missing(group)
-        is_bad = ~np.asarray(pc.match_substring_regex(group, TAXID))
-        skip_rows(without_group, "no species", "protein", path, line, [key], quarantine)
-        skip_rows(
-            is_bad & ~without_group, NO_TAXID, "protein", path, line, [key, group], quarantine
-        )
-        quarantine.saw("protein", int(is_bad.sum()))
-        batch = pa.record_batch([key, group, sequence, line], schema=PROTEIN_SCHEMA)
-        is_kept = ~is_bad
-        if taxids:
-            is_kept &= np.asarray(pc.is_in(group, value_set=pa.array(sorted(taxids))))
-        batch = batch.filter(pa.array(is_kept))
-        yield clean(
-            batch, quarantine, Path(path).name, strip_stop=strip_stop, max_length=max_length
-        )
-
-
-def read_links(
-    path: str | Path, quarantine: Quarantine, *, block_bytes: int = BLOCK_BYTES
-) -> Iterator[pa.RecordBatch]:
-    """Yield the links of a table with columns ``protein_a`` and ``protein_b``, in ``LINK_SCHEMA``.
-
-    Other columns are ignored.
-
-    Raises:
-        DataError: as ``read_proteins``.
-    """
-    for a, b, line in read_columns(
-        path, LINK_COLUMNS, (pa.string(), pa.string()), "link", quarantine, block_bytes
-    ):
-        quarantine.saw("link", len(a))
-        without_id = is_missing(a) | is_missing(b)
-        skip_rows(without_id, "link without an id", "link", path, line, [a, b], quarantine)
-        yield pa.record_batch([a, b, line], schema=LINK_SCHEMA).filter(pa.array(~without_id))
+def _grouped(remarks: Iterator[str]) -> list[str]:
+    """Return the remarks "file: how it is read", one for all files that are read alike."""
+    files_by_form: dict[str, list[str]] = {}
+    for remark in remarks:
+        file, _, form = remark.partition(": ")
+        files_by_form.setdefault(form, []).append(file)
+    grouped = []
+    for form, files in files_by_form.items():
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        grouped.append(f"{files[0]}{more}: {form}")
+    return grouped

@@ -24,7 +24,7 @@ from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.residues import NULL_WORDS, is_missing
-from raybio.methods.sppt.proteins.formats.string_db import check_taxids
+from raybio.methods.sppt.proteins.formats.tables import check_taxids
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
@@ -70,8 +70,8 @@ class TreeOfLife:
         label_by_taxid = read_species(self.species, quarantine)
         if config.min_score:
             raise DataError(
-                f"--min-score {config.min_score}: the Tree of life has no scores. Want STRING's "
-                "protein.links, with --edges and --proteins"
+                f"--min-score {config.min_score:g}: the Tree of life has no scores. Want STRING's "
+                "protein.links or a table with a score, with --edges and --proteins"
             )
         paths = list_interactomes(self.interactomes)
         if config.taxids:

@@ -9,8 +9,10 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.methods.sppt import corpus
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.formats import string_db
-from raybio.methods.sppt.proteins.formats.tables import Tables
+from raybio.methods.sppt.proteins.formats import links as link_blocks
+from raybio.methods.sppt.proteins.formats.link_files import read_layout
+from raybio.methods.sppt.proteins.formats.links import read_links, rows_by_id
+from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
 from raybio.store.quarantine import Quarantine
 
 HEADER = "protein1 protein2 combined_score\n"
@@ -82,15 +84,16 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
     random.Random(1).shuffle(keys)
     source = write_string(tmp_path, links, {key: sequences[key] for key in keys})
     array = pa.array(keys, pa.large_string())
-    group_N = np.array([int(key.split(".")[0]) for key in keys])
+    names = ["83333", "9606", "10090"]
+    group_N = np.array([names.index(key.split(".")[0]) for key in keys])
+    rows = rows_by_id(array, group_N, names, (), is_part=False)
+    layout = read_layout(source.edges[0])
     expected = sorted(tuple(sorted((keys.index(a), keys.index(b)))) for a, b, _ in links)
     for block_bytes, merge_links in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
         monkeypatch.setattr(corpus, "MERGE_LINKS", merge_links)
         quarantine = Quarantine()
         collector = corpus.LinkCollector(quarantine, array)
-        read = string_db.read_links(
-            source.edges[0], array, group_N, (), 0, quarantine, block_bytes=block_bytes
-        )
+        read = read_links(layout, rows, group_N, quarantine, block_bytes=block_bytes)
         for block in read:
             collector.add(*block, source.edges[0].name)
         assert [tuple(pair) for pair in collector.merged().tolist()] == expected
@@ -134,10 +137,10 @@ def test_every_kind_of_bad_line_is_skipped_with_its_reason_and_line(tmp_path):
     }
     assert found == {
         "self pair (dropped)": [(first, "7.p1 7.p1")],
-        string_db.NO_PROTEIN: [(first + 1, "7.p1 7.nobody")],
-        string_db.NO_SPECIES: [(first + 2, "7.p1 9.p2")],
-        string_db.ACROSS: [(first + 3, "7.p1 8.q1")],
-        string_db.NO_SCORE: [
+        link_blocks.NO_PROTEIN: [(first + 1, "7.p1 7.nobody")],
+        link_blocks.NO_SPECIES: [(first + 2, "7.p1 9.p2")],
+        link_blocks.ACROSS: [(first + 3, "7.p1 8.q1")],
+        link_blocks.NO_SCORE: [
             (first + 4, "7.p1 7.p9 high"),
             (first + 5, "7.p1 7.p9 1001"),
             (first + 7, "7.p1 7.p9 -3"),
@@ -180,7 +183,7 @@ def test_a_table_of_one_kind_goes_with_a_file_of_the_other(tmp_path):
         1,
     ):
         store = prepare_proteins(tmp_path / str(number), mixed)
-        assert store.manifest["files"] == whole.manifest["files"]
+        assert store.content_digest == whole.content_digest
 
 
 def test_a_species_that_is_not_there_is_named(tmp_path):
@@ -223,7 +226,7 @@ def test_links_of_species_that_are_not_kept_are_no_defect_of_a_table(tmp_path):
     store = prepare_proteins(tmp_path / "store", source, PrepareConfig(taxids=("9606",)))
     own = {(a, b) for a, b, _ in links if a.startswith("9606.")}
     assert all_links(store) == own
-    assert store.manifest["quarantine"][string_db.NOT_KEPT]["count"] == len(links) - len(own)
+    assert store.manifest["quarantine"][link_blocks.NOT_KEPT]["count"] == len(links) - len(own)
 
 
 def test_a_score_of_many_digits_is_a_bad_line(tmp_path):
@@ -231,24 +234,28 @@ def test_a_score_of_many_digits_is_a_bad_line(tmp_path):
     a, b, _ = links[0]
     source = write_string(tmp_path, [*links[1:], (a, b, "9" * 30)], sequences)
     store = prepare_proteins(tmp_path / "store", source)
-    assert store.manifest["quarantine"][string_db.NO_SCORE]["count"] == 2
+    assert store.manifest["quarantine"][link_blocks.NO_SCORE]["count"] == 2
 
 
 def test_sequences_without_a_taxid_are_skipped(tmp_path):
     links, sequences = simulate(species=("9606",))
     source = write_string(tmp_path, links, sequences | {"P04637": "ACD", "x.P1": "ACD", "7.": "AC"})
     store = prepare_proteins(tmp_path / "store", source)
-    facts = store.manifest["quarantine"][string_db.NO_TAXID]
+    facts = store.manifest["quarantine"][NO_SPECIES]
     assert [example["detail"] for example in facts["examples"]] == ["P04637", "x.P1", "7."]
 
 
-def test_a_file_without_the_column_of_scores_is_named(tmp_path):
+def test_a_file_without_a_column_of_scores_is_named_where_a_least_score_is_wanted(tmp_path):
     links, sequences = simulate(species=("9606",))
-    source = write_string(tmp_path, links, sequences, header="protein1 protein2 score\n")
-    with pytest.raises(
-        DataError, match="no column 'combined_score'; found protein1, protein2, score"
-    ):
-        prepare_proteins(tmp_path / "store", source)
+    source = write_string(tmp_path, links, sequences, header="protein1 protein2 fusion\n")
+    with pytest.raises(DataError, match=r"--min-score 700: .*gz has no scores \(blank-separated"):
+        prepare_proteins(tmp_path / "store", source, PrepareConfig(min_score=700))
+
+
+def test_a_least_score_of_another_scale_is_refused_with_the_right_one(tmp_path):
+    source = write_string(tmp_path, *simulate(species=("9606",)))
+    with pytest.raises(DataError, match=r"are STRING's, integers up to 1000. Want --min-score 700"):
+        prepare_proteins(tmp_path / "store", source, PrepareConfig(min_score=0.7))
 
 
 def test_files_of_several_species_give_the_store_of_one_file(tmp_path):

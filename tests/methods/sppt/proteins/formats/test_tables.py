@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.proteins.formats.tables import NO_TAXID, read_links, read_proteins
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.proteins.formats.tables import NO_TAXID, read_proteins
 from raybio.store.quarantine import Quarantine
 
 HEADER = b"protein_id\tspecies_taxid\tsequence\n"
@@ -13,7 +14,9 @@ HEADER = b"protein_id\tspecies_taxid\tsequence\n"
 def proteins(path, **options):
     quarantine = Quarantine()
     rows = [
-        row for batch in read_proteins(path, quarantine, **options) for row in batch.to_pylist()
+        row
+        for batch in read_proteins(path, quarantine, PrepareConfig(), **options)
+        for row in batch.to_pylist()
     ]
     return [(row["key"], row["group"], row["sequence"], row["line"]) for row in rows], quarantine
 
@@ -86,32 +89,18 @@ def test_gzip_is_read_alike(tmp_path):
     assert proteins(tmp_path / "p.tsv.gz")[0] == [("a", "1", b"ACD", 2)]
 
 
-def test_links_without_an_id_are_set_aside(tmp_path):
-    (tmp_path / "e.tsv").write_bytes(b"protein_a\tprotein_b\na\tb\na\t\nNaN\tb\n")
-    quarantine = Quarantine()
-    rows = [
-        row for batch in read_links(tmp_path / "e.tsv", quarantine) for row in batch.to_pylist()
-    ]
-    assert rows == [{"a": "a", "b": "b", "line": 2}]
-    found = [
-        (example.line, example.detail)
-        for example in quarantine.examples_by_reason["link without an id"]
-    ]
-    assert found == [(3, "a "), (4, "NaN b")]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (
-            b"id\tspecies_taxid\tsequence\n",
-            "has no column 'protein_id'; found id, species_taxid, sequence; want protein_id",
+            b"name\tspecies_taxid\tsequence\n",
+            r"has no column 'protein_id' \(or id, entry, accession\); found name, species_taxid",
         ),
         (
-            b"protein_id,species_taxid,sequence\n",
-            "has no column .* found protein_id,species_taxid,sequence; want",
+            b"protein_id,sequence\n",
+            r"has no column 'species_taxid' .*, or --taxid for a single species; found protein_id,",
         ),
-        (b"", "is empty, want a header line with protein_id"),
+        (b"", "is empty, want a table with the columns protein_id"),
     ],
 )
 def test_a_table_with_other_columns_is_refused_with_what_was_found_and_wanted(
@@ -124,7 +113,7 @@ def test_a_table_with_other_columns_is_refused_with_what_was_found_and_wanted(
 
 def test_a_missing_table_is_named(tmp_path):
     with pytest.raises(
-        DataError, match=r"p\.tsv: does not exist, want a table with the columns protein_id"
+        DataError, match=r"p\.tsv: cannot be read .there is no such file., want a table"
     ):
         proteins(tmp_path / "p.tsv")
 

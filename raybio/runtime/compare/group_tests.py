@@ -12,7 +12,7 @@ from raybio.ops.significance import mean_interval, paired_test
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
 
-MIN_SEEDS = 6
+MIN_PAIRED_SEEDS = 6
 """With fewer seeds the smallest p, 2 / 2^n, exceeds the level even of a single test."""
 
 
@@ -55,18 +55,18 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
             )
         for measure in defined:
             paired = paired_difference(sides[0], sides[1], measure)
-            numbers = (paired.num_units, *paired.difference, paired.p, paired.p)
+            numbers = (paired.num_units, *paired.difference, paired.p)
             tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
     return tests, notes
 
 
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
-    """Test every pair of groups with ``MIN_SEEDS`` common seeds by the runs' final scores."""
+    """Test every pair of groups with enough common seeds by the runs' final scores."""
     tests = []
     for one, two in combinations(groups, 2):
         by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
         draws = sorted(by_draw[0].keys() & by_draw[1].keys(), key=str)
-        if len(draws) < MIN_SEEDS:
+        if len(draws) < MIN_PAIRED_SEEDS:
             continue
         for split in layout.compared:
             if not all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
@@ -94,12 +94,12 @@ def _over_seeds(
 
 def _paired_seeds(
     sides: Sequence[Sequence[UnitScores]], measure: str
-) -> tuple[int, float, float, float, float, float]:
-    """Return number of seeds, difference, its interval, and p twice."""
+) -> tuple[int, float, float, float, float]:
+    """Return number of seeds, difference, its interval, and p."""
     first_S, second_S = (side[0].value_by_measure[measure] for side in sides)
     interval = mean_interval(first_S - second_S, np.random.default_rng(0))
     test = paired_test(first_S, second_S, np.ones(len(first_S)), np.random.default_rng(0))
-    return len(first_S), *interval, test.p, test.p
+    return len(first_S), *interval, test.p
 
 
 def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:

@@ -1,0 +1,205 @@
+"""What the parts of ``gpu_acceptance.py`` share: the device, sizes, timing, batches and FLOP of a training step."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from training_setup import link_batch, sppt_system
+from transformers import PreTrainedModel
+
+from raybio.core.batch import TokenBatch
+from raybio.core.interfaces import Encoder, System
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.training.collective import SingleProcess
+from raybio.training.precision import Precision
+from raybio.training.settings import MemoryConfig, TrainingConfig
+from raybio.training.step import TrainStep
+
+BERT_BASE_SETTINGS = {
+    "encoder.num_layers": 12,
+    "encoder.width": 768,
+    "encoder.num_heads": 12,
+    "encoder.ffn_width": 3072,
+}
+"""A system's encoder of BERT-base's size, its weights drawn."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large everything is.
+
+    Attributes:
+        encoder: of protein steps, gradient caching and checks.
+        lengths: crops of protein steps.
+        large: name -> more protein encoders, at the largest crop.
+        methods: name -> settings of steps on a method's embedded corpus.
+        tokens_per_step: of protein steps.
+        tokens_per_micro_batch: of all steps.
+        gemm: rows of a square matrix product.
+        copied_bytes: of copies.
+        num_steps: steps that are timed.
+        retrieval_rows: candidates of link retrieval.
+        retrieval_anchors: anchors of link retrieval.
+    """
+
+    encoder: EncoderConfig
+    lengths: tuple[int, ...]
+    large: Mapping[str, EncoderConfig]
+    methods: Mapping[str, Mapping[str, object]]
+    tokens_per_step: int
+    tokens_per_micro_batch: int
+    gemm: int
+    copied_bytes: int
+    num_steps: int
+    retrieval_rows: int
+    retrieval_anchors: int
+
+
+FULL = Size(
+    encoder=EncoderConfig(max_positions=1032),
+    lengths=(128, 512, 1024),
+    large={
+        "ESM-2 35M": EncoderConfig(
+            vocabulary="esm",
+            num_layers=12,
+            width=480,
+            num_heads=20,
+            ffn_width=1920,
+            max_positions=1032,
+        ),
+        "ESM-2 650M": EncoderConfig(
+            vocabulary="esm",
+            num_layers=33,
+            width=1280,
+            num_heads=20,
+            ffn_width=5120,
+            max_positions=1032,
+        ),
+    },
+    methods={
+        "biostransformers": BERT_BASE_SETTINGS | {"plan.global_batch_rows": 384},
+        "mtb_pretrain": BERT_BASE_SETTINGS | {"plan.global_batch_rows": 32},
+    },
+    tokens_per_step=131_072,
+    tokens_per_micro_batch=32_768,
+    gemm=8192,
+    copied_bytes=1 << 28,
+    num_steps=10,
+    retrieval_rows=1_000_000,
+    retrieval_anchors=10_000,
+)
+
+_TINY = {"num_layers": 2, "width": 32, "num_heads": 2, "ffn_width": 64, "max_positions": 72}
+
+SMALL = Size(
+    encoder=EncoderConfig(**_TINY),
+    lengths=(32, 64),
+    large={"ESM-2 tiny": EncoderConfig(vocabulary="esm", **_TINY)},
+    methods={"biostransformers": {}},
+    tokens_per_step=1024,
+    tokens_per_micro_batch=512,
+    gemm=128,
+    copied_bytes=1 << 20,
+    num_steps=2,
+    retrieval_rows=500,
+    retrieval_anchors=50,
+)
+"""Tries all code out on any machine; its figures mean nothing."""
+
+
+class Bench:
+    """One device and one size."""
+
+    def __init__(self, size: Size, device: torch.device) -> None:
+        self.size = size
+        self.device = device
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def report(self, name: str, **values: Any) -> None:
+        """Print a result as one JSON line."""
+        machine = torch.cuda.get_device_name(self.device) if self.is_gpu else "CPU"
+        rounded = {
+            key: float(f"{value:.4g}") if isinstance(value, float) else value
+            for key, value in values.items()
+        }
+        line = {"name": name, "device": machine, "torch": torch.__version__, **rounded}
+        print(json.dumps(line), flush=True)
+
+    def synchronize(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self, function: Callable[[], object]) -> float:
+        self.synchronize()
+        start = time.perf_counter()
+        function()
+        self.synchronize()
+        return time.perf_counter() - start
+
+    def median_seconds(self, function: Callable[[], object], repeats: int | None = None) -> float:
+        """Of several calls, after two that are not counted."""
+        function()
+        function()
+        return median(self.seconds(function) for _ in range(repeats or self.size.num_steps))
+
+    def peak_gib(self, function: Callable[[], object]) -> float | None:
+        """Most memory that tensors held during a call; None on a CPU."""
+        if not self.is_gpu:
+            return None
+        torch.cuda.reset_peak_memory_stats(self.device)
+        function()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self.device) / 2**30
+
+    def gemm_flop_per_second(self, dtype: torch.dtype) -> float:
+        size = self.size.gemm
+        left, right = (torch.randn(size, size, device=self.device).to(dtype) for _ in range(2))
+        out = torch.empty_like(left)
+        return 2 * size**3 / self.median_seconds(lambda: torch.mm(left, right, out=out), repeats=20)
+
+    def protein_batch(self, encoder: ProteinEncoder, length: int) -> LinkBatch:
+        """Links whose sequences are about 0.85 of the crop long, on the host."""
+        num_anchors = max(2, round(self.size.tokens_per_step / (3 * 0.85 * length)))
+        return link_batch(encoder, num_anchors, length)
+
+    def train_step(
+        self,
+        system: System,
+        *,
+        precision: str = "bf16",
+        packing: bool = True,
+        caching: bool = False,
+    ) -> TrainStep:
+        """Steps on a system, whose model is on the device already."""
+        memory = MemoryConfig(
+            max_tokens_per_micro_batch=self.size.tokens_per_micro_batch,
+            packing=packing,
+            gradient_caching=caching,
+        )
+        config = TrainingConfig(memory=memory)
+        return TrainStep(system, config, SingleProcess(), Precision(precision, self.device.type))
+
+    def protein_step(
+        self, encoder: ProteinEncoder, batch: LinkBatch, **settings: Any
+    ) -> Callable[[], object]:
+        take_step = self.train_step(sppt_system(encoder), **settings)
+        return lambda: take_step(0, batch)
+
+
+def flop_of_step(encoder: Encoder, batch: TokenBatch) -> float:
+    """(6 x non-embedding parameters + 12 x layers x width x length) a real token, forward and backward."""
+    model = next(part for part in encoder.modules() if isinstance(part, PreTrainedModel))
+    config = model.config
+    num_parameters = sum(weight.numel() for weight in model.base_model.encoder.parameters())
+    length_R = batch.length_R.double()
+    attention = 12 * config.num_hidden_layers * config.hidden_size * float(length_R.square().sum())
+    return 6 * num_parameters * float(length_R.sum()) + attention

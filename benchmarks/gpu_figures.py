@@ -1,0 +1,258 @@
+"""Absolute figures on one device, for ``gpu_acceptance.py``: no goal is checked here.
+
+MFU is the FLOP of real tokens a second over the measured rate of a large matrix product in the same precision on the
+same device. Padding and the second encoding of gradient caching count as waste.
+"""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from demo_steps import DemoStep
+from gpu_bench import Bench, flop_of_step
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from raybio.core.batch import TokenBatch
+from raybio.core.interfaces import Encoder
+from raybio.methods import METHODS
+from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.training.collective import SingleProcess
+from raybio.training.micro_batches import reads_packed
+from raybio.training.precision import Precision, embedding_precision
+
+
+def machine(bench: Bench) -> None:
+    """Rates of a matrix product and of copies, and what the device is."""
+    num_bytes = bench.size.copied_bytes
+    pinned = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=bench.is_gpu)
+    there = torch.empty_like(pinned, device=bench.device)
+    other = torch.empty_like(there)
+    copy_seconds = bench.median_seconds(lambda: other.copy_(there))
+    upload_seconds = bench.median_seconds(lambda: there.copy_(pinned, non_blocking=True))
+    properties = torch.cuda.get_device_properties(bench.device) if bench.is_gpu else None
+    bench.report(
+        "machine",
+        cuda=torch.version.cuda,
+        properties=str(properties) if properties else None,
+        gemm_tflops_bf16=bench.gemm_flop_per_second(torch.bfloat16) / 1e12,
+        gemm_tflops_fp32=bench.gemm_flop_per_second(torch.float32) / 1e12,
+        device_copy_gb_per_second=2 * num_bytes / 1e9 / copy_seconds,
+        host_to_device_gb_per_second=num_bytes / 1e9 / upload_seconds,
+    )
+
+
+def steps(bench: Bench, *, compiled: bool = False) -> None:
+    """Real tokens a second and MFU of whole steps: micro-batches, both losses, clipping, AdamW."""
+    gemm = bench.gemm_flop_per_second(torch.bfloat16)
+    cases = [("BERT-base", bench.size.encoder, length) for length in bench.size.lengths]
+    cases += [(name, config, bench.size.lengths[-1]) for name, config in bench.size.large.items()]
+    for name, config, length in cases:
+        for layout in ("padded", "packed", *(["packed, compiled"] if compiled else [])):
+            _protein_steps(bench, name, config, length, layout, gemm)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, settings in bench.size.methods.items():
+            demo = DemoStep(name, Path(folder), **settings)
+            batch = demo.batch(1)
+            model = demo.system.model.to(bench.device)
+            for is_packed in (False, True):
+                step = partial(bench.train_step(demo.system, packing=is_packed), 1, batch)
+                layout = "packed" if is_packed else "padded"
+                _report_step(bench, name, layout, model, batch, step, gemm)
+
+
+def _protein_steps(
+    bench: Bench, name: str, config: EncoderConfig, length: int, layout: str, gemm: float
+) -> None:
+    encoder = build_protein_encoder(config, seed=0).to(bench.device)
+    batch = bench.protein_batch(encoder, length)
+    step = bench.protein_step(encoder, batch, packing=layout != "padded")
+    if layout != "packed, compiled":
+        _report_step(bench, name, layout, encoder, batch, step, gemm)
+        return
+    # In place, so that the step calls the compiled transformer; sizes of micro-batches vary.
+    encoder.model.base_model.compile(dynamic=True)
+    try:
+        _report_step(bench, name, layout, encoder, batch, step, gemm)
+    except Exception as error:  # whatever the compiler raises is the result
+        bench.report("training step", encoder=name, layout=layout, failed=repr(error)[:500])
+
+
+def _report_step(
+    bench: Bench,
+    name: str,
+    layout: str,
+    encoder: Encoder,
+    batch: TokenBatch,
+    step: Callable[[], object],
+    gemm: float,
+) -> None:
+    seconds = bench.median_seconds(step)
+    num_tokens = len(batch.token_T)
+    bench.report(
+        "training step",
+        encoder=name,
+        layout=layout,
+        precision="bf16",
+        longest=int(batch.length_R.max()),
+        real_tokens=num_tokens,
+        real_tokens_per_second=num_tokens / seconds,
+        mfu=flop_of_step(encoder, batch) / seconds / gemm,
+        peak_gib=bench.peak_gib(step),
+    )
+
+
+def kernels(bench: Bench) -> None:
+    """Kernels of a packed step, the share of its time without any, and the ten kinds that take longest."""
+    encoder = build_protein_encoder(bench.size.encoder, seed=0).to(bench.device)
+    step = bench.protein_step(encoder, bench.protein_batch(encoder, bench.size.lengths[-1]))
+    step()
+    step()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.is_gpu else [])]
+    with profile(activities=activities) as profiler:
+        step()
+        bench.synchronize()
+    if bench.is_gpu:
+        events = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
+    else:  # operations that no other operation calls
+        events = [event for event in profiler.events() if event.cpu_parent is None]
+    spans = sorted((event.time_range.start, event.time_range.end) for event in events)
+    microseconds = Counter[str]()
+    for event in events:
+        microseconds[event.name] += event.time_range.elapsed_us()
+    bench.report(
+        "kernels",
+        kernels=len(events),
+        idle_share=idle_share(spans),
+        longest_ms={name[:80]: round(us / 1000, 3) for name, us in microseconds.most_common(10)},
+    )
+
+
+def idle_share(spans: list[tuple[float, float]]) -> float:
+    """Return the share of the time from first start to last end that no (start, end) covers."""
+    covered = 0.0
+    last_end = spans[0][0]
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, last_end))
+        last_end = max(last_end, end)
+    return 1 - covered / (last_end - spans[0][0])
+
+
+def caching(bench: Bench) -> None:
+    """Time and memory of gradient caching over those of our own step without it."""
+    length = bench.size.lengths[0]
+    seconds = []
+    memory = []
+    for is_cached in (False, True):
+        encoder = build_protein_encoder(bench.size.encoder, seed=0).to(bench.device)
+        batch = bench.protein_batch(encoder, length)
+        step = bench.protein_step(encoder, batch, caching=is_cached)
+        seconds.append(bench.median_seconds(step))
+        memory.append(bench.peak_gib(step))
+    bench.report(
+        "gradient caching",
+        precision="bf16",
+        max_length=length,
+        time_ratio=seconds[1] / seconds[0],
+        peak_gib_plain=memory[0],
+        peak_gib_cached=memory[1],
+    )
+
+
+def feeding(bench: Bench) -> None:
+    """Tokens that a core collates, for each method on its embedded corpus; ``steps`` says what the device takes."""
+    num_steps = bench.size.num_steps
+    with tempfile.TemporaryDirectory() as folder:
+        for name in METHODS:
+            demo = DemoStep(name, Path(folder))
+            demo.batch(0)
+            started = time.process_time()
+            num_tokens = sum(len(demo.batch(step).token_T) for step in range(1, 1 + num_steps))
+            rate = num_tokens / (time.process_time() - started)
+            is_packed = reads_packed(demo.system.model, torch.device("cuda"))
+            bench.report("feeding", method=name, tokens_per_core_second=rate, packed=is_packed)
+
+
+def evaluation(bench: Bench) -> None:
+    """Link retrieval of one encoder that encodes in fp32, TF32 and bf16, and how long each takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        demo = DemoStep("sppt_protein", Path(folder))
+        assert demo.system.evaluate is not None
+        model = demo.system.model.to(bench.device).eval()
+        for name in ("fp32", "tf32", "bf16"):
+            precision = Precision("bf16" if name == "bf16" else "fp32", bench.device.type)
+            before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+            with torch.no_grad(), embedding_precision(precision):
+                started = time.perf_counter()
+                metrics = dict(demo.system.evaluate(model, SingleProcess()))
+                seconds = time.perf_counter() - started
+            torch.set_float32_matmul_precision(before)
+            lraps = {key: value for key, value in metrics.items() if "lrap" in key}
+            bench.report("evaluation", precision=name, seconds=seconds, **lraps)
+
+
+class OneOf:
+    """A worker that is alone in doing its share: the first of ``world``."""
+
+    rank = 0
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+
+    def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
+def retrieval(bench: Bench) -> None:
+    """Exact link retrieval of some anchors against all rows, beside a plain top-100 search of the same pairs."""
+    num_rows = bench.size.retrieval_rows
+    num_anchors = bench.size.retrieval_anchors
+    width = bench.size.encoder.width
+    small_ND = torch.randn(2000, width, device=bench.device)
+    links = random_links(2000, 2000)
+    here, there = link_retrieval(small_ND, *links), link_retrieval(small_ND.cpu(), *links)
+    assert abs(here.lrap - there.lrap) < 1e-6, "this device and the CPU disagree on link retrieval"
+
+    embedding_ND = torch.randn(num_rows, width, device=bench.device)
+    indptr, indices = random_links(num_rows, num_anchors)
+    share = OneOf(num_rows // num_anchors)
+    for dtype in (torch.float64, torch.float32):
+
+        def retrieve(dtype: torch.dtype = dtype) -> object:
+            return link_retrieval(
+                embedding_ND, indptr, indices, collective=share, score_dtype=dtype
+            )  # type: ignore[arg-type]
+
+        def search(dtype: torch.dtype = dtype) -> None:
+            row_ND = embedding_ND.to(dtype)
+            for block_BD in row_ND[:num_anchors].split(1024):
+                (block_BD @ row_ND.T).topk(min(100, num_rows), dim=1)
+
+        seconds = bench.median_seconds(retrieve, repeats=3)
+        bench.report(
+            "link retrieval",
+            anchors=num_anchors,
+            rows=num_rows,
+            width=width,
+            scores=str(dtype).removeprefix("torch."),
+            seconds=seconds,
+            pairs_per_second=num_anchors * num_rows / seconds,
+            top_100_search_seconds=bench.median_seconds(search, repeats=3),
+            peak_gib=bench.peak_gib(retrieve),
+        )
+
+
+def random_links(
+    num_rows: int, num_anchors: int, links_per_anchor: int = 12
+) -> tuple[np.ndarray, np.ndarray]:
+    """Links of the first ``num_anchors`` rows; 12 is the mean degree of the Tree-of-life graph."""
+    indptr = np.minimum(np.arange(num_rows + 1), num_anchors) * links_per_anchor
+    return indptr, np.random.default_rng(0).integers(num_rows, size=indptr[-1])

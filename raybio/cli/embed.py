@@ -1,0 +1,133 @@
+"""Embed proteins (FASTA) or texts with a trained model into one Parquet file; resumable."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli import options as shared
+from raybio.cli.options import fraction, positive
+from raybio.cli.stores import matching
+from raybio.core.errors import ConfigError
+from raybio.core.location import BucketPath, Location
+from raybio.runtime.run.folder import RunFolder, model_folder
+from raybio.runtime.run.options import runs_folder
+
+app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def embed(
+    source: Annotated[
+        shared.LocationType,
+        shared.location_option(
+            "FASTA; or texts: one a line, or ID<TAB>TEXT; or a table (.tsv, .csv, .jsonl, "
+            ".parquet) with a column sequence or text (.gz too); or a prepared store",
+            "--input",
+        ),
+    ],
+    out: Annotated[shared.LocationType, shared.location_option("Parquet file: key, embedding")],
+    run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
+    model: Annotated[
+        shared.LocationType | None,
+        shared.location_option("model folder, such as export/ of a run, instead of --run"),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="cls or mean, for a --model folder that does not record its pooling"),
+    ] = None,
+    runs: shared.Runs = None,
+    workers: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
+    cpus_per_worker: Annotated[
+        float | None,
+        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each process"),
+    ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(help="of a store's rows, such as abstract; default: the first"),
+    ] = None,
+    strip_stop: Annotated[
+        bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
+    ] = False,
+    max_bad_share: Annotated[
+        float,
+        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
+    ] = 0.1,
+    rows_per_part: Annotated[
+        int, typer.Option(min=1, help="inputs of a part, which is committed as a whole")
+    ] = 4096,
+    dtype: Annotated[str, typer.Option(help="of the output: float32 or float16")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help="of the encoder: fp32, or bf16 on CPUs and GPUs that have it")
+    ] = "fp32",
+    verbose: shared.Verbose = False,
+) -> None:
+    """Embed the proteins or texts of a file; the same command resumes."""
+    if (run is None) == (model is None):
+        raise ConfigError("want either --run or --model")
+    if pooling not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    if dtype not in ("float32", "float16"):
+        raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
+    if precision not in ("fp32", "bf16"):
+        raise ConfigError(f"--precision: got {precision!r}, want fp32 or bf16")
+    if run is not None and pooling is not None:
+        raise ConfigError(
+            "--pooling is for --model; the model of a run records its pooling. Leave it out"
+        )
+    from raybio.runtime.embed import (
+        EmbeddingFormat,
+        check_output_path,
+        embed_file,
+        model_of_folder,
+        model_of_run,
+    )
+
+    check_output_path(out)
+    here = local_source(source)
+    bucket = model if isinstance(model, BucketPath) else None
+    if run is not None:
+        folder, runs_in_bucket = runs_folder(runs)
+        if runs_in_bucket is not None:
+            bucket = runs_in_bucket / RunFolder(folder, run).name
+    if bucket is not None:
+        from raybio.runtime.run.remote_model import fetched_model
+
+        bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
+        chosen = model_of_folder(fetched, pooling)  # type: ignore[arg-type]
+    elif run is not None:
+        chosen = model_of_run(folder, run)
+    else:
+        chosen = model_of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
+    print(chosen)
+    summary = embed_file(
+        chosen,
+        here,
+        out,
+        model_in_bucket=bucket,
+        rows_per_part=rows_per_part,
+        workers=workers,
+        cpus_per_worker=cpus_per_worker,
+        field=field,
+        strip_stop=strip_stop,
+        max_bad_share=max_bad_share,
+        form=EmbeddingFormat(dtype, precision),  # type: ignore[arg-type]
+        verbose=verbose,
+        say=print,
+    )
+    parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
+    print(f"{out}: {summary.num_rows:,} {chosen.reads}; {parts}")
+    if summary.cut:
+        print(summary.cut)
+    for reason, facts in summary.quarantine.items():
+        print(f"skipped: {reason}: {facts['count']:,}")
+
+
+def local_source(source: Location) -> Path:
+    """Return the input, fetched if it is a file in a bucket."""
+    if not isinstance(source, BucketPath):
+        return source
+    files = matching([str(source)])
+    if len(files) > 1:
+        raise ConfigError(f"--input {source}: matches {len(files):,} files, want one")
+    return files[0]

@@ -1,0 +1,84 @@
+"""The command ``raybio``. Its help and its version import no command."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from raybio.cli.app import run_app
+from raybio.cli.lazy import Entry, LazyGroup, app_of
+from raybio.core.version import VERSION
+
+
+class Commands(LazyGroup):
+    """The commands of ``raybio``."""
+
+    entries = {
+        "demo": Entry("Train a method on its embedded corpus.", app_of("raybio.cli.demo")),
+        "preflight": Entry(
+            "Check machine, cluster, store and settings before a start.",
+            app_of("raybio.cli.preflight"),
+        ),
+        "prepare": Entry(
+            "Prepare a store or a benchmark from source files.", app_of("raybio.cli.prepare")
+        ),
+        "train": Entry(
+            "Train a method, and compare it with variants and rivals.", app_of("raybio.cli.methods")
+        ),
+        "sweep": Entry(
+            "Try many settings of a method, and keep the best.", app_of("raybio.cli.sweep")
+        ),
+        "evaluate": Entry(
+            "Evaluate trained models on labeled data.", app_of("raybio.cli.evaluate")
+        ),
+        "compare": Entry(
+            "Compare runs: settings, scores with tests, curves, cost.", app_of("raybio.cli.compare")
+        ),
+        "predict": Entry(
+            "Predict for new inputs with a trained model.", app_of("raybio.cli.predict")
+        ),
+        "embed": Entry("Embed proteins or texts with a trained model.", app_of("raybio.cli.embed")),
+        "export": Entry("Export a trained encoder to ONNX.", app_of("raybio.cli.export")),
+        "tensorboard": Entry(
+            "Write metrics of runs as event files of TensorBoard.",
+            app_of("raybio.cli.tensorboard"),
+        ),
+        "push": Entry("Push a trained model to the Hugging Face hub.", app_of("raybio.cli.push")),
+        "serve": Entry("Serve a trained model over HTTP.", app_of("raybio.cli.serve")),
+        "search": Entry(
+            "Build an index of embeddings, and find nearest neighbors in it.",
+            app_of("raybio.cli.search"),
+        ),
+    }
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"raybio {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def raybio(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="show the version"),
+    ] = False,
+) -> None:
+    """Pre-train, fine-tune, probe and tune biomedical encoders on a Ray cluster."""
+
+
+def main(*words: str) -> NoReturn:
+    """Run the command line and exit.
+
+    Args:
+        words: words that stand before the arguments; a script gives its own command.
+    """
+    run_app(app, [*words, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

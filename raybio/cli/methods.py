@@ -1,0 +1,26 @@
+"""The commands ``raybio train METHOD``."""
+
+from functools import partial
+
+from raybio.cli.lazy import Entry, LazyGroup, app_of, lazy_app
+from raybio.cli.train import training_app
+from raybio.methods import METHODS
+
+OWN_APPS = {
+    "sppt_synthetic": app_of("raybio.cli.synthetic"),
+    "finetune": app_of("raybio.cli.finetune"),
+    "contrastive_probe": app_of("raybio.cli.contrastive_probe.train"),
+}
+"""Methods whose command takes more than the options of all trainings."""
+
+
+class Trainings(LazyGroup):
+    """A command for each method, those of installed packages included."""
+
+    entries = {
+        name: Entry(method.about, OWN_APPS.get(name, partial(training_app, name)))
+        for name, method in METHODS.items()
+    }
+
+
+app = lazy_app(Trainings, "Train a method, and compare it with variants and rivals.")

@@ -1,0 +1,104 @@
+"""Check what could go wrong before anything starts: ok, warning or ERROR, each with what to do.
+
+With the options of a training or a sweep, its settings, store and resources are checked too.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli import options as shared
+from raybio.cli.options import non_negative, positive
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
+
+app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(help=__doc__)
+def preflight(
+    method: Annotated[
+        str | None, typer.Option(help="method of the training, such as sppt_protein")
+    ] = None,
+    space: Annotated[
+        Path | None,
+        typer.Option(help="search space of a sweep: its name or YAML file; instead of --method"),
+    ] = None,
+    store: shared.Store = None,
+    config: shared.ConfigFile = None,
+    settings: shared.Settings = None,
+    workers: shared.Workers = None,
+    cpus_per_worker: shared.CpusPerWorker = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(
+            parser=non_negative,
+            metavar="FLOAT",
+            help="with --space: GPUs of each worker, or a fraction",
+        ),
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--budget", help="with --space: override its budget: num_trials=6; repeatable"
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
+    runs: Annotated[
+        shared.LocationType | None,
+        shared.location_option("folder of runs, or of sweeps with --space"),
+    ] = None,
+    tracking_uri: shared.TrackingUri = None,
+    min_free_gib: Annotated[
+        float,
+        typer.Option(
+            parser=non_negative, metavar="FLOAT", help="free space that each disk must have, in GiB"
+        ),
+    ] = 5.0,
+    seconds: Annotated[
+        float,
+        typer.Option(parser=positive, metavar="FLOAT", help="time limit of each check, in seconds"),
+    ] = 60.0,
+    no_ray: Annotated[
+        bool, typer.Option("--no-ray", help="only checks that need no Ray: seconds")
+    ] = False,
+    to_json: Annotated[
+        Path | None, typer.Option("--json", help="also write the findings to this file")
+    ] = None,
+) -> None:
+    """The command line; ``--help`` is the module's description."""
+    from raybio.runtime.preflight import finding
+    from raybio.runtime.preflight.preflight import Intent
+    from raybio.runtime.preflight.preflight import preflight as run_checks
+
+    options = RunOptions(
+        store=store,
+        config=config,
+        settings=tuple(settings or ()),
+        runs=runs,
+        tracking=tracking_uri,
+        compute=Compute(
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            device=device,
+        ),
+    )
+    intent = Intent(
+        options=options,
+        method=method,
+        space=space,
+        budget=tuple(budget or ()),
+        min_free_gib=min_free_gib,
+        seconds=seconds,
+        with_ray=not no_ray,
+    )
+    findings = run_checks(intent)
+    finding.show(findings)
+    if to_json is not None:
+        content = json.dumps([asdict(one) for one in findings], indent=1)
+        to_json.write_text(content + "\n", encoding="utf-8")
+    raise typer.Exit(any(one.state == finding.ERROR for one in findings))

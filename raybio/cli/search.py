@@ -1,0 +1,120 @@
+"""Build an index of embeddings, and find nearest neighbors in it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli.options import fraction
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_file
+from raybio.runtime.run.folder import model_folder
+
+app = typer.Typer(
+    help=__doc__, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
+)
+
+
+@app.command()
+def index(
+    embeddings: Annotated[
+        Path, typer.Option(help="Parquet file of raybio embed: columns key, embedding")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the index")],
+    metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
+    recall: Annotated[
+        float,
+        typer.Option(
+            parser=fraction,
+            metavar="FLOAT",
+            help="wanted recall at 10, on held-out queries, of an index that is not exact",
+        ),
+    ] = 0.95,
+    force: Annotated[bool, typer.Option("--force", help="replace an index that is there")] = False,
+) -> None:
+    """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF)."""
+    if metric not in ("cosine", "l2"):
+        raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
+    # Imported here: torch takes seconds to import.
+    from raybio.runtime.search.build import build_index
+
+    build_index(
+        embeddings,
+        out,
+        metric=metric,  # type: ignore[arg-type]
+        recall=recall,
+        force=force,
+        say=lambda line: print(f"{out}: {line}"),
+    )
+
+
+@app.command()
+def query(
+    folder: Annotated[Path, typer.Argument(metavar="INDEX", help="folder of the index")],
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            help="Parquet file of raybio embed; or what the model reads: FASTA, texts or a table",
+        ),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="a text or protein to search for; repeatable")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="run or model folder that made the embeddings; not for embeddings"),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="cls or mean, for a --model that does not record its pooling"),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", min=1, help="neighbors of each query")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="table: .tsv, .jsonl or .parquet; default: printed as TSV")
+    ] = None,
+    max_bad_share: Annotated[
+        float,
+        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
+    ] = 0.1,
+) -> None:
+    """Find the nearest neighbors of embeddings, proteins or texts."""
+    if (source is None) == (not text):
+        raise ConfigError("want either --input or --text")
+    if pooling not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    if out is not None:
+        if out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
+            raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
+        check_writable_file(out)
+    chosen = None if model is None else model_folder(model, "--model")
+    from raybio.runtime.search.build import K, describe_index
+    from raybio.runtime.search.index import EmbeddingIndex, open_index_store
+    from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
+    from raybio.store.table_rows import TSV, replaced_file, write_rows, write_text_rows
+
+    store = open_index_store(folder)
+    queries = Queries(
+        store,
+        source,
+        text or [],
+        chosen,
+        pooling,  # type: ignore[arg-type]
+        max_bad_share,
+    )
+    opened = EmbeddingIndex(store)
+    # The table may go to a pipe, and remarks do not belong into it.
+    print(f"{folder}: {describe_index(store)}", file=sys.stderr)
+    if k > K and store.facts["lists"]:
+        print(f"recall was measured for {K} neighbors; it is lower for {k}", file=sys.stderr)
+    schema = neighbor_schema(opened.metric)
+    rows = neighbor_rows(opened, queries, k)
+    if out is None:
+        write_text_rows(sys.stdout, TSV, schema, rows)
+    else:
+        with replaced_file(out) as partial:
+            num_rows = write_rows(partial, out.suffix.lower(), schema, rows)
+        print(f"{out}: {num_rows:,} neighbors")
+    for reason, facts in queries.quarantine.summary().items():
+        print(f"skipped: {reason}: {facts['count']:,}", file=sys.stderr)

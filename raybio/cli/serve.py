@@ -1,0 +1,57 @@
+"""Serve a trained model over HTTP."""
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli import options as shared
+from raybio.cli.options import positive
+from raybio.runtime.run.folder import model_folder
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="run, export/ or model folder")],
+    index: Annotated[
+        Path | None, typer.Option(help="index of its embeddings, for /neighbors")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; nobody is asked for a password")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="port to listen on")] = 8000,
+    replicas: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
+    cpus_per_replica: Annotated[
+        float | None,
+        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each process"),
+    ] = None,
+    max_inputs: Annotated[int, typer.Option(min=1, help="inputs of a request")] = 256,
+    max_characters: Annotated[int, typer.Option(min=1, help="characters of an input")] = 20_000,
+    verbose: shared.Verbose = False,
+) -> None:
+    """Serve a trained model by Ray Serve: /encode, /neighbors, /predict and /health."""
+    folder = model_folder(model, "MODEL")
+    # Imported here: torch and transformers take seconds to import.
+    from raybio.runtime.serve.app import Limits
+    from raybio.runtime.serve.server import serving
+
+    with serving(
+        folder,
+        index,
+        host=host,
+        port=port,
+        replicas=replicas,
+        cpus_per_replica=cpus_per_replica,
+        limits=Limits(max_inputs, max_characters),
+        verbose=verbose,
+    ) as address:
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        print(f"{folder} is served at {address}; Ctrl-C ends it", flush=True)
+        while not stop.wait(1):
+            pass

@@ -1,0 +1,139 @@
+"""The help of the commands that train: short by ``--help``, complete by ``--help-all``."""
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperOption
+
+from raybio.core.config import Field, fields, value_at
+from raybio.methods import METHODS
+
+FIRST_OPTIONS = {
+    "store",
+    "recipe",
+    "settings",
+    "init",
+    "name",
+    "seeds",
+    "workers",
+    "device",
+    "graph",
+    "all_",
+    "dry_run",
+    "help_",
+    "help_all",
+}
+"""Parameters that ``--help`` shows; ``--help-all`` shows the others too."""
+
+
+class HelpTexts(NamedTuple):
+    """What the help of a training command says before its options.
+
+    Attributes:
+        description: what it does, with an example.
+        usage: what follows the command in the line of usage.
+    """
+
+    description: str
+    usage: str = "[OPTIONS]"
+
+
+CORPUS = (
+    "Without a store it trains on an embedded simulated corpus. The same command resumes the run."
+)
+
+
+def help_texts(
+    method: str, more: str = CORPUS, options: str = "--store STORE --name first"
+) -> HelpTexts:
+    """Return the texts of a method.
+
+    Args:
+        method: key in ``METHODS``.
+        more: what its description does not say.
+        options: of the example, which also changes the first of the method's settings.
+    """
+    entry = METHODS[method]
+    example = f"raybio train {method} {options}"
+    if entry.first_settings:
+        path = entry.first_settings[0]
+        example += f" --set {path}={value_at(entry.demo, path)}"
+    parts = [entry.about, more, f"Example: {example}"]
+    return HelpTexts("\n\n".join(part for part in parts if part))
+
+
+def help_option(method: str) -> Any:
+    """Return the declaration of ``--help``, which shows the first options and settings."""
+    return typer.Option(
+        "--help", is_eager=True, callback=_help_of(method, is_complete=False), help="show this"
+    )
+
+
+def help_all_option(method: str) -> Any:
+    """Return the declaration of ``--help-all``, which shows all options and settings."""
+    return typer.Option(
+        "--help-all",
+        is_eager=True,
+        callback=_help_of(method, is_complete=True),
+        help="show all options and settings",
+    )
+
+
+def _help_of(method: str, *, is_complete: bool) -> Callable[[typer.Context, bool], None]:
+    def show(context: typer.Context, value: bool) -> None:
+        if not value:
+            return
+        num_hidden = 0
+        for option in context.command.params:
+            assert isinstance(option, TyperOption)
+            if not is_complete and option.name not in FIRST_OPTIONS and not option.hidden:
+                option.hidden = True
+                num_hidden += 1
+        typer.echo(context.get_help())
+        _print_recipes(method)
+        _print_settings(method, is_complete=is_complete, num_hidden_options=num_hidden)
+        raise typer.Exit
+
+    return show
+
+
+def _print_recipes(method: str) -> None:
+    recipes = METHODS[method].recipes
+    if recipes:
+        print("\nRecipes (--recipe)")
+        for recipe in recipes.values():
+            print(f"  {recipe.name}: {recipe.about}")
+
+
+def _print_settings(method: str, *, is_complete: bool, num_hidden_options: int) -> None:
+    settings = list(fields(METHODS[method].config))
+    shown = settings
+    title = "Settings"
+    if not is_complete:
+        by_path = {field.path: field for field in settings}
+        shown = [by_path[path] for path in METHODS[method].first_settings]
+        title = "First settings"
+    if shown and sys.stdout.isatty():
+        _print_table(f"{title}, for --set or a YAML file", shown)
+    elif shown:
+        print(f"\n{title} (--set or YAML): path, type, default, range, meaning")
+        for field in shown:
+            print(f"  {field.path}  {field.type}  {field.default}  {field.range}")
+            print(f"      {field.meaning}")
+    if not is_complete:
+        num_more = len(settings) - len(shown)
+        print(
+            f"\n{num_hidden_options} more options and {num_more} more settings: "
+            f"raybio train {method} --help-all"
+        )
+
+
+def _print_table(title: str, settings: list[Field]) -> None:
+    table = Table("setting", "type", "default", "range", "meaning", title=title)
+    for field in settings:
+        table.add_row(*field)
+    Console().print(table, markup=False)

@@ -1,0 +1,210 @@
+"""Transformers over packed sequences: no padding but in the attention of a CPU.
+
+Linear layers, norms and embeddings compute real tokens alone. Attention needs to know where
+sequences end: on a GPU it is FlashAttention's kernel for sequences of different lengths
+(``torch.nn.attention.varlen``); elsewhere sequences are padded for the attention alone. The kernel
+has neither float32 nor dropout; with these a GPU pads, too.
+
+Shape letters: T tokens end to end, S sequences, L longest, H heads, D width of a head or of a
+state, R sequences without the padding at the end.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from raybio.core.batch import PackedTokens, StaticTokens
+from raybio.ops.similarity import at_least_fp32
+
+IMPLEMENTATION = "raybio_packed_sdpa"
+
+BACKEND = "inductor"
+"""Of ``torch.compile``."""
+
+_PACKABLE = ("bert", "distilbert", "electra", "esm", "modernbert", "roberta", "xlm-roberta")
+"""Types of models that take positions of tokens and hand arguments on to their attention.
+
+``tests/encoders/test_packed.py`` compares each with padded sequences.
+"""
+
+_POSITIONS_AFTER_PAD = ("roberta", "xlm-roberta")
+"""Types that count positions from ``pad_token_id + 1``, as fairseq does."""
+
+
+def why_padded(model: PreTrainedModel) -> str:
+    """Return why a model cannot read packed sequences; empty if it can."""
+    if model.config.model_type in _PACKABLE:
+        return ""
+    return f"a model of type {model.config.model_type} reads padded sequences"
+
+
+def packed_states(
+    model: PreTrainedModel, tokens: PackedTokens, implementation: str = IMPLEMENTATION
+) -> Tensor:
+    """Return the model's last states (T, D).
+
+    Args:
+        model: the transformer without head, of a type that ``why_padded`` has nothing against.
+        tokens: no sequence is longer than the model has positions for.
+        implementation: a registered attention that calls ``packed_attention``.
+    """
+    if model.config._attn_implementation != implementation:
+        # Padded sequences have SDPA's attention as before.
+        model.set_attn_implementation(implementation)
+    if isinstance(tokens, StaticTokens):
+        return _compiled_states()(model, _shapes_only(tokens))
+    return _states(model, tokens)
+
+
+def _states(model: PreTrainedModel, tokens: PackedTokens) -> Tensor:
+    output = model(**_inputs(model, tokens), packing=tokens)
+    state_TD: Tensor = output.last_hidden_state[0]
+    return state_TD
+
+
+@functools.cache
+def _compiled_states() -> Callable[[PreTrainedModel, PackedTokens], Tensor]:
+    # One graph: a part that cannot be compiled is an error, and not a slow step.
+    return torch.compile(_states, backend=BACKEND, dynamic=False, fullgraph=True)
+
+
+def _shapes_only(tokens: StaticTokens) -> StaticTokens:
+    """Return the tokens without what differs from one micro-batch to another in shape."""
+    nothing = tokens.label_K[:0]
+    fixed = replace(tokens, num_rows=0, label_index_K=nothing, label_K=nothing)
+    # Cached here: their lock cannot be compiled.
+    _ = fixed.mask_SL
+    _ = fixed._index_T
+    return fixed
+
+
+def packed_mean(
+    state_TD: Tensor, tokens: PackedTokens, is_counted_T: Tensor | None = None
+) -> Tensor:
+    """Return the mean (R, D) of the states of each sequence, in float32 or wider.
+
+    Args:
+        state_TD: states of all tokens.
+        tokens: the sequences.
+        is_counted_T: tokens that count, bool; None: all. Without any, the mean is 0.
+    """
+    wide_TD = at_least_fp32(state_TD)
+    if is_counted_T is None:
+        count_S = tokens.indptr_S1.diff()
+    else:
+        wide_TD = torch.where(is_counted_T[:, None], wide_TD, 0.0)
+        count_S = sum_of_sequences(is_counted_T.float(), tokens)
+    mean_SD = sum_of_sequences(wide_TD, tokens) / count_S.clamp(min=1)[:, None]
+    return mean_SD[: tokens.num_rows]
+
+
+def first_states(state_TD: Tensor, tokens: PackedTokens) -> Tensor:
+    """Return the state of the first token of each sequence (R, D)."""
+    return state_TD.index_select(0, tokens.indptr_S1[: tokens.num_rows])
+
+
+def sum_of_sequences(value_TX: Tensor, tokens: PackedTokens) -> Tensor:
+    """Return the sum of the values of each sequence (S, X), in the same order every time."""
+    return torch.segment_reduce(
+        value_TX, "sum", offsets=tokens.indptr_S1.long(), axis=0, initial=0, unsafe=True
+    )
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packing: PackedTokens | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Return what an attention of transformers returns, within each packed sequence.
+
+    Without ``packing`` it is transformers' SDPA attention.
+    """
+    if packing is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[return-value]
+    heads_THD = [part[0].transpose(0, 1) for part in (query, key, value)]
+    sliding_window = options.pop("sliding_window", None)
+    # transformers counts the token itself.
+    window = None if sliding_window is None else sliding_window - 1
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if query.is_cuda and is_half and not options.get("dropout"):
+        return _varlen(heads_THD, packing, options.get("scaling"), window)[None], None
+    mask_SL = packing.mask_SL
+    mask_S1LL = mask_SL[:, None, None]
+    if window is not None:
+        offset_L = torch.arange(packing.longest, device=query.device)
+        mask_S1LL = mask_S1LL & ((offset_L[:, None] - offset_L).abs() <= window)
+    heads_SHLD = [packing.to_rectangle(part_THD).transpose(1, 2) for part_THD in heads_THD]
+    attended_SLHD, _ = sdpa_attention_forward(module, *heads_SHLD, mask_S1LL, **options)
+    return packing.from_rectangle(attended_SLHD)[None], None
+
+
+def _varlen(
+    heads_THD: list[Tensor], packing: PackedTokens, scaling: float | None, window: int | None
+) -> Tensor:
+    query_THD, key_THD, value_THD = heads_THD
+    attended_THD = varlen_attn(
+        query_THD,
+        key_THD,
+        value_THD,
+        packing.indptr_S1,
+        packing.indptr_S1,
+        packing.longest,
+        packing.longest,
+        scale=scaling,
+        window_size=(-1, -1) if window is None else (window, window),
+    )
+    return cast(Tensor, attended_THD)
+
+
+def _inputs(model: PreTrainedModel, tokens: PackedTokens) -> dict[str, Any]:
+    """Return the arguments of a model: one row of all tokens, with the positions of each."""
+    config = model.config
+    position_1T = tokens.position_T[None]
+    has_pad_offset = config.model_type in _POSITIONS_AFTER_PAD or (
+        config.model_type == "esm" and config.position_embedding_type == "absolute"
+    )
+    if has_pad_offset:
+        position_1T = position_1T + config.pad_token_id + 1
+    inputs: dict[str, Any] = {"input_ids": tokens.token_T[None], "position_ids": position_1T}
+    if config.model_type == "esm" and config.token_dropout:
+        inputs["inputs_embeds"] = _esm_embeddings(model, tokens, position_1T)
+        del inputs["input_ids"]
+    if config.model_type == "modernbert":
+        # Given masks keep it from making one of T x T for its layers with local attention.
+        inputs["attention_mask"] = dict.fromkeys(("full_attention", "sliding_attention"))
+    return inputs
+
+
+def _esm_embeddings(model: PreTrainedModel, tokens: PackedTokens, position_1T: Tensor) -> Tensor:
+    """Return ESM's embeddings with its ``token_dropout``, which counts within each sequence.
+
+    Masked tokens are 0, and all tokens of a sequence are scaled by the share of unmasked tokens in
+    training over that in the sequence, as in ``EsmEmbeddings.forward``.
+    """
+    table = model.embeddings
+    is_mask_T = tokens.token_T == table.mask_token_id
+    num_masked_S = sum_of_sequences(is_mask_T.float(), tokens)
+    observed_S = num_masked_S / tokens.indptr_S1.diff()
+    in_training = 0.15 * 0.8
+    word_TD = table.word_embeddings(tokens.token_T).masked_fill(is_mask_T[:, None], 0.0)
+    observed_T1 = observed_S.index_select(0, tokens.row_T)[:, None]
+    scaled_TD = (word_TD * (1 - in_training) / (1 - observed_T1)).to(word_TD.dtype)
+    embedding_1TD: Tensor = table(inputs_embeds=scaled_TD[None], position_ids=position_1T)
+    return embedding_1TD
+
+
+AttentionInterface.register(IMPLEMENTATION, packed_attention)
+AttentionMaskInterface.register(IMPLEMENTATION, sdpa_mask)

@@ -1,0 +1,136 @@
+"""Reader of labeled tables of one's own: a sequence or text, a label, and perhaps a split."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.downstream.config import DownstreamTask
+from raybio.methods.sppt.downstream.formats.example import Example, TaskFiles
+from raybio.store.table_rows import is_table, read_columns
+
+LABEL_COLUMNS = ("label", "target")
+SPLIT_COLUMNS = ("split", "set")
+VALIDATION = "validation"
+"""Column of FLIP's tables: True marks the training rows that are dev."""
+
+SPLIT_BY_NAME = {
+    "train": "train",
+    "training": "train",
+    "dev": "dev",
+    "development": "dev",
+    "val": "dev",
+    "valid": "dev",
+    "validation": "dev",
+    "eval": "dev",
+    "test": "test",
+    "testing": "test",
+}
+"""Names of splits in tables and of files, in lower case."""
+
+NO_LABEL = "-"
+"""Tag of a residue without a label."""
+
+
+def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
+    """Return the examples of a table, or of a folder with a table for each split.
+
+    Examples of a table without a split have the split "": they are drawn when the store is
+    prepared.
+
+    Args:
+        task: one of one's own.
+        source: ``.csv``, ``.tsv``, ``.jsonl`` (``.gz`` too) or ``.parquet`` with the columns
+            ``sequence`` or ``text``, ``label`` (or ``target``) and perhaps ``split`` (or ``set``):
+            train, dev or test. Or a folder of such tables, whose names begin with these words.
+
+    Raises:
+        DataError: if there is no table. Iterating raises it for columns that are missing and for
+            damaged records.
+    """
+    split_by_path = _tables(source)
+    examples = (
+        example for path, split in split_by_path.items() for example in _read(task, path, split)
+    )
+    return TaskFiles(list(split_by_path), examples)
+
+
+def _tables(source: Path) -> dict[Path, str]:
+    """Return the split of each table; "" where a column or a draw decides."""
+    if not source.is_dir():
+        if not is_table(source):
+            raise DataError(
+                f"{source}: want a .csv, .tsv, .jsonl or .parquet table, or a folder of them"
+            )
+        return {source: ""}
+    split_by_path = {}
+    for path in sorted(source.iterdir()):
+        # train.csv, or train-00000-of-00002.parquet as the hub's data sets have it.
+        word = re.split(r"[^a-z]", path.name.lower(), maxsplit=1)[0]
+        split = SPLIT_BY_NAME.get(word)
+        if split is not None and is_table(path):
+            split_by_path[path] = split
+    if not split_by_path:
+        raise DataError(
+            f"{source}: want tables of its splits, such as train.csv, dev.csv and test.csv (.tsv, "
+            ".parquet)"
+        )
+    return split_by_path
+
+
+def _read(task: DownstreamTask, path: Path, split: str) -> Iterator[Example]:
+    content_column = "text" if task.on_texts else "sequence"
+    wanted = f"the columns {content_column!r} and {LABEL_COLUMNS[0]!r}"
+
+    def select(names: Sequence[str]) -> list[str]:
+        labels = [name for name in LABEL_COLUMNS if name in names]
+        if content_column not in names or not labels:
+            raise DataError(
+                f"{path}: has the columns {', '.join(names)}; want {wanted}, and perhaps "
+                f"{SPLIT_COLUMNS[0]!r}. Rename them in the first line"
+            )
+        splits = [name for name in SPLIT_COLUMNS if name in names]
+        if split or not splits:
+            return [content_column, labels[0]]
+        validation = [VALIDATION] if VALIDATION in names else []
+        return [content_column, labels[0], splits[0], *validation]
+
+    for rows in read_columns(path, wanted, select):
+        for line, content, label, *where in zip(rows.lines, *rows.columns, strict=True):
+            yield Example(
+                content.strip() if task.on_texts else content.strip().upper(),
+                split or (_split(where, path, line) if where else ""),
+                _label(task, label.strip()),
+                path.name,
+                line,
+            )
+
+
+def _split(where: Sequence[str], path: Path, line: int) -> str:
+    """Return the split by the column of splits and perhaps FLIP's of validation."""
+    name, *validation = where
+    split = SPLIT_BY_NAME.get(name.strip().lower())
+    if split is None:
+        raise DataError(
+            f"{path}, line {line}: the split is {name!r}, want train, dev (or val, validation) or "
+            "test"
+        )
+    is_dev = split == "train" and validation and validation[0].strip().lower() == "true"
+    return "dev" if is_dev else split
+
+
+def _label(task: DownstreamTask, label: str) -> str | float | list[str]:
+    """Return a class, a number (NaN for a text that is none), or the tag of each residue.
+
+    Tags of more than one letter are divided by blanks.
+    """
+    if task.labels == "class":
+        return label
+    if task.labels == "residues":
+        tags = label.split() if " " in label else list(label)
+        return ["" if tag == NO_LABEL else tag for tag in tags]
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,277 @@
+"""Links of a file between known proteins, a block at a time.
+
+Memory does not depend on the size of the files.
+
+Shape letters: N proteins, E links of a block, D distinct ids of a block.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybio.methods.sppt.ids import find_ids
+from raybio.methods.sppt.proteins.formats.columns import skip_rows
+from raybio.methods.sppt.proteins.formats.id_rule import IdRule
+from raybio.methods.sppt.proteins.formats.link_files import LinkFile, read_link_columns
+from raybio.methods.sppt.proteins.formats.residues import is_missing
+from raybio.store.quarantine import Quarantine
+
+LINKS_BLOCK_BYTES = 8 << 20
+"""Bytes of links that are read at once, about 200,000 lines of STRING."""
+
+MAX_SCORE = 1000
+"""Largest score in STRING's files, whose scores are integers."""
+
+NO_ID = "link without an id"
+NO_NUMBER = "link whose score is no number"
+NO_SCORE = f"link whose score is no integer from 0 to {MAX_SCORE}"
+NO_SPECIES = "link of a species that has no protein (--taxid selects species)"
+NO_PROTEIN = "link with an id that is not among the proteins"
+NOT_KEPT = "link of a species that is not in --taxid"
+ACROSS = "link between two species"
+HEADER = "first line that names no protein (read as a header)"
+
+UNKNOWN = -1
+NO_GROUP = -2
+EXCLUDED = -3
+
+MAX_UNKNOWN = 100
+"""Distinct ids without a protein that are kept for advice."""
+
+
+class Links(NamedTuple):
+    """Links of a block between known proteins of one species: row numbers and lines (E,)."""
+
+    u_E: np.ndarray
+    v_E: np.ndarray
+    line_E: np.ndarray
+
+
+class Rows(Protocol):
+    """Rows of proteins by id."""
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """Return the row of each id, or ``UNKNOWN``, ``NO_GROUP`` or ``EXCLUDED``."""
+        ...
+
+
+def read_links(
+    file: LinkFile,
+    rows: Rows,
+    group_N: np.ndarray,
+    quarantine: Quarantine,
+    *,
+    rule: IdRule | None = None,
+    min_score: float = 0,
+    unknown: dict[str, None] | None = None,
+    block_bytes: int = LINKS_BLOCK_BYTES,
+) -> Iterator[Links]:
+    """Yield the links between known proteins of one species.
+
+    Args:
+        file: the file.
+        rows: the proteins.
+        group_N: group number of each protein, such as its species.
+        quarantine: takes bad lines. What the settings exclude is counted, and is no defect.
+        rule: makes ids of the store of those of the file; None: they are equal.
+        min_score: links with a lower score are skipped; 0: none are.
+        unknown: takes ids that are not among the proteins, up to ``MAX_UNKNOWN``.
+        block_bytes: bytes that are read at once.
+
+    Raises:
+        DataError: as ``read_link_columns``.
+    """
+    rule = rule or IdRule()
+    with_scores = file.has_string_scores or bool(min_score)
+    no_score = NO_SCORE if file.has_string_scores else NO_NUMBER
+    too_low = f"link with a score below {min_score:g} (--min-score)"
+    is_first_block = True
+    blocks = read_link_columns(file, quarantine, with_scores=with_scores, block_bytes=block_bytes)
+    for a, b, *score, line in blocks:
+        quarantine.saw("link", len(a))
+        score_E = np.zeros(len(a))
+        if score:
+            score_E = _string_scores(*score) if file.has_string_scores else _numbers(*score)
+        ids = rule(pa.concat_arrays([a, b]))
+        row = rows.find(ids)
+        u_E = row[: len(a)]
+        v_E = row[len(a) :]
+        without_id = is_missing(a) | is_missing(b)
+        is_excluded = ~without_id & ((u_E == EXCLUDED) | (v_E == EXCLUDED))
+        rest = ~(without_id | is_excluded)
+        is_header = np.zeros(len(a), dtype=bool)
+        if is_first_block and file.names and len(a) and rest[0]:
+            # If no other line names proteins, either, it is no header: the ids do not match.
+            is_known = (u_E >= 0) & (v_E >= 0)
+            names_none = u_E[0] < 0 and v_E[0] < 0
+            is_header[0] = line[0].as_py() == 1 and names_none and is_known.any()
+        is_first_block = False
+        rest &= ~is_header
+        is_bad = rest & np.isnan(score_E)
+        is_low = rest & (score_E < min_score)
+        rest &= ~(is_bad | is_low)
+        is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
+        is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
+        rest &= ~(is_strange | is_unknown)
+        is_across = rest & (group_N[u_E] != group_N[v_E])
+        for is_skipped, reason in ((is_excluded, NOT_KEPT), (is_low, too_low)):
+            num = int(is_skipped.sum())
+            quarantine.add_many("link", reason, file.path.name, num, [], is_bad=False)
+        if is_header.any():
+            words = f"{a[0].as_py()} {b[0].as_py()}"
+            quarantine.add("link", HEADER, file.path.name, 1, words, is_bad=False)
+        for is_skipped, reason in (
+            (without_id, NO_ID),
+            (is_bad, no_score),
+            (is_strange, NO_SPECIES),
+            (is_unknown, NO_PROTEIN),
+            (is_across, ACROSS),
+        ):
+            shown = [a, b, *score] if reason == no_score else [a, b]
+            skip_rows(is_skipped, reason, "link", file.path, line, shown, quarantine)
+        if unknown is not None:
+            _note_unknown(ids, row, is_strange | is_unknown, unknown)
+        good = rest & ~is_across
+        yield Links(u_E[good], v_E[good], line.to_numpy()[good])
+
+
+def _note_unknown(
+    ids: pa.Array, row: np.ndarray, is_unknown_E: np.ndarray, unknown: dict[str, None]
+) -> None:
+    """Add the first ids of skipped links that are no protein's."""
+    if len(unknown) >= MAX_UNKNOWN or not is_unknown_E.any():
+        return
+    is_wanted = np.concatenate([is_unknown_E, is_unknown_E]) & (row < 0)
+    for key in pc.unique(ids.filter(pa.array(is_wanted))).to_pylist():
+        if len(unknown) >= MAX_UNKNOWN:
+            return
+        unknown[key] = None
+
+
+def _string_scores(score: pa.Array) -> np.ndarray:
+    """Return STRING's scores (E,), NaN where there is none."""
+    try:
+        # A whole block at once. Only a block with a bad score is read value by value.
+        score_E = np.asarray(score.cast(pa.int32()), dtype=np.float64)
+    except pa.ArrowInvalid:
+        texts = score.to_pylist()
+        score_E = np.array(
+            [int(text) if re.fullmatch("[0-9]{1,4}", text) else np.nan for text in texts],
+            dtype=np.float64,
+        )
+    return np.where((score_E >= 0) & (score_E <= MAX_SCORE), score_E, np.nan)
+
+
+def _numbers(score: pa.Array) -> np.ndarray:
+    """Return the scores (E,), NaN where there is none or it is not finite."""
+    try:
+        score_E = np.asarray(score.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        score_E = np.array([_number(text) for text in score.to_pylist()], dtype=np.float64)
+    return np.where(np.isfinite(score_E), score_E, np.nan)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def rows_by_id(
+    keys: pa.Array, group_N: np.ndarray, names: list[str], taxids: Collection[str], *, is_part: bool
+) -> Rows:
+    """Return the proteins for look-ups by id.
+
+    Args:
+        keys: ids of the proteins (N,).
+        group_N: number of each protein's species.
+        names: taxid of each species.
+        taxids: links of other species are excluded; empty: none are.
+        is_part: whether proteins of other species were skipped, so that an unknown id may be one.
+    """
+    if _begin_with_taxid(keys, group_N, names):
+        return _RowsBySpecies(keys, group_N, names, taxids)
+    return _AllRows(keys, EXCLUDED if is_part else UNKNOWN)
+
+
+def _begin_with_taxid(keys: pa.Array, group_N: np.ndarray, names: list[str]) -> bool:
+    """Return whether each id is its species' taxid, a dot and a name."""
+    for start in range(0, len(keys), 1 << 16):
+        block = keys[start : start + (1 << 16)]
+        groups = group_N[start : start + (1 << 16)].tolist()
+        for key, group in zip(block.to_pylist(), groups, strict=True):
+            if taxid_of(key) != names[group]:
+                return False
+    return len(keys) > 0
+
+
+class _AllRows:
+    """Rows of proteins, of all species at once."""
+
+    def __init__(self, keys: pa.Array, unknown: int) -> None:
+        self._keys = keys
+        self._unknown = unknown
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """Return the row of each id (E,), or the value for unknown ids."""
+        encoded = ids.dictionary_encode()
+        row_D = find_ids(encoded.dictionary, self._keys)
+        row_D[row_D < 0] = self._unknown
+        row_E: np.ndarray = row_D[np.asarray(encoded.indices)]
+        return row_E
+
+
+class _RowsBySpecies:
+    """Rows of proteins by ids ``taxid.name``, looked up among the species that a block names.
+
+    STRING's files are sorted by species. So the table that a block is looked up in has the size of
+    a species, even where there are millions of proteins; files in another order are read as well.
+    """
+
+    def __init__(
+        self, keys: pa.Array, group_N: np.ndarray, names: list[str], taxids: Collection[str]
+    ) -> None:
+        self._taxids = taxids
+        # Proteins by species. The files of STRING have them in this order already.
+        self._row_N = np.argsort(group_N, kind="stable")
+        is_sorted = bool((np.diff(group_N) >= 0).all())
+        self._keys = keys if is_sorted else keys.take(pa.array(self._row_N))
+        first_G = np.searchsorted(group_N[self._row_N], np.arange(len(names) + 1))
+        self._range_by_taxid = {
+            taxid: (int(first_G[number]), int(first_G[number + 1]))
+            for number, taxid in enumerate(names)
+        }
+
+    def find(self, ids: pa.Array) -> np.ndarray:
+        """Return the row of each id (E,), or ``UNKNOWN``, ``NO_GROUP`` or ``EXCLUDED``."""
+        encoded = ids.dictionary_encode()
+        distinct = encoded.dictionary
+        taxids = [taxid_of(key) for key in distinct.to_pylist()]
+        row_D = np.full(len(distinct), UNKNOWN, dtype=np.int64)
+        for number, taxid in enumerate(taxids):
+            if not taxid:
+                continue
+            if self._taxids and taxid not in self._taxids:
+                row_D[number] = EXCLUDED
+            elif taxid not in self._range_by_taxid:
+                row_D[number] = NO_GROUP
+        ranges = sorted(self._range_by_taxid[t] for t in {*taxids} & self._range_by_taxid.keys())
+        if ranges:
+            known = pa.concat_arrays([self._keys[start:stop] for start, stop in ranges])
+            known_row = np.concatenate([self._row_N[start:stop] for start, stop in ranges])
+            index_D = find_ids(distinct, known)
+            is_found = (index_D >= 0) & (row_D == UNKNOWN)
+            row_D[is_found] = known_row[index_D[is_found]]
+        row_E: np.ndarray = row_D[np.asarray(encoded.indices)]
+        return row_E
+
+
+def taxid_of(key: str) -> str:
+    """Return the taxid of an id ``taxid.name``, "" if it has none."""
+    taxid, dot, name = key.partition(".")
+    return taxid if dot and name and taxid.isascii() and taxid.isdigit() else ""

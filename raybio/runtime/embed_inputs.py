@@ -1,0 +1,125 @@
+"""The inputs of a bulk embedding: the records of a file, or the rows of a prepared store.
+
+Shape letter: M inputs of a block.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.methods import METHODS
+from raybio.store.manifest import MANIFEST
+from raybio.store.quarantine import Quarantine
+from raybio.store.store import Store, open_store
+from raybio.training.embedding_model import EmbeddingModel, check_strip_stop, digest_of_file
+
+ROWS_AT_ONCE = 4096
+
+
+class EmbeddingInputs(ABC):
+    """Inputs in a fixed order."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return 64 hex digits that change with the inputs."""
+
+    @abstractmethod
+    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+        """Yield columns ``key`` and ``content`` (bytes) of the good inputs (M,).
+
+        Raises:
+            DataError: if they are missing, or not what the model reads.
+        """
+
+
+@dataclass(frozen=True)
+class FileInputs(EmbeddingInputs):
+    """The records of a file; see ``EmbeddingModel.read_file``."""
+
+    path: Path
+    strip_stop: bool
+
+    def digest(self) -> str:
+        """Return the sha256 of the file."""
+        return digest_of_file(self.path)
+
+    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+        """Yield the good records."""
+        yield from model.read_file(self.path, quarantine, strip_stop=self.strip_stop)
+
+
+@dataclass(frozen=True)
+class StoreInputs(EmbeddingInputs):
+    """One field of the rows of a prepared store; rows without it are skipped."""
+
+    store: Store
+    field: str
+
+    def digest(self) -> str:
+        """Return the digest of the store and the field."""
+        return f"{self.store.digest} {self.field}"
+
+    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that have the field."""
+        kind = "protein" if model.reads == "proteins" else "text"
+        name = self.store.path.name
+        for start in range(0, self.store.num_rows, ROWS_AT_ONCE):
+            end = min(start + ROWS_AT_ONCE, self.store.num_rows)
+            keys, contents = self.store.inputs(self.field, start, end)
+            has_content = pc.greater(pc.binary_length(contents), 0)
+            quarantine.saw(kind, end - start)
+            missing = pc.indices_nonzero(pc.invert(has_content)).to_pylist()
+            examples = [(start + row + 1, str(keys[row])) for row in missing]
+            quarantine.add_many(
+                kind, f"row without {self.field}", name, len(missing), examples, is_bad=False
+            )
+            yield pa.record_batch(
+                {"key": keys.filter(has_content), "content": contents.filter(has_content)}
+            )
+
+
+def inputs_of(
+    source: Path, model: EmbeddingModel, *, field: str | None = None, strip_stop: bool = False
+) -> EmbeddingInputs:
+    """Return the inputs of a file or a store.
+
+    Args:
+        source: a file, or the folder of a prepared store.
+        model: what embeds them.
+        field: of the rows of a store; None: its first.
+        strip_stop: remove one ``*`` at the end of a protein of a file.
+
+    Raises:
+        ConfigError: for a field that the store does not have or a file's field, or ``strip_stop``
+            of anything but proteins in a file.
+        DataError: for a folder that is no store, or one of other inputs than the model reads.
+        StoreError: if the store is damaged.
+    """
+    check_strip_stop(strip_stop, model.reads, model.folder)
+    if not source.is_dir():
+        if field is not None:
+            raise ConfigError(f"--field {field}: is for a store; {source} is none. Leave it out")
+        return FileInputs(source, strip_stop)
+    if not (source / MANIFEST).is_file():
+        raise DataError(f"{source}: is a folder and no prepared store; want a file, or a store")
+    if strip_stop:
+        raise ConfigError("--strip-stop is for files: no sequence of a store ends in *")
+    kinds = {method.store.kind: method.store for method in METHODS.values()}
+    manifest_kind = open_store(source).manifest["kind"]
+    store = open_store(source, kinds.get(manifest_kind, Store), verify=True)
+    if not store.input_fields:
+        raise DataError(f"{source}: a store of {manifest_kind} has no whole proteins or texts")
+    if store.inputs_are != model.reads:
+        raise DataError(
+            f"{source}: is a store of {store.inputs_are}, and {model.folder} reads {model.reads}"
+        )
+    if field is not None and field not in store.input_fields:
+        raise ConfigError(
+            f"--field {field}: {source} has {', '.join(store.input_fields)}; want one of these"
+        )
+    return StoreInputs(store, field or store.input_fields[0])

@@ -1,0 +1,133 @@
+"""A trained model in Python: ``raybio.load(model)``."""
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Encoder
+from raybio.methods import METHODS
+from raybio.runtime.embed import model_of_folder
+from raybio.runtime.predict import find_predictor, read_predictor
+from raybio.runtime.run.folder import local_model, near_run_folders
+from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.predictor import PredictBlock, Predictor
+from raybio.training.text_embedding_model import read_text_embedding_model
+
+
+class TrainedModel:
+    """The encoder in a folder, and its head if it has one.
+
+    Weights are loaded by the first call that needs them, on a GPU if there is one.
+
+    Attributes:
+        folder: an export, or any folder that ``save_pretrained`` or sentence_transformers wrote.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Check the folder; no weights are loaded."""
+        self.folder = Path(folder)
+        if (
+            not (self.folder / "config.json").is_file()
+            and not (self.folder / "modules.json").is_file()
+        ):
+            raise ConfigError(
+                f"raybio.load: {folder} holds no model (no config.json); want a finished run, its "
+                f"export/, or a folder of save_pretrained{near_run_folders(str(folder))}"
+            )
+
+    def encode(self, inputs: Sequence[str]) -> np.ndarray:
+        """Return the embeddings (N, D) of inputs, float32.
+
+        They are those that plain transformers or sentence_transformers compute with the folder.
+        Models that were trained on pairs of entities or on words embed whole texts, too; their
+        text embeddings have not been trained for it.
+
+        Args:
+            inputs: proteins as strings of residues for a protein encoder, else texts. Longer ones
+                are cut, as in training.
+
+        Raises:
+            DataError: if they are no list of such strings.
+            ConfigError: if the folder states no pooling, or has no tokenizer of texts.
+        """
+        contents = self._embedding_model.contents_of(inputs)
+        return self._embedding_model.embed(self._encoder, contents)
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return what the head predicts for each input, in order.
+
+        Args:
+            inputs: proteins as strings of residues, texts or sentences as strings; of a model of
+                ``relation_finetune`` documents with their entities, as mappings of BioC JSON, or of
+                DocRED's JSON if the model was trained on DocRED.
+
+        Returns:
+            For each input a mapping by the columns of ``raybio predict``, without the id; of a
+            model that finds relations a list of such mappings.
+
+        Raises:
+            DataError: if an input is invalid.
+            ConfigError: if the folder has no head.
+        """
+        with self._predictor.open_values(inputs) as opened:
+            predict = self._predict_block
+            return [prediction.value for block in opened.blocks() for prediction in predict(block)]
+
+    def check_inputs(self, inputs: Sequence[str]) -> None:
+        """Refuse what ``encode`` refuses, without embedding anything.
+
+        Raises:
+            DataError: if the inputs are no list of proteins or texts.
+        """
+        self._embedding_model.contents_of(inputs)
+
+    @cached_property
+    def has_head(self) -> bool:
+        """Whether ``predict`` works."""
+        return find_predictor(self.folder) is not None
+
+    def digest(self) -> str:
+        """Return 64 hex digits that change with anything that changes an embedding."""
+        return self._embedding_model.digest()
+
+    def __repr__(self) -> str:
+        """Return the call that loads it."""
+        return f"raybio.load({str(self.folder)!r})"
+
+    @cached_property
+    def _embedding_model(self) -> EmbeddingModel:
+        for method in METHODS.values():
+            part = method.part_encoder
+            if part is None or not (self.folder / part.settings).is_file():
+                continue
+            if not (self.folder / "modules.json").is_file():
+                raise ConfigError(
+                    f"{self.folder}: embeds {part.parts} in their context and has no tokenizer of "
+                    "texts, as CharacterBERT; want predict, or a model with word pieces"
+                )
+            return read_text_embedding_model(self.folder, None)
+        return model_of_folder(self.folder)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        encoder = self._embedding_model.load()
+        return encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return read_predictor(self.folder)
+
+    @cached_property
+    def _predict_block(self) -> PredictBlock:
+        return self._predictor.load()
+
+
+def load(model: str | os.PathLike[str]) -> TrainedModel:
+    """Return the model of a run's folder, of an export or of the hub; see ``raybio.load``."""
+    return TrainedModel(local_model(os.fspath(model), "raybio.load"))

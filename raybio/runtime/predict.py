@@ -1,0 +1,160 @@
+"""Predictions of a trained model for files of new inputs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_file
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import near_run_folders
+from raybio.store.table_rows import (
+    JSON_LINES,
+    PARQUET,
+    ROWS_AT_ONCE,
+    TSV,
+    replaced_file,
+    write_rows,
+)
+from raybio.training.embedding_model import check_strip_stop
+from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
+
+ID = "id"
+"""Column of a table of predictions with the ids of the inputs."""
+
+
+def read_predictor(folder: str | Path) -> Predictor:
+    """Read the head of an export, without its weights.
+
+    Args:
+        folder: an ``export/``.
+
+    Raises:
+        ConfigError: if there is no such folder, or it has no head.
+    """
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; want a run, or its export/" + near_run_folders(str(folder))
+        )
+    predictor = find_predictor(path)
+    if predictor is not None:
+        return predictor
+    names = ", ".join(name for name, method in METHODS.items() if method.predictor is not None)
+    raise ConfigError(
+        f"{folder}: has no head that predicts; want a run of {names}, or its export/. The model of "
+        "an older run gets one when it is trained again under another name. For embeddings there "
+        "is raybio embed"
+    )
+
+
+def find_predictor(folder: Path) -> Predictor | None:
+    """Return the head of an export, without its weights; None if it has none.
+
+    Raises:
+        ConfigError: if its records are damaged.
+    """
+    for method in METHODS.values():
+        predictor = method.read_predictor(folder)
+        if predictor is not None:
+            return predictor
+    return None
+
+
+class PredictSummary(NamedTuple):
+    """What was written.
+
+    Attributes:
+        num_rows: rows of the output, or relations of its documents.
+        row_noun: what they are, in the plural.
+        num_inputs: inputs that were read.
+    """
+
+    num_rows: int
+    row_noun: str
+    num_inputs: int
+
+
+def predict_file(
+    predictor: Predictor,
+    files: Sequence[Path],
+    out: Path,
+    *,
+    max_bad_share: float = 0.1,
+    strip_stop: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> PredictSummary:
+    """Predict for all good inputs of files, in their order, and write the predictions atomically.
+
+    The files are read and checked before weights are loaded. Inputs are predicted in blocks, so
+    that memory does not grow with the files. Equal inputs give an equal file.
+
+    Args:
+        predictor: the model.
+        files: what it reads.
+        out: ``.tsv``, ``.jsonl``, ``.parquet``, or a suffix of ``predictor.document_writers``.
+        max_bad_share: maximum fraction of invalid records.
+        strip_stop: remove one ``*`` at a protein's end.
+        say: called with remarks, one line each.
+
+    Raises:
+        ConfigError: if ``out`` has another suffix or cannot be written, or the model does not read
+            such files.
+        DataError: if the input is missing, damaged or mostly invalid.
+    """
+    suffix = output_suffix(predictor, out)
+    check_writable_file(out)
+    check_strip_stop(strip_stop, predictor.reads, predictor.folder)
+    with predictor.open_files(files, max_bad_share=max_bad_share, strip_stop=strip_stop) as inputs:
+        for remark in inputs.remarks:
+            say(remark)
+        predictions = _Counted(predictor.load(), inputs)
+        with replaced_file(out) as partial:
+            if suffix in predictor.document_writers:
+                write = predictor.document_writers[suffix]
+                num_rows = write(partial, inputs, predictions)
+            else:
+                schema = pa.schema([(ID, pa.string()), *predictor.columns])
+                num_rows = write_rows(partial, suffix, schema, _row_blocks(predictions))
+    return PredictSummary(num_rows, predictor.row_noun, predictions.num_inputs)
+
+
+def output_suffix(predictor: Predictor, out: Path) -> str:
+    """Return the suffix that decides the format of the output.
+
+    Raises:
+        ConfigError: for one without a format.
+    """
+    known = [TSV, JSON_LINES, PARQUET, *predictor.document_writers]
+    suffix = out.suffix.lower()
+    if suffix not in known:
+        raise ConfigError(f"{out}: want a file that ends in {', '.join(known)}")
+    return suffix
+
+
+class _Counted:
+    """Iterates over the predictions for all blocks, and counts the inputs."""
+
+    def __init__(self, predict: PredictBlock, inputs: Inputs) -> None:
+        self.num_inputs = 0
+        self._predict = predict
+        self._inputs = inputs
+
+    def __iter__(self) -> Iterator[InputPrediction]:
+        for block in self._inputs.blocks():
+            for prediction in self._predict(block):
+                self.num_inputs += 1
+                yield prediction
+
+
+def _row_blocks(predictions: _Counted) -> Iterator[list[dict[str, Any]]]:
+    iterator = iter(predictions)
+    while block := [*islice(iterator, ROWS_AT_ONCE)]:
+        rows = []
+        for key, value in block:
+            values = value if isinstance(value, list) else [value]
+            rows += [{ID: key, **columns} for columns in values]
+        yield rows

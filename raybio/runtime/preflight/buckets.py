@@ -1,0 +1,95 @@
+"""Checks of buckets as this machine sees them: reach, permissions, region and clock."""
+
+import os
+import urllib.error
+import urllib.request
+from email.utils import parsedate_to_datetime
+from time import time
+
+from raybio.core.errors import RaybioError
+from raybio.core.location import BucketPath
+from raybio.runtime.preflight.here import CONNECT_SECONDS
+from raybio.store.bucket import BucketFolder
+from raybio.store.bucket_client import endpoint
+from raybio.store.remote_store import store_digest
+
+MAX_CLOCK_SECONDS = 600.0
+"""Difference of clocks that is reported: from 15 minutes on, clouds refuse signed requests."""
+
+
+def bucket_problem(path: BucketPath, *, writes: bool) -> str:
+    """Return what is wrong with a path of a bucket as seen from this machine; empty for nothing.
+
+    Args:
+        path: the path.
+        writes: also write, write with a condition and delete, as runs do; stores are only read.
+    """
+    try:
+        if writes:
+            problem = _write_problem(BucketFolder(path, is_patient=False))
+        else:
+            problem = ""
+            store_digest(path)
+    except RaybioError as error:
+        return str(error)
+    return problem or _server_problem(path)
+
+
+def _write_problem(folder: BucketFolder) -> str:
+    name = f".preflight-{os.getpid()}-{os.urandom(4).hex()}"
+    version = folder.create(name, b"1")
+    if version is None:
+        return f"{folder.path}: what was written is not what is read; is it the same bucket?"
+    try:
+        if folder.create(name, b"2") is not None:
+            return (
+                f"{folder.path}: the server ignores conditions of writes, so two drivers could "
+                "train one run. Want a server that knows If-None-Match and If-Match"
+            )
+        changed = folder.replace(name, b"3", version)
+        if changed is None or folder.replace(name, b"4", version) is not None:
+            return f"{folder.path}: the server does not replace an object by its version (If-Match)"
+        if folder.read(name) != b"3":
+            return f"{folder.path}: what was written is not what is read"
+        if name not in [info.name for info in folder.list()]:
+            return f"{folder.path}: a listing lacks an object that was written before it"
+    finally:
+        folder.delete(name)
+    return ""
+
+
+def _server_problem(path: BucketPath) -> str:
+    """Return what the answer to an unsigned request shows: another region, or another time."""
+    address = {
+        "s3": f"https://{path.bucket}.s3.amazonaws.com",
+        "gs": "https://storage.googleapis.com",
+        "abfs": f"https://{path.account or os.environ.get('AZURE_STORAGE_ACCOUNT_NAME', '')}"
+        ".blob.core.windows.net",
+    }[path.scheme]
+    request = urllib.request.Request(endpoint(path) or address, method="HEAD")
+    started = time()
+    try:
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
+            headers = response.headers
+    except urllib.error.HTTPError as error:
+        # Without a signature it is refused, with the same headers.
+        headers = error.headers
+    except (OSError, ValueError):
+        # The bucket was reached before, perhaps through a proxy that this request does not take.
+        return ""
+    region = headers.get("x-amz-bucket-region", "")
+    chosen = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region and chosen and region != chosen:
+        return f"{path}: the bucket is in {region}, and AWS_REGION is {chosen}; export the former"
+    date = headers.get("Date")
+    if date is None:
+        return ""
+    middle = (started + time()) / 2
+    difference = middle - parsedate_to_datetime(date).timestamp()
+    if abs(difference) > MAX_CLOCK_SECONDS:
+        direction = "ahead of" if difference > 0 else "behind"
+        return (
+            f"{path}: the clock of this machine is {abs(difference):.0f} s {direction} the "
+            "server's. Set it, for instance with ntp"
+        )
+    return ""

@@ -1,0 +1,356 @@
+"""Build a saved index of the embeddings of a Parquet file.
+
+Up to ``EXACT_AT_MOST`` vectors the index is exact. Above that, k-means divides them into lists, of
+which a search reads the nearest (``searcher.py``). How many it reads is chosen by recall on
+held-out queries: rows that k-means does not see, whose neighbors are all other rows. The true
+neighbors are found by exact search in torch.
+
+Shape letters: N vectors, D width, L lists, Q held-out queries, K neighbors, B bytes of a code.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.core.version import VERSION
+from raybio.ops.nearest import nearest
+from raybio.runtime.embed_parts import model_digest_of
+from raybio.runtime.search.embeddings import ROWS_AT_ONCE, read_embeddings, scaled
+from raybio.runtime.search.faiss_package import describe_faiss, load_faiss, num_gpus
+from raybio.runtime.search.index_store import IndexStore, Metric
+from raybio.runtime.search.searcher import (
+    BITS,
+    Approximation,
+    Effort,
+    Searcher,
+    flat_index,
+    num_subvectors,
+    on_gpu,
+)
+from raybio.store.columns import column_tables
+from raybio.store.preparation import preparing
+
+EXACT_AT_MOST = 100_000
+"""Maximum number of vectors of an exact index: there a search takes milliseconds."""
+
+K = 10
+"""Neighbors for which recall is measured."""
+
+MAX_QUERIES = 1000
+TRAINING_ROWS_PER_LIST = 64
+CODEBOOK_ROWS = 32_768
+KMEANS_ITERATIONS = 10
+SEED = 0
+
+CONFIDENCE_Z = 1.645
+"""Quantile of the normal distribution: the target holds with one-sided 95 % confidence."""
+
+EXACT_RECALL = 0.999
+"""Least recall of an exact search by faiss; ties and rounding cost less."""
+
+
+class HeldOut(NamedTuple):
+    """Held-out queries and their true neighbors.
+
+    Attributes:
+        query_Q: rows that are the queries.
+        row_QK: their nearest other rows.
+    """
+
+    query_Q: np.ndarray
+    row_QK: np.ndarray
+
+
+def build_index(
+    embeddings: Path,
+    out: Path,
+    *,
+    metric: Metric = "cosine",
+    recall: float = 0.95,
+    force: bool = False,
+    exact_at_most: int = EXACT_AT_MOST,
+    say: Callable[[str], None] = lambda _: None,
+) -> IndexStore:
+    """Build an index and write it atomically; the vectors stay in files meanwhile.
+
+    Args:
+        embeddings: Parquet file with columns ``key`` and ``embedding``, as ``raybio embed`` writes.
+        out: folder of the index.
+        metric: "cosine", or "l2" for Euclidean distance.
+        recall: wanted recall at 10 of an index that is not exact, in (0, 1].
+        force: replace an index that is there.
+        exact_at_most: maximum number of vectors of an exact index.
+        say: called with a line on the index and one on faiss.
+
+    Raises:
+        ConfigError: if faiss is not installed, or ``recall`` is out of range.
+        DataError: if the file is missing, damaged or holds no such embeddings.
+        StoreError: if ``out`` exists already or cannot be written, or faiss returns wrong results.
+    """
+    if not 0 < recall <= 1:
+        raise ConfigError(f"recall: got {recall}, want a number above 0, up to 1")
+    faiss = load_faiss()
+    say(describe_faiss(faiss))
+    parameters = {"metric": metric, "recall_target": recall}
+    with preparing(out, {"embeddings": [embeddings]}, parameters, force=force) as preparation:
+        folder = preparation.draft.folder
+        keys, vector_ND = _read(embeddings, folder / "read.raw", metric)
+        num_rows, width = vector_ND.shape
+        rng = np.random.default_rng(SEED)
+        query_Q = rng.permutation(num_rows)[:MAX_QUERIES]
+        approximation = None
+        if num_rows > exact_at_most:
+            centroid_LD, list_N = _cluster(faiss, vector_ND, query_Q, metric, rng)
+            vector_ND, order_N = _by_list(vector_ND, list_N, folder / "sorted.raw")
+            keys = keys.take(pa.array(order_N))
+            query_Q = np.argsort(order_N)[query_Q]
+            list_size_L = np.bincount(list_N, minlength=len(centroid_LD))
+            code_NB, codebook = _quantize(faiss, vector_ND, query_Q, rng)
+            approximation = Approximation(list_size_L, centroid_LD, code_NB, codebook)
+        held_out = HeldOut(query_Q, _exact_neighbors(vector_ND, query_Q, metric))
+        # On the CPU: machines that open the index may have no GPU.
+        searcher = Searcher(faiss, vector_ND, metric, approximation, use_gpu=False)
+        recall_Q = partial(_recalls, vector_ND=vector_ND, held_out=held_out, metric=metric)
+        if approximation is not None:
+            _choose_effort(searcher, len(approximation.centroid_LD), recall_Q, recall)
+        measured = float(recall_Q(searcher).mean())
+        _check(faiss, measured, EXACT_RECALL if approximation is None else recall)
+        if num_gpus(faiss):
+            on_gpu_too = Searcher(faiss, vector_ND, metric, None)
+            _check(faiss, float(recall_Q(on_gpu_too).mean()), EXACT_RECALL)
+        num_lists = 0 if approximation is None else len(approximation.centroid_LD)
+        facts = {
+            "width": width,
+            "metric": metric,
+            "lists": num_lists,
+            "effort": searcher.effort._asdict(),
+            "recall": {
+                "value": measured,
+                "num_queries": len(query_Q),
+                "k": held_out.row_QK.shape[1],
+            },
+            "model": model_digest_of(embeddings),
+            "versions": {"raybio": VERSION, "faiss": faiss.__version__},
+        }
+        store = preparation.draft.commit(
+            IndexStore,
+            column_tables(IndexStore, _columns(keys, vector_ND, approximation)),
+            {"rows": num_rows, "lists": num_lists},
+            preparation.provenance(index=facts),
+        )
+    # Its files were just written and hashed; a first search need not read them for that.
+    store.verify(again=False)
+    say(describe_index(store))
+    return store
+
+
+def describe_index(store: IndexStore) -> str:
+    """Return what kind of index it is and its measured recall."""
+    facts = store.facts
+    kind = "exact"
+    if facts["lists"]:
+        probes = facts["effort"]["num_probes"]
+        kind = f"{facts['lists']:,} lists, {probes:,} of them read by a search"
+    recall = facts["recall"]
+    return (
+        f"{store.num_rows:,} vectors of width {facts['width']:,}, {facts['metric']}, {kind}; "
+        f"measured recall@{recall['k']} {recall['value']:.4f} of exact search "
+        f"({recall['num_queries']:,} held-out queries)"
+    )
+
+
+def _columns(
+    keys: pa.Array, vector_ND: np.ndarray, approximation: Approximation | None
+) -> dict[str, Any]:
+    """Return the columns of the store."""
+    if approximation is None:
+        nothing = np.zeros(0, np.float32)
+        approximation = Approximation(
+            np.array([len(vector_ND)]), nothing, np.zeros(0, np.uint8), nothing
+        )
+    return {
+        "keys": keys,
+        "flat_vectors": vector_ND.reshape(-1),
+        "list_sizes": approximation.list_size_L,
+        "flat_centroids": approximation.centroid_LD.reshape(-1),
+        "flat_codes": approximation.code_NB.reshape(-1),
+        "codebook": approximation.codebook,
+    }
+
+
+def _read(path: Path, raw: Path, metric: Metric) -> tuple[pa.Array, np.ndarray]:
+    """Return keys, and vectors (N, D) in a file of the draft; of length 1 for "cosine"."""
+    keys = []
+    vector_ND: np.ndarray | None = None
+    start = 0
+    for key_M, embedding_MD in read_embeddings(path):
+        if vector_ND is None:
+            shape = (pq.read_metadata(path).num_rows, embedding_MD.shape[1])
+            vector_ND = np.memmap(raw, np.float32, "w+", shape=shape)
+        end = start + len(embedding_MD)
+        vector_ND[start:end] = scaled(embedding_MD, metric, f"{path}, row {{}}", start)
+        keys.append(key_M)
+        start = end
+    if vector_ND is None or start < 2:
+        raise DataError(f"{path}: has {start} embeddings, want at least 2")
+    return pa.concat_arrays(keys), vector_ND
+
+
+def _cluster(
+    faiss: Any, vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return centroids (L, D) of k-means, and the list (N,) of each vector."""
+    num_rows, width = vector_ND.shape
+    num_lists = int(2 * num_rows**0.5)
+    clustering = faiss.Clustering(width, num_lists)
+    clustering.niter = KMEANS_ITERATIONS
+    clustering.seed = SEED
+    clustering.spherical = metric == "cosine"
+    clustering.min_points_per_centroid = 1
+    clustering.max_points_per_centroid = TRAINING_ROWS_PER_LIST
+    quantizer = on_gpu(faiss, flat_index(faiss, width, metric))
+    rows = _training_rows(num_rows, query_Q, TRAINING_ROWS_PER_LIST * num_lists, rng)
+    clustering.train(vector_ND[rows], quantizer)
+    centroid_LD = faiss.vector_to_array(clustering.centroids).reshape(num_lists, width)
+    list_N = np.empty(num_rows, np.int64)
+    for start in range(0, num_rows, ROWS_AT_ONCE):
+        end = start + ROWS_AT_ONCE
+        list_N[start:end] = quantizer.search(vector_ND[start:end], 1)[1][:, 0]
+    return centroid_LD, list_N
+
+
+def _training_rows(
+    num_rows: int, query_Q: np.ndarray, at_most: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return rows without the queries, ascending: all of them, or a sample."""
+    rows = np.setdiff1d(np.arange(num_rows), query_Q)
+    return np.sort(rng.choice(rows, min(len(rows), at_most), replace=False))
+
+
+def _by_list(vector_ND: np.ndarray, list_N: np.ndarray, raw: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors in the order of their lists, in a file of the draft, and that order."""
+    order_N = np.argsort(list_N, kind="stable")
+    sorted_ND = np.memmap(raw, np.float32, "w+", shape=vector_ND.shape)
+    for start in range(0, len(order_N), ROWS_AT_ONCE):
+        end = start + ROWS_AT_ONCE
+        sorted_ND[start:end] = vector_ND[order_N[start:end]]
+    return sorted_ND, order_N
+
+
+def _quantize(
+    faiss: Any, vector_ND: np.ndarray, query_Q: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (N, B) of a product quantizer, and its centroids."""
+    num_rows, width = vector_ND.shape
+    quantizer = faiss.ProductQuantizer(width, num_subvectors(width), BITS)
+    quantizer.cp.min_points_per_centroid = 1
+    quantizer.train(vector_ND[_training_rows(num_rows, query_Q, CODEBOOK_ROWS, rng)])
+    code_NB = np.empty((num_rows, quantizer.code_size), np.uint8)
+    for start in range(0, num_rows, ROWS_AT_ONCE):
+        end = start + ROWS_AT_ONCE
+        code_NB[start:end] = quantizer.compute_codes(vector_ND[start:end])
+    return code_NB, faiss.vector_to_array(quantizer.centroids)
+
+
+def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric) -> np.ndarray:
+    """Return the min(K, N - 1) nearest other rows (Q, K) of some rows, by exact search in torch."""
+    k = min(K, len(vector_ND) - 1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    query_QD = torch.from_numpy(vector_ND[query_Q]).to(device)
+    rows = []
+    scores = []
+    for start in range(0, len(vector_ND), ROWS_AT_ONCE):
+        block_CD = torch.from_numpy(np.array(vector_ND[start : start + ROWS_AT_ONCE])).to(device)
+        found = nearest(query_QD, block_CD, k + 1, metric=metric)
+        rows.append(found.index_QK + start)
+        scores.append(found.score_QK)
+    best_QK = torch.cat(scores, 1).topk(k + 1, dim=1).indices
+    return _without_self(torch.cat(rows, 1).gather(1, best_QK).cpu().numpy(), query_Q)
+
+
+def _without_self(row_QK: np.ndarray, query_Q: np.ndarray) -> np.ndarray:
+    """Return the first K of K + 1 neighbors that are not the query itself."""
+    order_QK = np.argsort(row_QK == query_Q[:, None], axis=1, kind="stable")
+    return np.take_along_axis(row_QK, order_QK, axis=1)[:, :-1]
+
+
+def _choose_effort(
+    searcher: Searcher,
+    num_lists: int,
+    recall_Q: Callable[[Searcher], np.ndarray],
+    recall: float,
+) -> None:
+    """Set the smallest effort of a search that reaches a recall, with confidence.
+
+    The number of lists is doubled until it does, then bisected. Where all lists are not enough, the
+    codes are too coarse for the number of candidates, which is doubled.
+    """
+
+    def reaches(num_probes: int) -> bool:
+        searcher.effort = searcher.effort._replace(num_probes=num_probes)
+        found_Q = recall_Q(searcher)
+        error = found_Q.std() / len(found_Q) ** 0.5
+        return bool(found_Q.mean() - CONFIDENCE_Z * error >= recall)
+
+    enough = 1
+    while not reaches(enough):
+        if enough < num_lists:
+            enough = min(2 * enough, num_lists)
+            continue
+        doubled = 2 * searcher.effort.candidates_per_neighbor
+        searcher.effort = Effort(num_lists, doubled)
+    too_few = enough // 2
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if reaches(middle):
+            enough = middle
+        else:
+            too_few = middle
+    searcher.effort = searcher.effort._replace(num_probes=enough)
+
+
+def _recalls(
+    searcher: Searcher, *, vector_ND: np.ndarray, held_out: HeldOut, metric: Metric
+) -> np.ndarray:
+    """Return the recall (Q,) of each query; a vector as near as the K-th nearest one is found."""
+    query_Q, true_QK = held_out
+    query_QD = np.ascontiguousarray(vector_ND[query_Q])
+    k = true_QK.shape[1]
+    found_QK = _without_self(searcher.search(query_QD, k + 1)[1], query_Q)
+    farthest_Q1 = _distances(vector_ND, query_QD, true_QK, metric).max(axis=1, keepdims=True)
+    distance_QK = _distances(vector_ND, query_QD, found_QK, metric)
+    # The error of single precision grows with the size of the vectors.
+    size_Q1 = np.square(query_QD, dtype=np.float64).sum(axis=1, keepdims=True)
+    return (distance_QK <= farthest_Q1 + 1e-6 * size_Q1).mean(axis=1)
+
+
+def _distances(
+    vector_ND: np.ndarray, query_QD: np.ndarray, row_QK: np.ndarray, metric: Metric
+) -> np.ndarray:
+    """Return distances (Q, K) in float64: 1 - cosine, or squared Euclidean."""
+    distance_QK = np.empty(row_QK.shape)
+    for number, rows in enumerate(row_QK):
+        query_D = query_QD[number].astype(np.float64)
+        neighbor_KD = vector_ND[rows].astype(np.float64)
+        if metric == "cosine":
+            distance_QK[number] = 1 - neighbor_KD @ query_D
+        else:
+            distance_QK[number] = np.square(neighbor_KD - query_D).sum(axis=1)
+    return distance_QK
+
+
+def _check(faiss: Any, measured: float, wanted: float) -> None:
+    """Refuse a build of faiss that does not find what exact search in torch finds."""
+    if measured < wanted:
+        raise StoreError(
+            f"{describe_faiss(faiss)} finds {measured:.4f} of the nearest vectors, want at least "
+            f"{wanted}, as exact search in torch does: this build of faiss is faulty; install "
+            "another version"
+        )

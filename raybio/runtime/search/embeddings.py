@@ -1,0 +1,87 @@
+"""Embeddings in Parquet files, as an index takes them.
+
+Shape letters: M rows of a block, D width.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raybio.core.errors import DataError
+from raybio.runtime.search.index_store import Metric
+
+ROWS_AT_ONCE = 65_536
+
+
+def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
+    """Yield keys (M,) as texts and embeddings (M, D) as float32, in blocks of rows.
+
+    Raises:
+        DataError: if the file is missing, damaged, lacks the columns ``key`` and ``embedding``, or
+            holds embeddings of different widths.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if not {"key", "embedding"} <= set(names):
+                raise DataError(
+                    f"{path}: has the columns {', '.join(names)}; want 'key' and 'embedding', as "
+                    "raybio embed writes them"
+                )
+            width = None
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=["key", "embedding"]):
+                embedding_MD = _matrix(batch.column("embedding"), path)
+                width = width or embedding_MD.shape[1]
+                if embedding_MD.shape[1] != width:
+                    raise DataError(f"{path}: has embeddings of different widths, want one width")
+                yield batch.column("key").cast(pa.large_string()), embedding_MD
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
+
+
+def _matrix(column: pa.Array, path: Path) -> np.ndarray:
+    """Return a column of lists of equal length as float32 (M, D)."""
+    is_list = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
+    if not is_list or not pa.types.is_floating(column.type.value_type):
+        raise DataError(f"{path}: embedding has the type {column.type}, want lists of floats")
+    value = column.flatten()
+    num_rows = len(column)
+    if pa.types.is_list(column.type):
+        is_even = len(set(column.value_lengths().to_pylist())) == 1
+    else:
+        is_even = len(value) == num_rows * column.type.list_size
+    if column.null_count or value.null_count or not is_even or len(value) == 0:
+        raise DataError(f"{path}: has missing values or embeddings of different widths")
+    return value.to_numpy(zero_copy_only=False).reshape(num_rows, -1).astype(np.float32)
+
+
+def scaled(vector_MD: np.ndarray, metric: Metric, name: str, start: int = 0) -> np.ndarray:
+    """Return vectors as an index takes them, contiguous float32: of length 1 for "cosine".
+
+    Args:
+        vector_MD: float32.
+        metric: of the index.
+        name: how errors name a row, with ``{}`` for its number.
+        start: number of the first row.
+
+    Raises:
+        DataError: for a vector that is not finite or has no direction.
+    """
+    vector_MD = np.ascontiguousarray(vector_MD, np.float32)
+    length_M = np.linalg.norm(vector_MD.astype(np.float64), axis=1)
+    wrong = np.flatnonzero(~np.isfinite(length_M))
+    if len(wrong):
+        raise DataError(f"{name.format(start + wrong[0])}: has a value that is not finite")
+    if metric == "l2":
+        return vector_MD
+    wrong = np.flatnonzero(length_M == 0)
+    if len(wrong):
+        raise DataError(
+            f"{name.format(start + wrong[0])}: is zero, which has no cosine; remove it, or take "
+            "the metric l2"
+        )
+    return (vector_MD / length_M[:, None]).astype(np.float32)

@@ -1,0 +1,52 @@
+"""A saved index of embeddings on disk.
+
+Shape letters: N vectors, D width, L inverted lists.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.store.columns import ArrowColumn, NumberColumn
+from raybio.store.store import Store
+
+Metric = Literal["cosine", "l2"]
+
+
+class IndexStore(Store):
+    """Keys and vectors of embeddings in the order of their lists, and what a search needs.
+
+    With the metric "cosine" the vectors have length 1. An exact index has vectors alone: one list,
+    and neither centroids nor codes.
+    """
+
+    kind = "search index"
+    make_again = "Build it again with raybio search index (--force replaces it)."
+
+    keys = ArrowColumn("keys.arrow", "key", pa.large_string())
+
+    flat_vectors = NumberColumn("vectors.arrow", "value", np.float32)
+    """The vectors (N, D), row after row."""
+
+    list_sizes = NumberColumn("lists.arrow", "num_rows", np.int64)
+    """Vectors of each list (L,); the vectors lie list after list."""
+
+    flat_centroids = NumberColumn("centroids.arrow", "value", np.float32)
+    """Centroids (L, D) of the lists."""
+
+    flat_codes = NumberColumn("codes.arrow", "value", np.uint8)
+    """Product-quantized vectors, row after row."""
+
+    codebook = NumberColumn("codebook.arrow", "value", np.float32)
+    """Centroids of the product quantizer."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest says of the index: width, metric, recall, model and versions."""
+        return dict(self.manifest["index"])
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """The vectors (N, D), mapped."""
+        return self.flat_vectors.reshape(-1, self.facts["width"])

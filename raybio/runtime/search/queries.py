@@ -1,0 +1,143 @@
+"""Queries of files, and the table of their neighbors."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.encoders.config import Pooling
+from raybio.runtime.embed import model_of_folder
+from raybio.runtime.embed_parts import model_digest_of
+from raybio.runtime.search.embeddings import read_embeddings
+from raybio.runtime.search.index import EmbeddingIndex, check_model
+from raybio.runtime.search.index_store import IndexStore
+from raybio.store.quarantine import Quarantine
+from raybio.training.embedding_model import EmbeddingModel
+
+SCORE_COLUMN = {"cosine": "cosine", "l2": "distance"}
+"""Metric -> the column of a table of neighbors with the score."""
+
+
+class QueryBlock(NamedTuple):
+    """Some queries: keys, and embeddings (M, D)."""
+
+    keys: list[str]
+    embedding_MD: np.ndarray
+
+
+class Queries:
+    """Queries in a file or in memory, embedded block by block.
+
+    Attributes:
+        quarantine: the records of the file that were skipped.
+    """
+
+    def __init__(
+        self,
+        store: IndexStore,
+        source: Path | None,
+        texts: Sequence[str],
+        model: str | Path | None,
+        pooling: Pooling | None = None,
+        max_bad_share: float = 0.1,
+    ) -> None:
+        """Check that queries and model fit an index; no weights are loaded.
+
+        Args:
+            store: the index.
+            source: embeddings as ``raybio embed`` writes them, or what the model reads; None: there
+                are only ``texts``.
+            texts: inputs of the model; their keys are their numbers, from 1.
+            model: folder of the model that embeds; None: ``source`` holds embeddings.
+            pooling: of a model that does not record it.
+            max_bad_share: maximum fraction of invalid records.
+
+        Raises:
+            ConfigError: if a model is needed and there is none, or it cannot be read.
+            DataError: if the file is missing.
+            StoreError: if the queries come from another model than the index.
+        """
+        self.quarantine = Quarantine(max_bad_share)
+        self._source = source
+        self._texts = texts
+        self._model: EmbeddingModel | None = None
+        if source is not None and not source.is_file():
+            raise DataError(f"{source}: there is no such file")
+        if source is not None and _has_embeddings(source):
+            if model is not None:
+                raise ConfigError(
+                    f"{source} holds embeddings, which need no model; leave out --model"
+                )
+            check_model(store, model_digest_of(source), str(source))
+        elif model is None:
+            raise ConfigError(
+                "these queries have to be embedded; give the model of the index as --model, or "
+                "a Parquet file of raybio embed as --input"
+            )
+        else:
+            self._model = model_of_folder(model, pooling)
+            check_model(store, self._model.digest(), str(model))
+
+    def blocks(self) -> Iterator[QueryBlock]:
+        """Yield the queries in order.
+
+        Raises:
+            DataError: if the file is damaged, or has no or too many invalid records.
+        """
+        if self._model is None:
+            assert self._source is not None
+            for keys, embedding_MD in read_embeddings(self._source):
+                yield QueryBlock(keys.to_pylist(), embedding_MD)
+            return
+        model = self._model
+        encoder = model.load().to("cuda" if torch.cuda.is_available() else "cpu")
+        if self._texts:
+            keys = [str(number) for number in range(1, len(self._texts) + 1)]
+            yield QueryBlock(keys, model.embed(encoder, model.contents_of(self._texts)))
+        if self._source is None:
+            return
+        for batch in model.read_file(self._source, self.quarantine):
+            contents = batch.column("content").to_pylist()
+            yield QueryBlock(batch.column("key").to_pylist(), model.embed(encoder, contents))
+        self.quarantine.check("protein" if model.reads == "proteins" else "text")
+
+
+def _has_embeddings(path: Path) -> bool:
+    if path.suffix.lower() != ".parquet":
+        return False
+    try:
+        return "embedding" in pq.read_schema(path).names
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
+
+
+def neighbor_schema(metric: str) -> pa.Schema:
+    """Return the columns of a table of neighbors."""
+    return pa.schema(
+        [
+            ("query", pa.string()),
+            ("rank", pa.int32()),
+            ("key", pa.string()),
+            (SCORE_COLUMN[metric], pa.float32()),
+        ]
+    )
+
+
+def neighbor_rows(
+    index: EmbeddingIndex, queries: Queries, k: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a table of neighbors, K of each query in order, in blocks."""
+    score_column = SCORE_COLUMN[index.metric]
+    for block in queries.blocks():
+        found = index.search(block.embedding_MD, k)
+        rows = []
+        for query, keys, scores in zip(block.keys, found.keys, found.scores, strict=True):
+            for rank, (key, score) in enumerate(zip(keys, scores, strict=True), start=1):
+                rows.append({"query": query, "rank": rank, "key": key, score_column: float(score)})
+        yield rows

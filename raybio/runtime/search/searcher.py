@@ -1,0 +1,201 @@
+"""Search by faiss among vectors in memory or in mapped files.
+
+Without a GPU, the vectors of an ``Approximation`` are searched in two steps. faiss scans the
+inverted lists nearest to a query (IVF; Sivic and Zisserman 2003), in which vectors are
+product-quantized to 4 bits for each two numbers (Jégou et al. 2011; André et al. 2015). The best
+candidates are then scored with the vectors themselves. Opening trains nothing: lists and codes are
+saved. faiss's own file format is not used, since its reader does not validate what it reads.
+
+Shape letters: N vectors, D width, L lists, Q queries, K neighbors, R candidates.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from raybio.runtime.search.faiss_package import num_gpus
+from raybio.runtime.search.index_store import Metric
+
+BITS = 4
+"""Bits of a code; faiss scans 4-bit codes by far the fastest."""
+
+MIN_CANDIDATES = 50
+QUERIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """Lists and codes of vectors that lie list after list.
+
+    Attributes:
+        list_size_L: vectors of each list.
+        centroid_LD: centroids of the lists, float32.
+        code_NB: codes of the vectors, uint8.
+        codebook: centroids of the product quantizer, float32.
+    """
+
+    list_size_L: np.ndarray
+    centroid_LD: np.ndarray
+    code_NB: np.ndarray
+    codebook: np.ndarray
+
+
+class Effort(NamedTuple):
+    """How much a search of an ``Approximation`` computes.
+
+    Attributes:
+        num_probes: lists that are read.
+        candidates_per_neighbor: candidates that are scored with their vectors for each neighbor.
+    """
+
+    num_probes: int = 1
+    candidates_per_neighbor: int = 5
+
+
+LEAST_EFFORT = Effort()
+
+
+def num_subvectors(width: int) -> int:
+    """Return the parts into which a product quantizer cuts a vector: two numbers each, or one."""
+    return width // 2 if width % 2 == 0 else width
+
+
+def flat_index(faiss: Any, width: int, metric: Metric) -> Any:
+    """Return an empty exact index."""
+    return faiss.IndexFlatIP(width) if metric == "cosine" else faiss.IndexFlatL2(width)
+
+
+def on_gpu(faiss: Any, index: Any) -> Any:
+    """Return an index moved to the first GPU; on a machine without one, the index itself."""
+    if num_gpus(faiss) == 0:
+        return index
+    return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, index)
+
+
+class Searcher:
+    """Finds the nearest of fixed vectors.
+
+    With a GPU the search is exact if the vectors take at most half of its free memory.
+
+    Attributes:
+        is_exact: whether all vectors are compared with a query.
+        effort: of a search that is not exact.
+    """
+
+    def __init__(
+        self,
+        faiss: Any,
+        vector_ND: np.ndarray,
+        metric: Metric,
+        approximation: Approximation | None,
+        effort: Effort = LEAST_EFFORT,
+        *,
+        use_gpu: bool = True,
+    ) -> None:
+        """Load vectors or codes into faiss.
+
+        Args:
+            faiss: the module.
+            vector_ND: float32, of length 1 for "cosine".
+            metric: "cosine" or "l2".
+            approximation: of these vectors; None: the search is exact.
+            effort: of a search that is not exact.
+            use_gpu: whether a GPU is used if there is one.
+        """
+        self._faiss = faiss
+        self._vector_ND = vector_ND
+        self._metric = metric
+        self._approximation = approximation
+        self.effort = effort
+        fits_gpu = use_gpu and _fits_gpu(faiss, vector_ND)
+        self.is_exact = approximation is None or fits_gpu
+        if self.is_exact:
+            index = flat_index(faiss, vector_ND.shape[1], metric)
+            if fits_gpu:
+                index = on_gpu(faiss, index)
+            index.add(vector_ND)
+            self._index = index
+        else:
+            assert approximation is not None
+            self._index = _scanner(faiss, vector_ND.shape[1], metric, approximation)
+
+    def search(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores (Q, K) and rows (Q, K) of the k <= N nearest vectors, the nearest first.
+
+        Scores are cosines, or squared Euclidean distances.
+        """
+        if self.is_exact:
+            score_QK, row_QK = self._index.search(query_QD, k)
+            return score_QK, row_QK
+        scores = [np.zeros((0, k), np.float32)]
+        rows = [np.zeros((0, k), np.int64)]
+        for start in range(0, len(query_QD), QUERIES_AT_ONCE):
+            score_MK, row_MK = self._search_lists(query_QD[start : start + QUERIES_AT_ONCE], k)
+            scores.append(score_MK)
+            rows.append(row_MK)
+        return np.concatenate(scores), np.concatenate(rows)
+
+    def _search_lists(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        approximation = self._approximation
+        assert approximation is not None
+        num_vectors = len(self._vector_ND)
+        wanted = max(MIN_CANDIDATES, k * self.effort.candidates_per_neighbor)
+        num_candidates = min(wanted, num_vectors)
+        row_QR = self._scan(query_QD, num_candidates, self.effort.num_probes)
+        is_short_Q = (row_QR >= 0).sum(axis=1) < k
+        if is_short_Q.any():
+            # The lists that were read hold fewer than k vectors.
+            num_lists = len(approximation.centroid_LD)
+            row_QR[is_short_Q] = self._scan(query_QD[is_short_Q], num_candidates, num_lists)
+        candidate_QRD = torch.from_numpy(self._vector_ND[np.maximum(row_QR, 0)])
+        query_QD1 = torch.from_numpy(query_QD)[:, :, None]
+        if self._metric == "cosine":
+            nearness_QR = torch.bmm(candidate_QRD, query_QD1)[:, :, 0]
+        else:
+            nearness_QR = -(candidate_QRD - query_QD1.transpose(1, 2)).square().sum(dim=2)
+        nearness_QR[torch.from_numpy(row_QR < 0)] = -torch.inf
+        best = nearness_QR.topk(k, dim=1)
+        row_QK = np.take_along_axis(row_QR, best.indices.numpy(), axis=1)
+        score_QK = best.values.numpy()
+        return (score_QK if self._metric == "cosine" else -score_QK), row_QK
+
+    def _scan(self, query_QD: np.ndarray, num: int, num_probes: int) -> np.ndarray:
+        """Return the rows (Q, R) of the candidates; -1 where the lists hold fewer."""
+        self._index.nprobe = num_probes
+        row_QR: np.ndarray = self._index.search(query_QD, num)[1]
+        return row_QR
+
+
+def _fits_gpu(faiss: Any, vector_ND: np.ndarray) -> bool:
+    if num_gpus(faiss) == 0 or not torch.cuda.is_available():
+        return False
+    num_free_bytes, _ = torch.cuda.mem_get_info(0)
+    return vector_ND.nbytes <= num_free_bytes / 2
+
+
+def _scanner(faiss: Any, width: int, metric: Metric, approximation: Approximation) -> Any:
+    """Return a faiss index of lists and codes that exist already."""
+    quantizer = flat_index(faiss, width, metric)
+    quantizer.add(approximation.centroid_LD)
+    num_lists = len(approximation.centroid_LD)
+    index = faiss.IndexIVFPQ(
+        quantizer, width, num_lists, num_subvectors(width), BITS, quantizer.metric_type
+    )
+    # Codes of the vectors themselves: those of differences to centroids cost a table for each list.
+    index.by_residual = False
+    faiss.copy_array_to_vector(approximation.codebook, index.pq.centroids)
+    code_NB = np.ascontiguousarray(approximation.code_NB)
+    row_N = np.arange(len(code_NB), dtype=np.int64)
+    start = 0
+    for number, size in enumerate(approximation.list_size_L.tolist()):
+        end = start + size
+        if size:
+            index.invlists.add_entries(
+                number, size, faiss.swig_ptr(row_N[start:end]), faiss.swig_ptr(code_NB[start:end])
+            )
+        start = end
+    index.ntotal = len(code_NB)
+    index.is_trained = True
+    return faiss.IndexIVFPQFastScan(index)

@@ -1,0 +1,205 @@
+"""The HTTP interface of a trained model, as an ASGI app; it needs no Ray.
+
+    GET  /health     what is served
+    POST /encode     {"inputs": [...]}            -> {"embeddings": [[...], ...]}
+    POST /neighbors  {"inputs": [...], "k": 10}   -> {"neighbors": [[{"key", "cosine"}, ...], ...]}
+    POST /predict    {"inputs": [...]}            -> {"predictions": [...]}
+
+``/neighbors`` is there with an index, ``/predict`` if the model has a head. Invalid or too long
+inputs are answered with 422, too large requests with 413.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from raybio.core.errors import DataError
+from raybio.core.version import VERSION
+from raybio.runtime.load import TrainedModel
+from raybio.runtime.search.index import EmbeddingIndex
+from raybio.runtime.search.queries import SCORE_COLUMN
+from raybio.runtime.serve.batcher import Batcher
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a request may hold.
+
+    Attributes:
+        max_inputs: inputs of a request.
+        max_characters: characters of an input; as JSON, if it is no text.
+        max_neighbors: ``k`` of a search.
+    """
+
+    max_inputs: int = 256
+    max_characters: int = 20_000
+    max_neighbors: int = 1000
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of a request, in JSON with escapes."""
+        return min(self.max_inputs * self.max_characters * 2, 2**26) + 2**12
+
+
+class EncodeRequest(BaseModel):
+    """The body of ``/encode``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: list[str] = Field(min_length=1)
+
+
+class NeighborsRequest(EncodeRequest):
+    """The body of ``/neighbors``."""
+
+    k: int = Field(10, ge=1)
+
+
+class PredictRequest(BaseModel):
+    """The body of ``/predict``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: list[Any] = Field(min_length=1)
+
+
+def http_app(
+    model: TrainedModel, index: EmbeddingIndex | None = None, limits: Limits | None = None
+) -> Callable[[Message, Receive, Send], Awaitable[None]]:
+    """Return the ASGI app of a model.
+
+    Inputs of concurrent requests are embedded together. All computations run in one thread.
+
+    Args:
+        model: what is served.
+        index: of the model's embeddings; None: no neighbors.
+        limits: of a request.
+    """
+    limits = limits or Limits()
+    app = FastAPI(title="raybio", version=VERSION)
+    thread = ThreadPoolExecutor(1)
+    encode = Batcher(model.encode, limits.max_inputs, thread)
+    has_head = model.has_head
+    # The weights are loaded now, and not by the first request.
+    model.encode([])
+    digest = model.digest()
+
+    async def embeddings_of(inputs: list[str]) -> np.ndarray:
+        _check(inputs, limits)
+        # An invalid input fails its own request, not those that are computed with it.
+        model.check_inputs(inputs)
+        return np.asarray(await encode(inputs))
+
+    @app.exception_handler(DataError)
+    async def refuse(_: Request, error: DataError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, status_code=422)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        """Say which model is loaded, and whether it predicts and has an index."""
+        return {
+            "status": "ok",
+            "raybio": VERSION,
+            "model": digest,
+            "predicts": has_head,
+            "indexed": None if index is None else len(index),
+        }
+
+    @app.post("/encode")
+    async def encode_inputs(request: EncodeRequest) -> JSONResponse:
+        """Embed each input."""
+        return JSONResponse({"embeddings": (await embeddings_of(request.inputs)).tolist()})
+
+    if index is not None:
+        score = SCORE_COLUMN[index.metric]
+
+        @app.post("/neighbors")
+        async def neighbors(request: NeighborsRequest) -> JSONResponse:
+            """Find the nearest neighbors of each input in the index."""
+            if request.k > limits.max_neighbors:
+                raise HTTPException(422, f"k: got {request.k}, want at most {limits.max_neighbors}")
+            embeddings = await embeddings_of(request.inputs)
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(thread, index.search, embeddings, request.k)
+            lists = []
+            for keys, scores in zip(found.keys, found.scores.tolist(), strict=True):
+                pairs = zip(keys, scores, strict=True)
+                lists.append([{"key": key, score: value} for key, value in pairs])
+            return JSONResponse({"neighbors": lists})
+
+    if has_head:
+        predict = Batcher(lambda requests: [model.predict(one) for one in requests], 1, thread)
+
+        @app.post("/predict")
+        async def predict_inputs(request: PredictRequest) -> JSONResponse:
+            """Predict for each input with the model's head."""
+            _check(request.inputs, limits)
+            (predictions,) = await predict([request.inputs])
+            return JSONResponse({"predictions": predictions})
+
+    return _Bounded(app, limits.max_bytes)
+
+
+def _check(inputs: list[Any], limits: Limits) -> None:
+    """Refuse too many or too long inputs."""
+    if len(inputs) > limits.max_inputs:
+        raise HTTPException(
+            422, f"got {len(inputs)} inputs, want at most {limits.max_inputs} in a request"
+        )
+    for number, value in enumerate(inputs):
+        length = len(value) if isinstance(value, str) else len(str(value))
+        if length > limits.max_characters:
+            raise HTTPException(
+                422,
+                f"input {number}: has {length} characters, want at most {limits.max_characters}",
+            )
+
+
+class _Bounded:
+    """An ASGI app that answers 413 to a request whose body is too large."""
+
+    def __init__(self, app: Any, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stated = dict(scope["headers"]).get(b"content-length", b"0")
+        if not stated.isdigit() or int(stated) > self._max_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        # A chunked body states no length. It is read here: no answer can follow one that has begun.
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            body += message.get("body", b"")
+            if len(body) > self._max_bytes:
+                await self._refuse(scope, receive, send)
+                return
+            if not message.get("more_body", False):
+                break
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_body() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self._app(scope, receive_body, send)
+
+    async def _refuse(self, scope: Message, receive: Receive, send: Send) -> None:
+        detail = f"the request is larger than {self._max_bytes:,} bytes; send fewer inputs"
+        await JSONResponse({"detail": detail}, status_code=413)(scope, receive, send)

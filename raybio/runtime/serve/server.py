@@ -1,0 +1,134 @@
+"""Serve a trained model by Ray Serve."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raybio.core.errors import ClusterError, ConfigError
+from raybio.runtime.cluster.connection import (
+    LOCAL_STARTS,
+    cluster_to_join,
+    local_cpus,
+    started,
+)
+from raybio.runtime.load import load
+from raybio.runtime.search.index import check_model, open_index, open_index_store
+from raybio.runtime.serve.app import Limits, http_app
+
+REQUESTS_AT_ONCE = 1000
+"""Requests that a replica holds; more of them wait in Ray's proxy."""
+
+
+@contextmanager
+def serving(
+    model: str | Path,
+    index: str | Path | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    replicas: int = 1,
+    cpus_per_replica: float | None = None,
+    limits: Limits | None = None,
+    verbose: bool = False,
+) -> Iterator[str]:
+    """Serve a model within a ``with`` block; yield the address.
+
+    Model and index are checked before Ray starts. Each replica loads both, on a GPU if its node has
+    one. Nobody is asked for a password: on another host than loopback, anybody who reaches the port
+    may use the model.
+
+    Args:
+        model: run, export or model folder, as for ``raybio.load``.
+        index: saved index of its embeddings.
+        host: address to listen on.
+        port: port to listen on.
+        replicas: number of processes.
+        cpus_per_replica: logical CPUs of each; None: an equal share of this machine's, less one.
+        limits: of a request.
+        verbose: show Ray's own logs.
+
+    Raises:
+        ConfigError: if Ray Serve is not installed, or there is no such model.
+        StoreError: if there is no such index, or it comes from another model.
+        ClusterError: if Ray cannot start, or the address is taken.
+    """
+    try:
+        from ray import serve
+    except ImportError:
+        raise ConfigError(
+            "serving needs Ray Serve, which is not installed; want pip install 'raybio[serve]'"
+        ) from None
+    loaded = load(model)
+    if index is not None:
+        check_model(open_index_store(index), loaded.digest(), str(model))
+    if not cluster_to_join():
+        _check_free(host, port)
+    # Ray's own limit is 5 s, which a busy machine exceeds.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+    cpus = cpus_per_replica or max(0.5, (local_cpus() - 1) / replicas)
+    folder = str(loaded.folder.absolute())
+    index_folder = None if index is None else str(Path(index).absolute())
+
+    def build() -> Any:
+        """Load the model in a replica."""
+        opened = load(folder)
+        opened_index = None if index_folder is None else open_index(index_folder, folder)
+        return http_app(opened, opened_index, limits)
+
+    with started(threads=max(1, int(cpus)), verbose=verbose):
+        import torch
+
+        options: dict[str, Any] = {"num_cpus": cpus}
+        if torch.cuda.is_available():
+            options["num_gpus"] = 1
+        deployment = serve.deployment(
+            name="raybio",
+            num_replicas=replicas,
+            ray_actor_options=options,
+            max_ongoing_requests=REQUESTS_AT_ONCE,
+        )(serve.ingress(build)())
+        try:
+            _start(serve, host, port)
+            _run(serve, deployment.bind())
+            yield f"http://{host}:{port}"
+        finally:
+            serve.shutdown()
+
+
+def _check_free(host: str, port: int) -> None:
+    """Refuse an address on which this machine cannot listen, before Ray starts."""
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise ClusterError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host"
+        ) from None
+
+
+def _start(serve: Any, host: str, port: int) -> None:
+    """Start Ray Serve, again if its proxy is not up in time, as on a busy machine."""
+    from ray.exceptions import RayError
+
+    for attempt in range(1, LOCAL_STARTS + 1):
+        try:
+            serve.start(http_options={"host": host, "port": port})
+            return
+        except (RayError, TimeoutError) as error:
+            serve.shutdown()
+            if attempt == LOCAL_STARTS:
+                reason = str(error).strip().splitlines()[0]
+                raise ClusterError(
+                    f"Ray Serve does not start: {reason}. Is the machine busy? See --verbose"
+                ) from error
+
+
+def _run(serve: Any, application: Any) -> None:
+    """Start the replicas and wait until they are ready."""
+    try:
+        serve.run(application, name="raybio")
+    except RuntimeError as error:
+        raise ClusterError(f"the model cannot be served: {error}. See --verbose") from error

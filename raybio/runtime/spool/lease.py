@@ -1,0 +1,367 @@
+"""One driver at a time: a lease of a run or an embedding in a bucket, by conditional writes.
+
+``lease.json`` holds an id that is drawn for each driver, a counter that makes each renewal another
+content, and how long it has been held by the holder's own clock. Its holder renews it every
+``HEARTBEAT_SECONDS``. A lease that was not written for ``LEASE_SECONDS`` is that of a dead driver.
+Clocks of machines are not compared: the age is that of the object by the server's clock, then the
+time that this process itself has waited without a new version of it. A holder that ends writes
+``is_released`` in its place, and the next driver replaces that at once.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from raybio.core.errors import ClusterError, MissingObjectError, StorageError
+from raybio.runtime.run.duration import in_words
+from raybio.runtime.run.spec import LeaseKey
+from raybio.store.bucket import BucketFolder, ObjectVersion
+
+LEASE = "lease.json"
+
+LEASE_SECONDS = 60.0
+"""A driver that has not renewed its lease for so long counts as dead."""
+
+HEARTBEAT_SECONDS = 10.0
+
+GIVEN_UP_SHARE = 0.5
+"""Share of ``LEASE_SECONDS`` after which a driver that cannot renew its lease writes no more.
+
+The rest is for a request that it has begun: a client that is not patient repeats one for 15 s, and
+waits 10 s for the last answer (``store/bucket_client``).
+"""
+
+_RELEASED = b'{"is_released": true}'
+
+_POLL_SECONDS = 1.0
+
+
+class LostLeaseError(ClusterError):
+    """Another driver has taken over what this one held, or may have."""
+
+
+class LeasedWork(NamedTuple):
+    """What a lease is of, as errors name it.
+
+    Attributes:
+        noun: such as "run".
+        option: the option that chooses another one.
+    """
+
+    noun: str
+    option: str
+
+
+A_RUN = LeasedWork("run", "--name")
+AN_EMBEDDING = LeasedWork("embedding", "--out")
+
+
+class Lease:
+    """A lease that this driver holds.
+
+    Attributes:
+        id: the id, which workers compare with that in the bucket.
+    """
+
+    def __init__(
+        self, bucket: BucketFolder, id_: str, version: ObjectVersion, work: LeasedWork = A_RUN
+    ) -> None:
+        """Take over a lease that was just written; ``held`` is the way to make one."""
+        self.id = id_
+        self._bucket = bucket
+        self._work = work
+        self._version = version
+        self._counter = 0
+        self._began = _now()
+        self._renewed = self._began
+        self._is_lost = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew_forever, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def key(self) -> LeaseKey:
+        """The lease as workers know it."""
+        return LeaseKey(self._bucket.path, self.id)
+
+    def check_not_lost(self) -> None:
+        """Refuse to go on if another driver has taken over.
+
+        Work that writes nothing goes on while the bucket is away: the lease may still be held
+        when it is back.
+
+        Raises:
+            LostLeaseError: if it has.
+        """
+        if self._is_lost:
+            raise taken_over(self._bucket, self._work)
+
+    def check(self) -> None:
+        """Refuse to write if another driver may have taken over.
+
+        Raises:
+            LostLeaseError: if it has, or the lease could not be renewed in time.
+        """
+        self.check_not_lost()
+        silent = _now() - self._renewed
+        if silent > GIVEN_UP_SHARE * LEASE_SECONDS:
+            raise LostLeaseError(
+                f"{self._bucket.path / LEASE}: could not be renewed for {silent:.0f} s, so that "
+                f"another driver may take over the {self._work.noun}. The same command resumes it"
+            )
+
+    def confirm(self) -> None:
+        """Read the lease, and refuse to write if it is another driver's.
+
+        Raises:
+            LostLeaseError: if it is.
+            StorageError: if the bucket cannot be read.
+        """
+        self.check_not_lost()
+        if id_in(self._bucket) != self.id:
+            raise taken_over(self._bucket, self._work)
+
+    def is_taken_over(self) -> bool:
+        """Return whether another driver holds the lease now; False if that cannot be read."""
+        try:
+            self.confirm()
+        except LostLeaseError:
+            return True
+        except StorageError:
+            pass
+        return False
+
+    def release(self) -> None:
+        """End the lease, if it is still this driver's."""
+        self._ended.set()
+        self._thread.join()
+        # One that cannot be reached ends by itself.
+        with contextlib.suppress(StorageError):
+            # Not deleted: between a look and a deletion another driver could take it.
+            self._bucket.replace(LEASE, _RELEASED, self._version)
+
+    def delete(self) -> None:
+        """End the lease of work that is complete, and delete it with the rest of its folder."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(StorageError):
+            # Renewed first: nobody takes it for ``LEASE_SECONDS``, and a deletion is not repeated
+            # for so long.
+            if self._bucket.replace(LEASE, self._content(), self._version) is not None:
+                self._bucket.delete(LEASE)
+
+    def _renew_forever(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            began = _now()
+            try:
+                version = self._bucket.replace(LEASE, self._content(), self._version)
+                if version is None:
+                    version = self._own_version()
+            except StorageError:
+                continue  # ``check`` knows for how long
+            if version is None:
+                self._is_lost = True
+                return
+            self._version = version
+            self._renewed = began
+
+    def _own_version(self) -> ObjectVersion | None:
+        """Return the version in the bucket if this driver has written it: its answer was lost."""
+        found = _read(self._bucket)
+        return found[1] if found is not None and found[0].get("id") == self.id else None
+
+    def _content(self) -> bytes:
+        self._counter += 1
+        return _content(self.id, self._counter, _now() - self._began)
+
+
+@contextlib.contextmanager
+def held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Iterator[Lease]:
+    """Hold a lease for a ``with`` block.
+
+    Args:
+        bucket: the folder of the run or of the embedding's parts, with a client that is not
+            patient: a heartbeat is worth nothing when it comes late.
+        work: what the lease is of, for errors.
+
+    Raises:
+        ClusterError: if another driver holds it, with its name and for how long.
+        StorageError: if the bucket cannot be read or written.
+    """
+    lease = acquire(bucket, work)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
+    """Take a lease; as ``held``."""
+    id_ = uuid.uuid4().hex
+    content = _content(id_, 0, 0.0)
+    while True:
+        version = bucket.create(LEASE, content)
+        if version is None:
+            found = _read(bucket)
+            if found is None:
+                continue  # it was released just now
+            holder, old = found
+            if not holder.get("is_released") and not _is_dead(bucket, holder, old):
+                raise _refused(bucket, holder, work)
+            version = bucket.replace(LEASE, content, old)
+        if version is not None:
+            return Lease(bucket, id_, version, work)
+
+
+def id_in(bucket: BucketFolder) -> str | None:
+    """Return the id of the lease in a bucket; None if there is none.
+
+    Raises:
+        StorageError: if the bucket cannot be read.
+    """
+    found = _read(bucket)
+    return None if found is None else found[0].get("id")
+
+
+def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = True) -> None:
+    """Refuse to write for a driver that no longer holds the lease; any process may ask.
+
+    Args:
+        key: the lease.
+        work: what it is of, for errors.
+        is_patient: wait for minutes for a bucket that does not answer.
+
+    Raises:
+        LostLeaseError: if another driver has taken over.
+        StorageError: if the bucket cannot be read.
+    """
+    bucket = BucketFolder(key.path, is_patient=is_patient)
+    if id_in(bucket) != key.id:
+        raise taken_over(bucket, work)
+
+
+def taken_over(bucket: BucketFolder, work: LeasedWork = A_RUN) -> LostLeaseError:
+    """Return the error of a driver or a worker whose work another driver has taken over."""
+    return LostLeaseError(
+        f"{bucket.path}: the {work.noun} has been started again by another driver, which goes on "
+        "with it"
+    )
+
+
+def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersion) -> bool:
+    """Return whether the holder has ended; it waits until that is certain."""
+    if holder.get("machine") == _machine():
+        return not _is_running(holder)
+    seconds_left = LEASE_SECONDS - _age(bucket)
+    if seconds_left > 0:
+        print(
+            f"{bucket.path}: held by {_name(holder)}; waiting up to {seconds_left:.0f} s to see "
+            "whether it is alive",
+            flush=True,
+        )
+    until = _now() + seconds_left
+    while _now() < until:
+        time.sleep(min(_POLL_SECONDS, LEASE_SECONDS / 10))
+        found = _read(bucket)
+        if found is None or found[0].get("is_released"):
+            return True
+        if found[1] != version:
+            return False
+    return True
+
+
+def _age(bucket: BucketFolder) -> float:
+    """Return the seconds since the lease was written, by the clock of the server."""
+    info = bucket.info(LEASE)
+    if info is None:
+        return LEASE_SECONDS
+    probe = f".clock-{uuid.uuid4().hex}"
+    bucket.write(probe, b"")
+    now = bucket.info(probe)
+    bucket.delete(probe)
+    # The server's clock has whole seconds.
+    return 0.0 if now is None else max(now.modified - info.modified - 1.0, 0.0)
+
+
+def _read(bucket: BucketFolder) -> tuple[dict[str, Any], ObjectVersion] | None:
+    try:
+        text, version = bucket.read_version(LEASE)
+    except MissingObjectError:
+        return None
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    # Of a damaged one, nobody knows the holder: it ends with its time.
+    return (content if isinstance(content, dict) else {}), version
+
+
+def _content(id_: str, counter: int, held_seconds: float) -> bytes:
+    content = {
+        "id": id_,
+        "counter": counter,
+        "held_seconds": round(held_seconds),
+        "host": socket.gethostname(),
+        "machine": _machine(),
+        "pid": os.getpid(),
+        "process_start": _start_of(os.getpid()),
+    }
+    return json.dumps(content, indent=1).encode()
+
+
+def _machine() -> str:
+    """Return a name that no other machine, and no other container of a machine, has."""
+    parts = [socket.gethostname()]
+    # Linux has both; elsewhere, a dead driver's lease ends with its time.
+    with contextlib.suppress(OSError):
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            parts.append(file.read().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+        return "-".join(parts)
+    return uuid.uuid4().hex
+
+
+def _is_running(holder: dict[str, Any]) -> bool:
+    pid = holder.get("pid")
+    start = _start_of(pid) if isinstance(pid, int) else None
+    return start is not None and start == holder.get("process_start")
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when a process of this machine began, in ticks since the boot; None if it has ended.
+
+    The clock of the machine may be set meanwhile: the ticks stay.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name of the program, in parentheses, may have spaces.
+            state, *fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in ("Z", "X") else int(fields[18])
+
+
+def _refused(bucket: BucketFolder, holder: dict[str, Any], work: LeasedWork) -> ClusterError:
+    return ClusterError(
+        f"{bucket.path}: another driver is at work on this {work.noun}: {_name(holder)}. Wait "
+        f"until it ends, stop it, or choose another {work.option}"
+    )
+
+
+def _name(holder: dict[str, Any]) -> str:
+    if "host" not in holder:
+        return "an unknown driver"
+    held_for = in_words(float(holder.get("held_seconds", 0)))
+    return f"process {holder.get('pid')} on {holder['host']}, for {held_for}"
+
+
+def _now() -> float:
+    """Return the seconds of a clock that also runs while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)

@@ -1,0 +1,199 @@
+"""Training in Python: ``raybio.train(method, ...)``."""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybio.core.config import BaseConfig, did_you_mean, fields
+from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.location import BucketPath, Location, location
+from raybio.core.search_space import quoted
+from raybio.methods import METHODS
+from raybio.runtime.compare.table import ResultTable
+from raybio.runtime.compare.variations import compare
+from raybio.runtime.load import TrainedModel, load
+from raybio.runtime.run.options import RunOptions, resolve
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import Compute
+
+ARGUMENTS = {
+    "store": "store",
+    "config": "config",
+    "recipe": "recipe",
+    "name": "name",
+    "runs": "runs",
+    "tracking-uri": "tracking_uri",
+    "workers": "workers",
+    "cpus-per-worker": "cpus_per_worker",
+    "device": "device",
+    "verbose": "verbose=True",
+    "yes": "accepts_long_run=True",
+}
+"""Option of the command line -> argument of ``train``, for messages."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. It is a path, too: that of its folder.
+
+    Attributes:
+        result: step, metrics and final scores.
+        table: the final scores as the table of ``raybio train``, with rivals.
+    """
+
+    result: Result
+    table: ResultTable
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder; of a run in a bucket, this process' copy."""
+        return self.result.folder.path
+
+    @property
+    def export(self) -> Path:
+        """The trained model: a folder for ``transformers``, or for ``encoder.source``."""
+        return self.result.folder.export
+
+    def load(self) -> TrainedModel:
+        """Return the trained model; see ``raybio.load``."""
+        return load(self.folder)
+
+    def __fspath__(self) -> str:
+        """Return the run's folder."""
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        """Return how the run ended and where it is."""
+        return f"<raybio run {self.folder}: {self.result.status} at step {self.result.step:,}>"
+
+
+def train(
+    method: str,
+    *,
+    store: str | os.PathLike[str] | BucketPath | None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None,
+    recipe: str | None,
+    name: str | None,
+    runs: str | os.PathLike[str] | BucketPath | None,
+    tracking_uri: str | None,
+    workers: int | None,
+    cpus_per_worker: float | None,
+    device: str,
+    accepts_long_run: bool,
+    verbose: bool,
+) -> Run:
+    """Train a method, or return its finished run; see ``raybio.train``."""
+    if method not in METHODS:
+        raise ConfigError(
+            f"{method!r} is no method; want one of {', '.join(METHODS)}."
+            f"{did_you_mean(method, list(METHODS))}"
+        )
+    file = None
+    values: dict[str, Any] = {}
+    if isinstance(config, str | os.PathLike):
+        file = Path(config)
+    elif config is not None:
+        values = settings_by_path(METHODS[method].config, config)
+    options = RunOptions(
+        store=_location(store, "store"),
+        recipe=recipe,
+        config=file,
+        values=values,
+        name=name,
+        runs=_location(runs, "runs"),
+        tracking=tracking_uri,
+        compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
+        verbose=verbose,
+        yes=accepts_long_run,
+    )
+    with _errors_of_arguments(), _joined_cluster():
+        result, table = compare(resolve(method, options))
+    return Run(result, table)
+
+
+def settings_by_path(
+    model: type[BaseConfig], config: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+    """Return settings by dotted path, as ``override_all`` takes them.
+
+    Args:
+        model: class of the settings.
+        config: values by dotted path, by nested names, or both. Strings are taken literally.
+        prefix: path of the section that ``config`` is, with a dot at its end.
+
+    Raises:
+        ConfigError: if ``config`` is no mapping, or has a setting twice.
+    """
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config: got {type(config).__name__}, want a mapping of settings, such as "
+            '{"schedule.max_steps": 200}, or the path of a YAML file'
+        )
+    known = {field.path for field in fields(model)}
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and path not in known:
+            inner = settings_by_path(model, value, f"{path}.")
+        else:
+            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+            inner = {path: quoted(plain)}
+        twice = sorted(values.keys() & inner.keys())
+        if twice:
+            raise ConfigError(f"config: {twice[0]} is given twice, want each setting once")
+        values |= inner
+    return values
+
+
+def argument_names(message: str) -> str:
+    """Return a message of the command line in the words of a call of ``train``.
+
+    Options of other commands stay as they are.
+    """
+    message = re.sub(r"--set ([\w.]+)=([^\s,;]+?)(?=[\s,;]|\.?$)", r'config={"\1": \2}', message)
+    message = message.replace("--init", 'config={"encoder.source": MODEL}')
+    message = re.sub(r"--device (cpu|gpu)\b", r'device="\1"', message)
+    message = re.sub(r"--set\b", "config", message)
+    message = re.sub(
+        rf"--({'|'.join(ARGUMENTS)})(?![\w-])", lambda match: ARGUMENTS[match[1]], message
+    )
+    return re.sub(r"\b([Tt]he same|[Tt]he run's whole|its) command\b", r"\1 call", message)
+
+
+@contextlib.contextmanager
+def _errors_of_arguments() -> Iterator[None]:
+    """Context in which errors name arguments of ``train``, not options of the command line."""
+    try:
+        yield
+    except RaybioError as error:
+        error.args = (argument_names(str(error)),)
+        raise
+
+
+@contextlib.contextmanager
+def _joined_cluster() -> Iterator[None]:
+    """Context in which ``RAY_ADDRESS`` names the cluster that this process has joined, if any.
+
+    Plans are then checked against the cluster, not against this machine.
+    """
+    ray: Any = sys.modules.get("ray")
+    is_joined = ray is not None and ray.is_initialized()
+    if not is_joined or os.environ.get("RAY_ADDRESS"):
+        yield
+        return
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    try:
+        yield
+    finally:
+        del os.environ["RAY_ADDRESS"]
+
+
+def _location(given: str | os.PathLike[str] | BucketPath | None, argument: str) -> Location | None:
+    if given is None or isinstance(given, BucketPath):
+        return given
+    return location(os.fspath(given), argument)

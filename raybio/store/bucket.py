@@ -1,0 +1,283 @@
+"""Objects of a bucket: list, read, write with a condition, upload, delete.
+
+It stands on ``obstore`` (the Rust crate ``object_store``), since a lease of a run needs conditional
+writes, which neither ``pyarrow.fs`` nor ``fsspec`` have. It also retries, resumes a body that was
+cut, and reads ranges without holding Python's interpreter lock. It is imported when a bucket is
+first used: local paths need no ``obstore``.
+
+Credentials and endpoint are those of the environment. They never appear in an
+error.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from raybio.core.errors import MissingObjectError, named_by
+from raybio.core.location import BucketPath
+from raybio.store.bucket_client import client, explained
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PART_BYTES = 8 << 20
+"""Size of the parts of an upload; Amazon S3 wants 5 MiB or more."""
+
+NUM_PARALLEL_PARTS = 4
+"""Parts of a file that are uploaded at once; few, so that each ends in time on a slow line."""
+
+MAX_PARTS = 9000
+"""Parts of an upload; Amazon S3 takes 10,000."""
+
+NUM_TRIES = 6
+"""Tries of a request whose answer is cut."""
+
+_CUT = ("response body error", "list response body")
+
+Result = TypeVar("Result")
+
+
+class ObjectVersion(NamedTuple):
+    """The version of an object, which the next write of it may be bound to."""
+
+    etag: str | None
+    generation: str | None
+
+
+class ObjectInfo(NamedTuple):
+    """An object of a listing.
+
+    Attributes:
+        name: its path below the folder.
+        num_bytes: its size.
+        modified: when it was written, in seconds since 1970 by the clock of the server.
+        version: its version.
+    """
+
+    name: str
+    num_bytes: int
+    modified: float
+    version: ObjectVersion
+
+
+class BucketFolder:
+    """The objects below a path of a bucket; a folder exists as soon as it has an object.
+
+    Every method raises ``StorageError`` if the bucket is missing, refuses, or does not answer.
+
+    Args:
+        path: the path.
+        is_patient: retry for minutes, as long work should; otherwise for seconds, as checks before
+            work should.
+    """
+
+    def __init__(self, path: BucketPath, *, is_patient: bool = True) -> None:
+        """Make no request yet."""
+        self.path = path
+        self.is_patient = is_patient
+
+    @cached_property
+    def _store(self) -> "ObjectStore":
+        return client(self.path, self.is_patient)
+
+    def list(self, below: str = "") -> list[ObjectInfo]:
+        """Return all objects whose names begin with the folder ``below``, sorted by name."""
+        import obstore
+
+        def collect() -> list[Any]:
+            return list(obstore.list(self._store, below.strip("/") or None).collect())
+
+        infos = [_info(meta) for meta in self._call("list", below, collect)]
+        return sorted(infos)
+
+    def children(self) -> tuple[set[str], set[str]]:
+        """Return the names of the objects and of the folders directly below this one."""
+        import obstore
+
+        result = self._call("list", "", lambda: obstore.list_with_delimiter(self._store))
+        files = {meta["path"] for meta in result["objects"]}
+        return files, {prefix.rstrip("/") for prefix in result["common_prefixes"]}
+
+    def info(self, name: str) -> ObjectInfo | None:
+        """Return size and version of an object, None if there is none, or no bucket.
+
+        A server gives no reason in the answer to such a request.
+        """
+        import obstore
+
+        try:
+            return _info(self._call("read", name, lambda: obstore.head(self._store, name)))
+        except MissingObjectError:
+            return None
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a small object.
+
+        Raises:
+            MissingObjectError: if there is none.
+        """
+        return self.read_version(name)[0]
+
+    def read_version(self, name: str) -> tuple[bytes, ObjectVersion]:
+        """Return the content of a small object and its version.
+
+        Raises:
+            MissingObjectError: if there is none.
+        """
+        import obstore
+
+        def get() -> tuple[bytes, ObjectVersion]:
+            response = obstore.get(self._store, name)
+            return bytes(response.bytes()), _version(response.meta)
+
+        return self._call("read", name, get)
+
+    def write(self, name: str, content: bytes) -> ObjectVersion:
+        """Write a small object as a whole, in place of any other; return its version."""
+        import obstore
+
+        def put() -> ObjectVersion:
+            return _version(obstore.put(self._store, name, content, use_multipart=False))
+
+        return self._call("write", name, put)
+
+    def create(self, name: str, content: bytes) -> ObjectVersion | None:
+        """Write an object if there is none of this name; return its version, or None.
+
+        ``content`` should be unique to the writer: after a lost answer the object is read, and
+        equal content counts as one's own.
+        """
+        return self._write_if(name, content, "create")
+
+    def replace(self, name: str, content: bytes, version: ObjectVersion) -> ObjectVersion | None:
+        """Write an object if its version is still ``version``; return the new one, or None.
+
+        ``content`` should be unique to the writer, as in ``create``.
+        """
+        if self.path.scheme == "gs" and not version.generation:
+            # Google's condition is a number, which listings lack.
+            info = self.info(name)
+            if info is None or info.version.etag != version.etag:
+                return None
+            version = info.version
+        update = {"e_tag": version.etag, "version": version.generation}
+        return self._write_if(name, content, {key: value for key, value in update.items() if value})
+
+    def _write_if(self, name: str, content: bytes, mode: Any) -> ObjectVersion | None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        def put() -> ObjectVersion | None:
+            try:
+                return _version(obstore.put(self._store, name, content, mode=mode))
+            except (AlreadyExistsError, PreconditionError):
+                return None
+
+        # Of an object that is gone, servers say that it is missing, or of another version.
+        with contextlib.suppress(MissingObjectError):
+            version = self._call("write", name, put)
+            if version is not None:
+                return version
+        try:
+            written, version = self.read_version(name)
+        except MissingObjectError:
+            return None
+        return version if written == content else None
+
+    def delete(self, names: str | Sequence[str]) -> None:
+        """Delete objects; one that does not exist is no error."""
+        import obstore
+
+        names = [names] if isinstance(names, str) else list(names)
+        if not names:
+            return
+        try:
+            self._call("delete", names[0], lambda: obstore.delete(self._store, names))
+        except MissingObjectError:
+            # Where a service has no request for many objects, the client stops at a missing one.
+            if len(names) > 1:
+                for name in names:
+                    self.delete(name)
+
+    def upload(self, file: Path, name: str) -> None:
+        """Upload a file of any size. The object appears when all of it has arrived.
+
+        Raises:
+            OSError: if the file cannot be read.
+        """
+        import obstore
+
+        part_bytes = max(PART_BYTES, -(-file.stat().st_size // MAX_PARTS))
+        self._call(
+            "write",
+            name,
+            lambda: obstore.put(
+                self._store,
+                name,
+                file,
+                chunk_size=part_bytes,
+                max_concurrency=NUM_PARALLEL_PARTS,
+            ),
+        )
+
+    def read_range(self, name: str, start: int, end: int, version: ObjectVersion) -> bytes:
+        """Return bytes ``start`` to ``end`` (exclusive) of one version of an object.
+
+        Raises:
+            StorageError: also if the object is of another version now.
+        """
+        import obstore
+
+        options: Any = {"range": (start, end)}
+        if version.etag:
+            options["if_match"] = version.etag
+
+        def get() -> bytes:
+            return bytes(obstore.get(self._store, name, options=options).bytes())
+
+        return self._call("read", name, get)
+
+    def check_writable(self, option: str) -> None:
+        """Write and delete a small object, before long work starts.
+
+        Raises:
+            StorageError: naming ``option``.
+        """
+        import obstore
+
+        name = f".raybio-{os.getpid()}-{os.urandom(4).hex()}"
+        with named_by(option):
+            # Without its name: the user knows nothing of the object.
+            self._call("write", "", lambda: obstore.put(self._store, name, b""))
+            self._call("delete", "", lambda: obstore.delete(self._store, [name]))
+
+    def _call(self, action: str, name: str, request: Callable[[], Result]) -> Result:
+        """Return the result of a request; errors become ``StorageError``.
+
+        The client retries what may pass, except for an answer that is cut, which is retried here.
+        Each request may be repeated: it is read-only, or writes the same again.
+        """
+        from obstore.exceptions import BaseError
+
+        num_tries = NUM_TRIES if self.is_patient else 2
+        for number in range(1, num_tries + 1):
+            try:
+                return request()
+            except (BaseError, FileNotFoundError) as error:
+                is_cut = any(words in str(error) for words in _CUT)
+                if number == num_tries or not is_cut:
+                    raise explained(self.path / name, action, error) from None
+                time.sleep(0.1 * 2**number)
+        raise AssertionError("the last try returns or raises")
+
+
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), _version(meta))
+
+
+def _version(meta: Any) -> ObjectVersion:
+    return ObjectVersion(meta.get("e_tag"), meta.get("version"))

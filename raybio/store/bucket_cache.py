@@ -1,0 +1,222 @@
+"""Copies of what lies in buckets, in the cache of this machine (``RAYBIO_CACHE``).
+
+A copy appears whole, made by one process while the others wait. Each process that uses a copy holds
+a shared lock on it until the process ends. Copies that nobody uses are removed, the least recently
+used first, when the disk has no room for another one or ``RAYBIO_CACHE_SIZE`` is exceeded.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from raybio.core.cache import VARIABLE, cache_folder
+from raybio.core.errors import ConfigError, StorageError
+from raybio.store.retrying_http import size_text
+
+SIZE_VARIABLE = "RAYBIO_CACHE_SIZE"
+
+SPARE_BYTES = 256 << 20
+"""Disk that stays free next to a new copy."""
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)
+
+_HELD: dict[Path, int] = {}
+"""Copies that this process uses -> descriptors of their locks, which the system releases when it
+ends."""
+
+
+def copies_folder() -> Path:
+    """Return the folder of all copies, which may not exist yet."""
+    return cache_folder() / "buckets"
+
+
+def cached_copy(name: str, num_bytes: int, fetch: Callable[[Path], None]) -> Path:
+    """Return the folder of a copy, fetched if there is none; nobody removes it while this runs.
+
+    Args:
+        name: name of the copy, which says everything that its content depends on.
+        num_bytes: its size.
+        fetch: writes the files into a folder. What an interrupted call left there is in it.
+
+    Raises:
+        StorageError: if the cache cannot be written or has no room, and as ``fetch``.
+    """
+    folder = copies_folder() / name
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Twice if another process removes the copy before this one holds it.
+        while (held := held_copy(name)) is None:
+            with _lock(folder, fcntl.LOCK_EX):
+                if not folder.is_dir():
+                    _fetch(folder, num_bytes, fetch)
+    except OSError as error:
+        raise StorageError(
+            f"{folder}: cannot be written ({error}). Free some space, or set {VARIABLE} to a "
+            "folder on a local disk; what has arrived is kept"
+        ) from None
+    return held
+
+
+def held_copy(name: str) -> Path | None:
+    """Return the folder of a copy, which nobody removes while this process runs; None: no copy."""
+    folder = copies_folder() / name
+    if not folder.is_dir():
+        return None
+    if folder in _HELD:
+        return folder
+    try:
+        lock = _open_lock(folder)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    except OSError:
+        # A cache that cannot be written, as in the image of a container: nobody removes it.
+        return folder
+    if not folder.is_dir():
+        os.close(lock)
+        return None
+    # The time of its last use.
+    os.utime(lock)
+    _HELD[folder] = lock
+    return folder
+
+
+def remove_copy(folder: Path) -> None:
+    """Remove a damaged copy. Processes that have mapped its files keep them."""
+    lock = _HELD.pop(folder, None)
+    if lock is not None:
+        os.close(lock)
+    aside = folder.with_name(f".{folder.name}.damaged-{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _fetch(folder: Path, num_bytes: int, fetch: Callable[[Path], None]) -> None:
+    partial = _partial(folder)
+    partial.mkdir(exist_ok=True)
+    _make_room(num_bytes - _num_bytes(partial), folder)
+    fetch(partial)
+    partial.rename(folder)
+
+
+def _make_room(num_bytes: int, folder: Path) -> None:
+    """Remove copies that nobody uses until ``num_bytes`` fit.
+
+    Raises:
+        ConfigError: if ``RAYBIO_CACHE_SIZE`` is no size.
+        StorageError: if they do not fit.
+    """
+    limit = _limit()
+    while True:
+        num_missing = num_bytes + SPARE_BYTES - shutil.disk_usage(folder.parent).free
+        total = _num_bytes(folder.parent)
+        num_over = total + num_bytes - limit if limit is not None else 0
+        if num_missing <= 0 and num_over <= 0:
+            return
+        if not _remove_oldest(folder):
+            break
+    if num_missing > 0:
+        raise StorageError(
+            f"{folder.parent}: needs {size_text(num_bytes)} more, and "
+            f"{size_text(max(num_bytes - num_missing, 0))} can be used. Free some space, or set "
+            f"{VARIABLE} to a folder on a larger disk"
+        )
+    raise StorageError(
+        f"{folder.parent}: {size_text(num_bytes)} more exceed {SIZE_VARIABLE}="
+        f"{os.environ[SIZE_VARIABLE]} by {size_text(num_over)}, and all other copies are in use. "
+        "Raise it"
+    )
+
+
+def _limit() -> int | None:
+    """Return the limit of all copies in bytes, None for none."""
+    text = os.environ.get(SIZE_VARIABLE, "")
+    if not text:
+        return None
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{SIZE_VARIABLE}: got {text!r}, want a size such as 200GB")
+    factor = 1000 ** ["", "k", "m", "g", "t"].index(match[2].lower())
+    return int(float(match[1]) * factor)
+
+
+def _remove_oldest(new: Path) -> bool:
+    """Remove the least recently used copy that nobody uses, and return whether there was one."""
+    locks = sorted(new.parent.glob(".*.lock"), key=lambda path: path.stat().st_mtime_ns)
+    for path in locks:
+        folder = path.with_name(path.name.removeprefix(".").removesuffix(".lock"))
+        if folder == new or not (folder.is_dir() or _partial(folder).is_dir()):
+            continue
+        with contextlib.suppress(BlockingIOError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(_partial(folder), ignore_errors=True)
+            if not (folder.exists() or _partial(folder).exists()):
+                return True
+    return False
+
+
+def _open_lock(folder: Path) -> int:
+    return os.open(folder.with_name(f".{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o666)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, operation: int) -> Iterator[None]:
+    """Hold a lock of a copy for a ``with`` block; ``BlockingIOError`` if another one has it."""
+    descriptor = _open_lock(folder)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.partial")
+
+
+def _num_bytes(folder: Path) -> int:
+    """Return the disk that the files below a folder take; other processes may remove some."""
+    total = 0
+    for path in _walk(folder):
+        with contextlib.suppress(OSError):
+            # Blocks, since files of running downloads have holes.
+            total += path.stat().st_blocks * 512
+    return total
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield Path(parent) / name
+
+
+@contextlib.contextmanager
+def working_folder(name: str, busy: str) -> Iterator[Path]:
+    """Yield a folder of the cache for one process at a time, removed at the end of a success.
+
+    After a failure or a kill it stays, for the next call.
+
+    Args:
+        name: its name.
+        busy: the error if another process has it.
+
+    Raises:
+        StorageError: with ``busy``, or if it cannot be made.
+    """
+    folder = cache_folder() / "work" / name
+    with contextlib.ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise StorageError(busy) from None
+        except OSError as error:
+            raise StorageError(
+                f"{folder}: cannot be made ({error.strerror}). Set {VARIABLE} to a folder that can "
+                "be written"
+            ) from None
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)

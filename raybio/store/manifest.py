@@ -1,0 +1,63 @@
+"""The manifest of a store: how it is read, and the checksums that it holds."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from raybio.core.digest import file_digest
+from raybio.core.errors import StoreError
+
+SCHEMA_VERSION = 2
+
+MANIFEST = "manifest.json"
+
+PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
+
+
+def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
+    """Return a manifest and its digest, the sha256 of its bytes.
+
+    Args:
+        content: bytes of the file.
+        store: path of the store, for errors.
+
+    Raises:
+        StoreError: if the manifest is damaged or of another schema version.
+    """
+    path = f"{store}/{MANIFEST}"
+    try:
+        manifest = json.loads(content)
+        version = manifest["schema_version"]
+        checksum = manifest.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(
+            f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
+        ) from None
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{store}: has store schema version {version}, this raybio reads version "
+            f"{SCHEMA_VERSION}. {PREPARE_AGAIN}"
+        )
+    if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
+        raise StoreError(
+            f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
+        )
+    return manifest, hashlib.sha256(content).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON with sorted keys and no spaces, as UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the sha256 of a file, in hex.
+
+    Raises:
+        StoreError: if it cannot be read.
+    """
+    try:
+        return file_digest(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None

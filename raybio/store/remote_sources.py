@@ -1,0 +1,99 @@
+"""Source files in buckets: patterns match by listing, and what matches is fetched."""
+
+import fnmatch
+import glob
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from raybio.core.errors import ConfigError, named_by
+from raybio.core.location import BucketPath
+from raybio.store.bucket import BucketFolder, ObjectInfo
+from raybio.store.bucket_cache import cached_copy
+from raybio.store.manifest import canonical_json
+from raybio.store.object_download import download_listed
+
+
+def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
+    """Return local copies of the objects that match, sorted by name; an object is fetched once.
+
+    A copy has the name of its object in a folder named like the object's, so that manifests
+    describe it like a local file.
+
+    Args:
+        pattern: an object, or a pattern as ``glob`` reads it.
+        option: the option that gave it, for errors.
+
+    Raises:
+        ConfigError: if nothing matches.
+        StorageError: if the bucket is missing or refuses, or the cache has no room.
+    """
+    parts = pattern.key.split("/")
+    num_fixed = 0
+    while num_fixed < len(parts) - 1 and not glob.has_magic(parts[num_fixed]):
+        num_fixed += 1
+    fixed = BucketPath(pattern.scheme, pattern.bucket, "/".join(parts[:num_fixed]), pattern.account)
+    found = _matching(fixed, parts[num_fixed:], pattern, option)
+    bucket = BucketFolder(fixed)
+    # The version says what the content is.
+    identity = [[str(fixed), info.name, info.num_bytes, *info.version] for info in found]
+    name = f"sources-{hashlib.sha256(canonical_json(identity)).hexdigest()}"
+    copy_by_name = _copies([info.name for info in found], fixed)
+    num_bytes = sum(info.num_bytes for info in found)
+
+    def fetch(partial: Path) -> None:
+        print(f"{pattern}: fetching {len(found):,} files, {num_bytes / 1e6:,.1f} MB", flush=True)
+        for info in found:
+            download_listed(bucket, info, partial / copy_by_name[info.name])
+
+    folder = cached_copy(name, num_bytes, fetch)
+    return [folder / copy_by_name[info.name] for info in found]
+
+
+def _matching(
+    fixed: BucketPath, parts: Sequence[str], pattern: BucketPath, option: str
+) -> list[ObjectInfo]:
+    """Return the objects below ``fixed`` whose names match, sorted by name.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    bucket = BucketFolder(fixed, is_patient=False)
+    with named_by(option):
+        infos = bucket.list()
+    # A name that looks like a pattern is one if nothing else matches, as for local files.
+    found = [info for info in infos if _matches(info.name.split("/"), parts)] or [
+        info for info in infos if info.name == "/".join(parts)
+    ]
+    if not found:
+        hint = ""
+        if any(info.name.startswith("/".join(parts) + "/") for info in infos):
+            hint = f"; it is a folder: give its files, such as '{pattern}/*'"
+        raise ConfigError(f"{option} {pattern}: no such object{hint}")
+    return found
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Return whether the parts of a name match those of a pattern, as ``glob`` matches files."""
+    if not parts:
+        return not names
+    if parts[0] == "**" and len(parts) > 1:
+        skips = bool(names) and not names[0].startswith(".") and _matches(names[1:], parts)
+        return skips or _matches(names, parts[1:])
+    if not names:
+        return False
+    is_hidden = names[0].startswith(".") and not parts[0].startswith(".")
+    if is_hidden or not fnmatch.fnmatchcase(names[0], parts[0]):
+        return False
+    return _matches(names[1:], parts[1:])
+
+
+def _copies(names: Sequence[str], fixed: BucketPath) -> dict[str, str]:
+    """Return the path of each copy: the number of its folder, its folder's name, its name."""
+    number_by_folder: dict[str, int] = {}
+    copy_by_name = {}
+    for name in names:
+        folder = (fixed / name).parent
+        number = number_by_folder.setdefault(folder.key, len(number_by_folder))
+        copy_by_name[name] = f"{number}/{folder.name}/{(fixed / name).name}"
+    return copy_by_name

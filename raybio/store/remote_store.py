@@ -1,0 +1,213 @@
+"""Stores in buckets: fetched once a machine into its cache, and uploaded with the manifest last."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from raybio.core.errors import MissingObjectError, StoreError
+from raybio.core.location import BucketPath
+from raybio.store.bucket import BucketFolder
+from raybio.store.bucket_cache import cached_copy, copies_folder, held_copy
+from raybio.store.manifest import MANIFEST, parse_manifest
+from raybio.store.object_download import download_object
+from raybio.store.verification import Verification, file_state
+
+UPLOADING = "uploading.json"
+"""Which store is being uploaded; it is deleted after the manifest is written."""
+
+Report = Callable[[str], None]
+"""Shows a line on what is being transferred."""
+
+
+def fetched_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
+    """Return the folder of this machine's copy of a store; it is fetched if there is none.
+
+    Args:
+        path: the store.
+        digest: digest of its manifest, if it is known: then a copy is used without a request.
+        report: shows what is fetched.
+
+    Raises:
+        StoreError: if there is no store, or one of another digest.
+        StorageError: if it cannot be fetched, or an object is damaged.
+    """
+    held = held_copy(_name(digest)) if digest else None
+    if held is not None:
+        return held
+    content = _read_manifest(path)
+    manifest, found = parse_manifest(content, path)
+    if digest and found != digest:
+        raise StoreError(
+            f"{path}: holds store {found[:16]}, want {digest[:16]}: it was prepared again while in "
+            "use. Start the run again."
+        )
+    num_bytes = sum(facts["bytes"] for facts in manifest["files"].values())
+    folder = copies_folder() / _name(found)
+
+    def fetch(partial: Path) -> None:
+        bucket = BucketFolder(path)
+        report(f"{path}: fetching {num_bytes / 1e6:,.1f} MB into {folder}")
+        for name, facts in manifest["files"].items():
+            # A file that is there was verified before it got its name.
+            if not (partial / name).is_file():
+                download_object(bucket, name, partial / name, sha256=facts["sha256"])
+        _record_verified(partial, folder, found, list(manifest["files"]))
+        (partial / MANIFEST).write_bytes(content)
+
+    return cached_copy(_name(found), num_bytes, fetch)
+
+
+def store_digest(path: BucketPath) -> str:
+    """Return the digest of a store without fetching it.
+
+    Raises:
+        StoreError: if there is no store.
+        StorageError: if the bucket is missing or refuses.
+    """
+    return parse_manifest(_read_manifest(path), path)[1]
+
+
+def has_copy(digest: str) -> bool:
+    """Return whether this machine has a copy of the store of this digest."""
+    return (copies_folder() / _name(digest)).is_dir()
+
+
+def _read_manifest(path: BucketPath) -> bytes:
+    try:
+        return BucketFolder(path, is_patient=False).read(MANIFEST)
+    except MissingObjectError:
+        raise StoreError(
+            f"{path}: has no manifest.json, so it is no finished store. Prepare one with "
+            "raybio prepare."
+        ) from None
+
+
+def check_target(path: BucketPath, option: str, *, force: bool) -> None:
+    """Refuse a path at which no store can be written, before long work starts.
+
+    Raises:
+        StorageError: if the bucket is missing or refuses.
+        StoreError: if a store exists already, and ``force`` is not set.
+    """
+    bucket = BucketFolder(path, is_patient=False)
+    bucket.check_writable(option)
+    if not force:
+        _check_absent(bucket)
+
+
+def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report = print) -> str:
+    """Upload a prepared store, the manifest last, and return its digest.
+
+    Until the manifest is there, the store does not exist, also where it replaces another one.
+    ``uploading.json`` comes first. It names the digest, so that the files of two stores never mix,
+    and an interrupted upload of the same store resumes.
+
+    Raises:
+        StorageError: if the bucket is missing or refuses.
+        StoreError: if another store is there or on its way, and ``force`` is not set; or if another
+            upload with ``force`` has begun meanwhile.
+    """
+    bucket = BucketFolder(path)
+    content = (folder / MANIFEST).read_bytes()
+    manifest, digest = parse_manifest(content, folder)
+    if force:
+        bucket.delete(MANIFEST)
+    else:
+        _check_absent(bucket)
+    claim = json.dumps({"digest": digest}).encode()
+    present = {}
+    if _claim(bucket, claim, force=force):
+        present = {info.name: info.num_bytes for info in bucket.list()}
+    facts_by_name = {
+        name: facts
+        for name, facts in manifest["files"].items()
+        if present.get(name) != facts["bytes"]
+    }
+    num_bytes = sum(facts["bytes"] for facts in facts_by_name.values())
+    report(f"{path}: uploading {num_bytes / 1e6:,.1f} MB")
+    for name in facts_by_name:
+        if _is_finished(bucket, claim, digest):
+            return digest
+        bucket.upload(folder / name, name)
+    if not _is_finished(bucket, claim, digest):
+        if bucket.create(MANIFEST, content) is None:
+            raise _exists_already(path)
+        bucket.delete(UPLOADING)
+    return digest
+
+
+def _claim(bucket: BucketFolder, claim: bytes, *, force: bool) -> bool:
+    """Write which store is being uploaded; return whether an upload of it was interrupted.
+
+    Raises:
+        StoreError: if it is another one, and ``force`` is not set.
+    """
+    found = _read_claim(bucket)
+    if found == claim:
+        return True
+    if force:
+        # By their sizes, files of another store could later be taken for uploaded ones.
+        bucket.delete([info.name for info in bucket.list() if info.name != UPLOADING])
+        bucket.write(UPLOADING, claim)
+    elif found is not None or bucket.create(UPLOADING, claim) is None:
+        raise StoreError(
+            f"{bucket.path}: another store is on its way there, or its upload was interrupted. "
+            "Wait for it, replace it with --force, or choose another --out."
+        )
+    return False
+
+
+def _read_claim(bucket: BucketFolder) -> bytes | None:
+    try:
+        return bucket.read(UPLOADING)
+    except MissingObjectError:
+        return None
+
+
+def _is_finished(bucket: BucketFolder, claim: bytes, digest: str) -> bool:
+    """Return whether another process has uploaded this very store meanwhile.
+
+    Raises:
+        StoreError: if another store is being uploaded now.
+    """
+    if _read_claim(bucket) == claim:
+        return False
+    if bucket.info(MANIFEST) is not None and store_digest(bucket.path) == digest:
+        return True
+    raise StoreError(f"{bucket.path}: another store is uploaded there since. Choose another --out.")
+
+
+def keep_as_copy(folder: Path, digest: str) -> None:
+    """Move an uploaded store into the cache, so that this machine need not fetch it."""
+    manifest, _ = parse_manifest((folder / MANIFEST).read_bytes(), folder)
+
+    def move(partial: Path) -> None:
+        for name in (*manifest["files"], MANIFEST):
+            (folder / name).replace(partial / name)
+
+    cached_copy(_name(digest), 0, move)
+
+
+def _name(digest: str) -> str:
+    return f"store-{digest}"
+
+
+def _record_verified(partial: Path, folder: Path, digest: str, names: list[str]) -> None:
+    """Record that the files are verified, so that a start does not read them again.
+
+    Renaming their folder changes no file.
+    """
+    verification = Verification(folder, digest)
+    for name in names:
+        verification.add(name, file_state(partial / name))
+
+
+def _check_absent(bucket: BucketFolder) -> None:
+    if bucket.info(MANIFEST) is not None:
+        raise _exists_already(bucket.path)
+
+
+def _exists_already(path: BucketPath) -> StoreError:
+    return StoreError(
+        f"{path}: a store exists already. Replace it with --force, or choose another --out."
+    )

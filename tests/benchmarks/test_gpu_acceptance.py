@@ -1,0 +1,118 @@
+"""The acceptance script of a GPU, tried at tiny size where there is none."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """The script, its figures, and a tiny bench on a CPU."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    script = importlib.import_module("gpu_acceptance")
+    bench = script.Bench(script.SMALL, torch.device("cpu"))
+    return SimpleNamespace(script=script, figures=script.gpu_figures, bench=bench)
+
+
+def printed(text):
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_parts_that_need_no_other_process_run_at_tiny_size(gpu, capsys):
+    parts = ("machine", "steps", "kernels", "caching", "retrieval")
+    for name in parts:
+        getattr(gpu.figures, name)(gpu.bench)
+    gpu.script.packing(gpu.bench)
+    results = printed(capsys.readouterr().out)
+    names = [result["name"] for result in results]
+    assert names == [
+        "machine",
+        *["training step"] * 8,
+        "kernels",
+        "gradient caching",
+        *["link retrieval"] * 2,
+        *["packing"] * 6,
+    ]
+    assert all(result["device"] == "CPU" for result in results)
+    steps = [result for result in results if result["name"] == "training step"]
+    assert [step["layout"] for step in steps] == ["padded", "packed"] * 4
+    assert all(0 < step["mfu"] < 10 for step in steps)
+
+
+def run_small(*options):
+    """The whole script in a process of its own, which starts others."""
+    script = str(BENCHMARKS / "gpu_acceptance.py")
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", script, "--small", *options],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_whole_script_passes_at_tiny_size():
+    done = run_small("--no-compile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {result["name"] for result in printed(done.stdout)}
+    assert names >= {"packing", "waits", "resume", "feeding", "evaluation", "workers"}
+
+
+def test_packed_gradients_that_are_wrong_fail_the_check(gpu, monkeypatch):
+    right = gpu.script.gradients_on
+
+    def wrong(*arguments, is_packed, **settings):
+        gradients = right(*arguments, is_packed=is_packed, **settings)
+        if is_packed:
+            gradients[0] = gradients[0] + 0.1
+        return gradients
+
+    monkeypatch.setattr(gpu.script, "gradients_on", wrong)
+    with pytest.raises(gpu.script.CheckError, match="BERT, packed: gradients are off by"):
+        gpu.script.packing(gpu.bench)
+
+
+def test_an_operation_that_waits_fails_the_check(gpu):
+    with (
+        pytest.raises(gpu.script.CheckError, match="demo: {'_local_scalar_dense': 1}"),
+        gpu.script.no_waiting(gpu.bench, "demo"),
+    ):
+        torch.zeros(1).item()
+
+
+def test_the_idle_share_counts_what_no_kernel_covers(gpu):
+    assert gpu.figures.idle_share([(0, 4), (2, 3), (6, 8), (7, 10)]) == pytest.approx(0.2)
+
+
+def test_flop_of_a_step_are_those_of_its_real_tokens(gpu):
+    encoder = gpu.script.build_protein_encoder(gpu.script.SMALL.encoder, seed=0)
+    batch = gpu.bench.protein_batch(encoder, 64)
+    layer = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 4 * 32
+    expected = sum(
+        6 * 2 * layer * length + 12 * 2 * 32 * length**2 for length in batch.length_R.tolist()
+    )
+    assert gpu.figures.flop_of_step(encoder, batch) == pytest.approx(expected)
+
+
+def test_the_links_belong_to_the_first_rows(gpu):
+    indptr, indices = gpu.figures.random_links(100, 7)
+    assert indptr[7] == indptr[-1] == len(indices) == 84
+    assert len(indptr) == 101
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_whole_script_passes_on_a_gpu():
+    done = run_small()
+    assert done.returncode == 0, done.stdout + done.stderr

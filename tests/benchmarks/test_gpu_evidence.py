@@ -1,0 +1,134 @@
+"""The script that trains the papers' tables on a GPU, tried at tiny size where there is none."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybio.core.digest import weights_digest
+from tests.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("gpu_evidence")
+
+
+def small_turn(script: Any, out: Path) -> Any:
+    return script.Turn(out=out, data=None, encoder=None, deadline=1e12, is_small=True)
+
+
+def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
+    script: Any, tmp_path: Path
+) -> None:
+    turn = replace(small_turn(script, tmp_path), is_small=False, encoder=tmp_path / "minilm")
+    trainings = script.queue(12, is_small=False)
+    names = [training.name for training in trainings]
+    assert len(set(names)) == len(names)
+    num_by_part = {
+        part: sum(training.row[0] == part for training in trainings)
+        for part in ("biored", "ade", "medlama", "graphs")
+    }
+    assert num_by_part == {
+        "biored": 1 + 5 * 2 * 3 * 2,
+        "ade": 10 * 4 * 2,
+        "medlama": 3 * 3 * 6,
+        "graphs": 8 * 3 * 2,
+    }
+    chosen = {"num_pair_neighbors": 3, "num_tag_neighbors": 7, "probe_positive_weight": 4.0}
+    lines = [{"name": name, "best_step": 11, "chosen": chosen} for name in names]
+    turn.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for number, training in enumerate(trainings):
+        config = script.configuration(turn, training)
+        earlier = names[:number]
+        assert all(name in earlier for name in training.needed_exports)
+        if training.steps_of is None:
+            continue
+        assert training.steps_of in earlier
+        assert config.data.train_on_validation and config.schedule.max_steps == 11
+        assert list(config.evaluation.num_pair_neighbors) == [3]
+        assert list(config.evaluation.probe_positive_weights) == [4.0]
+    # The published lengths are those of the recipes.
+    by_name = dict(zip(names, trainings, strict=True))
+    assert script.configuration(turn, by_name["ade-cldr-1"]).schedule.max_epochs == 20
+    assert script.configuration(turn, by_name["biored-ce-1-mtb-0"]).schedule.max_epochs == 100
+
+
+def test_an_export_that_is_gone_is_trained_again_where_it_is_needed(
+    script: Any, tmp_path: Path
+) -> None:
+    turn = small_turn(script, tmp_path)
+    trainings = {training.name: training for training in script.queue(2, is_small=True)}
+    done = [name for name in trainings if not name.startswith("biored-mccl-1-mtb")]
+    turn.results.write_text("".join(json.dumps({"name": name}) + "\n" for name in done))
+    # The last line was cut off.
+    with turn.results.open("a") as file:
+        file.write('{"name": "biored-mcc')
+    names = [training.name for training in script.unended(turn, trainings)]
+    assert names == ["mtb", "biored-mccl-1-mtb-0"]
+    turn.export("mtb").mkdir(parents=True)
+    names = [training.name for training in script.unended(turn, trainings)]
+    assert names == ["biored-mccl-1-mtb-0"]
+
+
+def test_a_training_that_the_time_cuts_off_resumes_and_ends_with_the_same_weights(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digests = []
+
+    def kept(system: Any, *arguments: Any, **options: Any) -> Any:
+        yield from fit(system, *arguments, **options)
+        digests.append(weights_digest(system.model.state_dict().items()))
+
+    fit = script.fit
+    monkeypatch.setattr(script, "fit", kept)
+    training = script.queue(2, is_small=True)[-1]
+    cut_off = small_turn(script, tmp_path / "cut off")
+    cut_off.out.mkdir()
+    # The queue asks, and the loop at its start and after step 1; then the queue again.
+    answers = iter([False, False, True, True])
+    monkeypatch.setattr(script.Turn, "is_over", lambda turn: next(answers))
+    assert script.run_queue(cut_off, [training], 1) == 0
+    assert '"stopped": true' in capsys.readouterr().out
+    assert not script.ended(cut_off)
+    monkeypatch.undo()
+    monkeypatch.setattr(script, "fit", kept)
+    whole = small_turn(script, tmp_path / "whole")
+    whole.out.mkdir()
+    for turn in (cut_off, whole):
+        assert script.run_queue(turn, [training], 1) == 0
+        # Nothing is left to do.
+        assert script.run_queue(turn, [training], 1) == 0
+    stopped, resumed, unbroken = digests
+    assert stopped != resumed == unbroken
+    lines = [script.ended(turn)[training.name] for turn in (cut_off, whole)]
+    assert lines[0]["scores"] == lines[1]["scores"]
+    assert {"chance", "character 2-4-grams", "initial", "trained"} <= lines[0]["scores"].keys()
+    assert "| cliques, λ = 0.1: character 2-4-grams | 1 |" in script.table(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_whole_script_runs_at_tiny_size(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", str(BENCHMARKS / "gpu_evidence.py")]
+    done = subprocess.run(
+        [*command, "--small", "--out", str(tmp_path), "--processes", "2"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"ended": 10, "of": 10}
+    lines = [json.loads(text) for text in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert {"chance", "initial", "trained"} < line["scores"].keys()
+        assert line["curve"] and line["steps"] == 2

@@ -1,0 +1,276 @@
+"""Every option of every command takes URIs, or refuses them before anything is created.
+
+Options are found by introspection: a new one is tested without being listed. Options that take URIs are those whose
+parser reads them.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import pytest
+import typer.models
+
+from raybio.cli import app as cli_app
+from raybio.cli.main import main
+from raybio.cli.options import path_or_uri, pattern_or_uri
+from raybio.core.records import write_record
+from raybio.methods import METHODS
+from tests.jobs.test_options import apps, commands_of
+from tests.s3 import ENVIRONMENT, S3
+
+FILE = __file__
+"""A file that exists; it is not read."""
+
+MODEL = "../model"
+"""A folder with the record of a model that predicts; it has no weights."""
+
+COMPLETE = {
+    "medline": ["--input", FILE, "--out", "out"],
+    "pairs": ["--input", FILE, "--out", "out"],
+    "documents": ["--input", FILE, "--out", "out"],
+    "ade": ["--input", FILE, "--out", "out"],
+    "proteins": ["--edges", FILE, "--proteins", FILE, "--out", "out"],
+    "articles": ["--openalex", FILE, "--out", "out"],
+    "topics": ["--input", FILE, "--out", "out"],
+    "predict": [MODEL, "--input", FILE, "--out", "out.tsv"],
+    "embed": ["--input", FILE, "--model", "m", "--out", "out.parquet"],
+    "compare": ["a", "b"],
+    "curves": ["--run", "a", "--out", "out"],
+    "word-statistics": [],
+    "synthetic": ["--all"],
+    "relations": ["--model", "m"],
+    "relation-probe": ["--model", "m"],
+    "relation-map": ["--model", "m", "--out", "out"],
+    "entities-relations": ["--relations", "m", "--entities", "m"],
+    "sentence-graphs": ["--model", "m"],
+    "word-maps": ["--relations", "m", "--out", "out"],
+    "link-samples": ["--model", "m"],
+    "task-fit": ["--labels", FILE],
+}
+"""Command -> arguments with which it starts; an option under test replaces its own."""
+
+SINGLE = {"train sppt_synthetic": "synthetic"} | {
+    name: name for name in ("predict", "embed", "compare")
+}
+"""Words of an app of one command -> its key in ``COMPLETE``."""
+
+MORE = {"--abstracts": ["--mag", "mag"], "--openalex": []}
+"""Option -> the arguments of ``articles`` that it goes with, instead of those of ``COMPLETE``."""
+
+
+class Option(NamedTuple):
+    """An option of a command.
+
+    Attributes:
+        words: words of ``raybio`` that choose its app, such as ``train finetune``.
+        command: name of its command; "" for the only one.
+        name: such as ``--out``; without hyphens for an argument.
+        takes_uris: whether its parser reads URIs.
+    """
+
+    words: str
+    command: str
+    name: str
+    takes_uris: bool
+
+
+def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
+    for name, hint in get_type_hints(callback, include_extras=True).items():
+        if name in ("return", "context"):
+            continue
+        annotated, info = get_args(hint)
+        if bool in (annotated, *get_args(annotated)):
+            continue
+        declared = [
+            one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")
+        ]
+        usual = name if isinstance(info, typer.models.ArgumentInfo) else f"--{name.strip('_')}"
+        option = declared[0] if declared else usual.replace("_", "-")
+        yield Option(words, command, option, info.parser in (path_or_uri, pattern_or_uri))
+
+
+def all_options() -> list[Option]:
+    """Return every option that takes a value, of every command."""
+    options = []
+    for words, app in apps():
+        found = list(commands_of(app))
+        for name, callback in found:
+            command = name.replace("_", "-")
+            if words == "prepare" and callback.__module__ == "raybio.cli.download":
+                command = f"download {command}"
+            chosen = command if len(found) > 1 else ""
+            options += [
+                option._replace(command=chosen) for option in options_of(words, command, callback)
+            ]
+    return options
+
+
+OPTIONS = all_options()
+URI_OPTIONS = [option for option in OPTIONS if option.takes_uris]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[[Option, list[str]], tuple[int, str]]:
+    """Call a command line in an empty folder, and return its exit code and what it wrote to stderr."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (tmp_path / "model").mkdir()
+    settings = {"trained_by": "relation_finetune", "knn_settings": {"num_neighbors": 1}}
+    write_record(tmp_path / "model" / "relation.json", "export settings", settings)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("RAYBIO_CACHE", str(folder / "cache"))
+    for name in ("RAYBIO_RUNS", "RAYBIO_STORES", "RAYBIO_SWEEPS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def call_it(option: Option, arguments: list[str]) -> tuple[int, str]:
+        words = f"{option.words} {option.command}".split()
+        monkeypatch.setattr(sys, "argv", ["raybio", *words, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = capfd.readouterr()
+        assert list(folder.iterdir()) == [], (option, written)
+        return int(ended.value.code or 0), written.err
+
+    return call_it
+
+
+def assert_refused(option: Option, result: tuple[int, str], wanted: str) -> None:
+    code, message = result
+    assert code == 2, (option, result)
+    assert len(message.strip().splitlines()) == 1, (option, message)
+    assert wanted in message, (option, message)
+    assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in message
+
+
+def test_there_are_options_of_both_kinds() -> None:
+    assert len(OPTIONS) > 250
+    assert {option.name for option in URI_OPTIONS} >= {"--store", "--out", "--input", "--proteins"}
+    # What a training takes, every training takes.
+    stores = {option.words for option in URI_OPTIONS if option.name == "--store"}
+    trainings = {f"train {method}" for method in METHODS}
+    assert stores >= {*trainings, "sweep", "preflight", "evaluate"}
+
+
+def test_every_other_option_refuses_uris(call: Callable[[Option, list[str]], Any]) -> None:
+    for option in OPTIONS:
+        if option.takes_uris or option.name in cli_app.ADDRESS_OPTIONS:
+            continue
+        given = [option.name] if option.name.startswith("--") else []
+        for uri in ("s3://bucket/a", "gs://bucket/a", "file:///a", "hdfs://host/a"):
+            assert_refused(option, call(option, [*given, uri]), f"got the URI '{uri}'")
+
+
+@pytest.mark.parametrize(
+    ("uri", "wanted"),
+    [
+        ("hdfs://host/a", "hdfs: is not supported"),
+        ("s3://", "want a bucket"),
+        ("s3:/bucket/a", "two slashes"),
+        ("s3://KEY:never-shown-secret@bucket/a", "a URI with credentials"),
+    ],
+)
+def test_uris_that_are_not_supported_are_refused_by_name(
+    uri: str, wanted: str, call: Callable[[Option, list[str]], Any]
+) -> None:
+    for option in URI_OPTIONS:
+        assert_refused(option, call(option, [option.name, uri]), f"{option.name}: got")
+        assert_refused(option, call(option, [f"{option.name}={uri}"]), wanted)
+
+
+def complete(option: Option, uri: str) -> list[str]:
+    """Return arguments with which the command starts, with the URI for the option."""
+    if option.command == "articles" and option.name in MORE:
+        return [*MORE[option.name], "--out", "out", option.name, uri]
+    command = option.command
+    if option.words in SINGLE:
+        command = SINGLE[option.words]
+    if option.words == "sweep":
+        return ["sppt_protein", "--dry-run", option.name, uri]
+    arguments = list(COMPLETE[command]) if command else []
+    if option.name in arguments:
+        index = arguments.index(option.name)
+        del arguments[index : index + 2]
+    if option.words == "embed" and option.name == "--runs":
+        return ["--input", FILE, "--run", "m", "--out", "out.parquet", option.name, uri]
+    if option.words == "embed" and option.name == "--out":
+        uri = f"{uri}.parquet"  # Another suffix is refused without asking the bucket.
+    return [*arguments, option.name, uri]
+
+
+@pytest.mark.parametrize("case", ["missing bucket", "no permission", "no credentials", "no answer"])
+def test_a_bucket_that_cannot_be_used_is_refused_before_anything_is_created(
+    case: str,
+    s3: S3,
+    call: Callable[[Option, list[str]], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri = str(s3.new_bucket() / "a")
+    wanted = {
+        "missing bucket": "there is no bucket 'no-such-bucket'",
+        "no permission": "no permission to",
+        "no credentials": "no credentials were found",
+        "no answer": "no answer at 127.0.0.1:9",
+    }[case]
+    if case == "missing bucket":
+        uri = "s3://no-such-bucket/a"
+    elif case == "no permission":
+        s3.fail("denied", times=10_000)
+    elif case == "no credentials":
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    else:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    tested = [option for option in URI_OPTIONS if option.words != "preflight"]
+    if case == "no answer":
+        # Each takes seconds; all options take the same way.
+        tested = [
+            next(option for option in tested if option.name == name)
+            for name in ("--store", "--out", "--input")
+        ]
+    for option in tested:
+        assert_refused(option, call(option, complete(option, uri)), wanted)
+
+
+VARIABLES = {
+    "RAYBIO_RUNS": Option("train sppt_protein", "", "", True),
+    "RAYBIO_SWEEPS": Option("sweep", "", "", True),
+    "RAYBIO_STORES": Option("train sppt_protein", "", "", False),
+    "RAYBIO_CACHE": Option("train sppt_protein", "", "", False),
+}
+"""Variable -> a command that reads it, and whether it takes URIs."""
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
+def test_variables_take_uris_or_refuse_them_as_options_do(
+    variable: str,
+    s3: S3,
+    call: Callable[[Option, list[str]], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option = VARIABLES[variable]
+    arguments = ["sppt_protein"] if option.words == "sweep" else []
+
+    def refused(uri: object, wanted: str) -> None:
+        monkeypatch.setenv(variable, str(uri))
+        assert_refused(option, call(option, arguments), wanted)
+
+    bucket = s3.new_bucket() / "a"
+    if not option.takes_uris:
+        if variable == "RAYBIO_CACHE":
+            # It is read where runs lie in a bucket.
+            monkeypatch.setenv("RAYBIO_RUNS", str(bucket))
+        for uri in (bucket, "hdfs://host/a", "s3:bucket/a"):
+            refused(uri, f"{variable}: got the URI '{uri}'")
+        return
+    refused("hdfs://host/a", f"{variable}: got 'hdfs://host/a'")
+    refused("s3:bucket/a", "want two slashes")
+    refused("s3://no-such-bucket/a", "there is no bucket 'no-such-bucket'")
+    s3.fail("denied", times=10_000)
+    refused(bucket, "no permission to")
+    s3.heal()
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    refused(bucket, "no credentials were found")

@@ -1,0 +1,168 @@
+"""Packed sequences give the states, embeddings and gradients of padded ones."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.errors import DataError
+from raybio.core.interfaces import Encoder
+from raybio.encoders.packed import _varlen
+from raybio.encoders.text import TextEncoder
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.training.micro_batches import micro_batches, reads_packed
+from tests.encoders.tiny_text import MAX_POSITIONS, tiny_model, tiny_tokenizer
+
+LENGTHS = [17, 1, 40, 3, 40, 8]
+
+
+def labeled_batch(lengths: list[int], ids: np.ndarray, mask_id: int, seed: int = 0) -> TokenBatch:
+    """Random tokens, of which some are masked; a sequence of one token has a label, too."""
+    rng = np.random.default_rng(seed)
+    token_T = rng.choice(ids, sum(lengths))
+    is_masked_T = rng.random(len(token_T)) < 0.3
+    is_masked_T[lengths[0]] = False
+    arrays = {
+        "token_T": np.where(is_masked_T, mask_id, token_T),
+        "indptr_R1": np.concatenate([[0], np.cumsum(lengths)]),
+        "label_T": np.where(is_masked_T, token_T, IGNORED_LABEL),
+    }
+    return TokenBatch.from_arrays(arrays)
+
+
+def text_encoder(architecture: str, pooling: str) -> tuple[TextEncoder, np.ndarray, int]:
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(architecture, len(tokenizer), tokenizer.pad_token_id).base_model
+    encoder = TextEncoder(model, tokenizer, max_tokens=MAX_POSITIONS, pooling=pooling)
+    return encoder, np.arange(5, len(tokenizer)), tokenizer.mask_token_id
+
+
+def protein_encoder(vocabulary: str, pooling: str) -> tuple[ProteinEncoder, np.ndarray, int]:
+    sizes = {"num_layers": 2, "width": 32, "num_heads": 2, "ffn_width": 64, "max_positions": 48}
+    config = EncoderConfig(vocabulary=vocabulary, pooling=pooling, **sizes)
+    encoder = build_protein_encoder(config, seed=0)
+    known = encoder.vocabulary
+    special = [one for one in (known.cls_id, known.eos_id) if one is not None]
+    return encoder, np.array([*known.residue_ids, *special]), known.mask_id
+
+
+def without_dropout(encoder: Encoder) -> Encoder:
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+        if isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    return encoder.double().train()
+
+
+def outputs(
+    encoder: Encoder, batch: TokenBatch, *, is_packed: bool, **options: int
+) -> list[Tensor]:
+    """States of labels, embeddings and all gradients of a function of both."""
+    encoder.zero_grad()
+    rows = torch.tensor([2, 4, 0, 5, 3, 1])
+    cut = batch.pack if is_packed else batch.pad
+    tokens = cut(rows, encoder.pad_id, **options)
+    encoded = encoder(tokens)
+    state_KD = tokens.states_of_labels(encoded.hidden_RLD)
+    embedding_RD = encoded.embedding_RD
+    weight_RD = torch.linspace(-1, 2, embedding_RD.numel(), dtype=torch.float64)
+    loss = (embedding_RD.flatten() * weight_RD).sum() + state_KD.pow(3).mean()
+    loss.backward()
+    gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+    return [tokens.label_K, state_KD.detach(), embedding_RD.detach(), *gradients]
+
+
+def assert_packed_equals_padded(encoder: Encoder, batch: TokenBatch, atol: float, **options: int):
+    padded = outputs(encoder, batch, is_packed=False)
+    packed = outputs(encoder, batch, is_packed=True, **options)
+    assert len(packed) == len(padded) > 10
+    for ours, expected in zip(packed, padded, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "modernbert", "distilbert"])
+def test_packed_texts_equal_padded_ones_with_all_gradients(architecture: str, pooling: str) -> None:
+    encoder, ids, mask_id = text_encoder(architecture, pooling)
+    batch = labeled_batch(LENGTHS, ids, mask_id)
+    assert_packed_equals_padded(without_dropout(encoder), batch, 1e-10)
+    assert_packed_equals_padded(encoder, batch, 1e-10, num_tokens=200)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("vocabulary", ["tape", "esm"])
+def test_packed_proteins_equal_padded_ones_with_all_gradients(
+    vocabulary: str, pooling: str
+) -> None:
+    encoder, ids, mask_id = protein_encoder(vocabulary, pooling)
+    batch = labeled_batch(LENGTHS, ids, mask_id)
+    assert_packed_equals_padded(without_dropout(encoder), batch, 1e-10)
+
+
+def test_recomputed_activations_give_the_gradients_of_kept_ones() -> None:
+    encoder, ids, mask_id = text_encoder("bert", "mean")
+    batch = labeled_batch(LENGTHS, ids, mask_id)
+    kept = outputs(without_dropout(encoder), batch, is_packed=True)
+    encoder.model.gradient_checkpointing_enable({"use_reentrant": False})
+    for ours, expected in zip(outputs(encoder, batch, is_packed=True), kept, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
+
+
+def test_a_packed_text_that_is_too_long_is_refused_and_one_of_full_length_read() -> None:
+    encoder, ids, mask_id = text_encoder("bert", "mean")
+    fits = labeled_batch([MAX_POSITIONS, 2], ids, mask_id)
+    assert encoder(fits.pack(torch.arange(2), 0)).embedding_RD.shape == (2, encoder.width)
+    long = labeled_batch([MAX_POSITIONS + 1, 2], ids, mask_id)
+    with pytest.raises(DataError, match=f"a text has {MAX_POSITIONS + 1} tokens"):
+        encoder(long.pack(torch.arange(2), 0))
+
+
+def test_models_with_relative_positions_are_padded_with_a_warning_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    encoder, ids, mask_id = text_encoder("mpnet", "mean")
+    encoder.packing = True
+    batch = labeled_batch(LENGTHS, ids, mask_id)
+    for _ in range(2):
+        (one,) = micro_batches(batch, encoder, torch.device("cpu"), max_tokens=1000)
+        assert one.tokens.token_RL.shape == (6, 40)
+    messages = [record.message for record in caplog.records if "memory.packing" in record.message]
+    assert messages == [
+        "memory.packing: a model of type mpnet reads padded sequences, and computes their padding"
+    ]
+
+
+def test_only_a_gpu_packs_by_default() -> None:
+    encoder, _, _ = text_encoder("bert", "mean")
+    assert encoder.packing == "auto"
+    assert not reads_packed(encoder, torch.device("cpu"))
+    assert reads_packed(encoder, torch.device("cuda"))
+    encoder.packing = False
+    assert not reads_packed(encoder, torch.device("cuda"))
+
+
+def test_a_worker_without_rows_has_no_micro_batches() -> None:
+    encoder, _, _ = text_encoder("bert", "mean")
+    encoder.packing = True
+    empty = torch.zeros(0, dtype=torch.int64)
+    batch = TokenBatch(empty, torch.zeros(1, dtype=torch.int64), empty)
+    assert list(micro_batches(batch, encoder, torch.device("cpu"), max_tokens=8)) == []
+
+
+def test_the_kernel_of_a_gpu_takes_the_arguments_it_is_given() -> None:
+    """Shapes alone: on the meta device nothing is computed."""
+    encoder, ids, mask_id = text_encoder("bert", "mean")
+    packed = labeled_batch(LENGTHS, ids, mask_id).pack(torch.arange(6), 0).to(torch.device("meta"))
+    heads_THD = torch.empty(len(packed.token_T), 2, 16, device="meta", dtype=torch.bfloat16)
+    heads_THD.requires_grad_()
+    for window in (None, 8):
+        attended = _varlen([heads_THD] * 3, packed, 0.25, window)
+        assert attended.shape == heads_THD.shape
+        assert attended.dtype == torch.bfloat16
+    attended.sum().backward()
+    assert heads_THD.grad is not None and heads_THD.grad.shape == heads_THD.shape

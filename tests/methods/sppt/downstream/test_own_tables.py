@@ -1,0 +1,237 @@
+"""Tables of one's own: one store whatever the format, drawn splits, refusals, and each kind of task."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import raybio
+from raybio.cli.finetune import with_tasks
+from raybio.core.errors import DataError
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.config import TASKS, Config, TaskPlanConfig
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
+from raybio.methods.sppt.downstream.store import IGNORED, TaskStore
+from raybio.store.store import open_store
+from raybio.store.table_rows import read_input_rows
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+
+OWN = [name for name, task in TASKS.items() if task.is_own]
+SPLIT_BY_LETTER = [("A", "train"), ("C", "dev"), ("D", "test")]
+LABEL_OF = {
+    "class": lambda letters: "helix" if letters.count("A") > 5 else "none",
+    "number": lambda letters: letters.count("A") / len(letters),
+    "residues": lambda letters: "".join({"A": "h", "W": "e"}.get(each, "-") for each in letters),
+}
+
+
+def rows_of(name: str, num_rows: int = 60) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    column = "text" if TASKS[name].on_texts else "sequence"
+    rows = []
+    for number in range(num_rows):
+        letters = "".join(rng.choice(list("AWGK"), 12))
+        content = " ".join(letters) if TASKS[name].on_texts else letters
+        split = ("test", "dev", "train", "train", "train")[number % 5]
+        label = LABEL_OF[TASKS[name].labels](letters)
+        rows.append({"id": f"r{number}", column: content, "label": label, "split": split})
+    return rows
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]], delimiter: str = ",") -> Path:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "wt", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def prepared(name: str, source: Path, out: Path) -> TaskStore:
+    return prepare_task(out, name, *read_task_files(name, source))
+
+
+def contents_of(store: TaskStore) -> list[Any]:
+    rows = zip(
+        store.texts(np.arange(store.num_rows)),
+        store.split_number_N.tolist(),
+        store.target_N.tolist(),
+        np.split(store.class_T, store.indptr_N1[1:-1])
+        if len(store.class_T)
+        else [[]] * store.num_rows,
+        strict=True,
+    )
+    return sorted((text, split, target, [*classes]) for text, split, target, classes in rows)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_csv_tsv_json_lines_parquet_and_a_folder_of_splits_give_one_store(
+    name: str, tmp_path: Path
+) -> None:
+    rows = rows_of(name)
+    wanted = contents_of(prepared(name, write_csv(tmp_path / "a.csv", rows), tmp_path / "csv"))
+    assert len(wanted) == len(rows)
+    turned = [row | {"label": rows[-1 - n]["label"]} for n, row in enumerate(rows)]
+    other = prepared(name, write_csv(tmp_path / "turned.csv", turned), tmp_path / "turned")
+    assert contents_of(other) != wanted
+    renamed = [{key.title(): value for key, value in row.items()} for row in rows]
+    write_csv(tmp_path / "a.tsv.gz", renamed, "\t")
+    assert contents_of(prepared(name, tmp_path / "a.tsv.gz", tmp_path / "tsv")) == wanted
+    listed = [
+        row | {"label": list(row["label"])} if name == "residue_tagging" else row for row in rows
+    ]
+    pq.write_table(pa.Table.from_pylist(listed), tmp_path / "a.parquet")
+    assert contents_of(prepared(name, tmp_path / "a.parquet", tmp_path / "pq")) == wanted
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write("\n".join(map(json.dumps, listed)))
+    assert contents_of(prepared(name, tmp_path / "a.jsonl.gz", tmp_path / "json")) == wanted
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for split, file in (("train", "train-00000-of-00001"), ("dev", "validation"), ("test", "test")):
+        write_csv(folder / f"{file}.csv", [row for row in rows if row["split"] == split])
+    assert contents_of(prepared(name, folder, tmp_path / "folders")) == wanted
+
+
+def test_flips_columns_are_read_and_validation_rows_are_dev(tmp_path: Path) -> None:
+    path = tmp_path / "flip.csv"
+    path.write_text(
+        "sequence,target,set,validation\nMKT,1.5,train,\nMKA,0.5,train,True\nMKV,-2,test,\n"
+    )
+    store = prepared("protein_regression", path, tmp_path / "store")
+    assert contents_of(store) == [("MKA", 1, 0.5, []), ("MKT", 0, 1.5, []), ("MKV", 2, -2.0, [])]
+
+
+def test_drawn_splits_keep_equal_rows_together_and_do_not_depend_on_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    rows = [{"text": f"text {n % 50}", "label": "ab"[n % 2]} for n in range(100)]
+    parts = with_tasks(["text_classification", "--data", str(write_csv(tmp_path / "a.csv", rows))])
+    store = open_store(parts.parts["text_classification"].store, TaskStore)
+    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [80, 10, 10]
+    assert store.known_from_training() == {"dev": 0, "test": 0}
+    printed = capsys.readouterr().out
+    assert "100 rows have no split: 80 % train, 10 % dev, 10 % test were drawn" in printed
+    turned = prepared(
+        "text_classification", write_csv(tmp_path / "b.csv", rows[::-1]), tmp_path / "turned"
+    )
+    assert contents_of(turned) == contents_of(store)
+
+
+def test_tags_may_be_words_and_a_hyphen_is_no_label(tmp_path: Path) -> None:
+    path = tmp_path / "tags.tsv"
+    lines = [f"MK{a}\tcore - rim\t{split}" for a, split in SPLIT_BY_LETTER]
+    path.write_text("\n".join(["sequence\tlabel\tset", *lines]))
+    store = prepared("residue_tagging", path, tmp_path / "store")
+    assert list(store.class_names) == ["core", "rim"]
+    assert store.class_T.tolist() == [0, IGNORED, 1] * 3
+
+
+def test_splits_have_their_usual_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    names = ["training", "Train", "val", "validation", "eval", "dev", "testing", "test"]
+    lines = [f"MKT{letter},1,{name}" for letter, name in zip("ACDEFGHI", names, strict=True)]
+    path.write_text("\n".join(["sequence,label,split", *lines]))
+    store = prepared("protein_regression", path, tmp_path / "store")
+    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seq,label\nMKT,1\n", "want the columns 'sequence' and 'label', and perhaps 'split'"),
+        (
+            "sequence,label,split\nMKT,1,trian\n",
+            "line 2: the split is 'trian', want train, dev .or val",
+        ),
+        ("sequence,label,split\nMKT,1,train\nMKA,2,dev\n", "the task has no test rows"),
+        ("sequence,label\nMKT,many\nMKA,2\n", "label that is no finite number"),
+        ("sequence,label\nMK1,2\nMKA,2\n", "letter that is not an amino acid"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        prepared("protein_regression", path, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_json_lines_that_are_none_are_named_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text, message in (
+        ('{"text": "a"', "line 1: is no JSON"),
+        ('{"text": "a", "label": "x"}\n\n["a"]', "line 3: want an object with the columns 'text'"),
+        ('{"text": "a"}', "has the columns text; want the columns 'text' and 'label'"),
+        ("\n", "is empty, want JSON lines"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=message):
+            prepared("text_classification", path, tmp_path / "store")
+    path.write_text('{"Text": "a"}\n{"other": 1}\n')
+    (rows,) = read_input_rows(path, "text")
+    assert (rows.keys, rows.contents, rows.lines) == (["1", "2"], ["a", ""], [1, 2])
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("MKT 1")
+    with pytest.raises(DataError, match=r"a.txt: want a .csv, .tsv, .jsonl or .parquet table"):
+        read_task_files("protein_regression", tmp_path / "a.txt")
+    with pytest.raises(DataError, match=r"want tables of its splits, such as train.csv"):
+        read_task_files("protein_regression", tmp_path)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_model_is_trained_scored_next_to_rivals_exported_and_predicts(
+    name: str, tmp_path: Path
+) -> None:
+    store = prepared(name, write_csv(tmp_path / "a.csv", rows_of(name)), tmp_path / "store")
+    sizes = {"schedule.max_steps": 2, "encoder.vocabulary_size": 60, "encoder.head": "auto"}
+    config = tiny_config("finetune", **sizes)
+    system = METHODS["finetune"].build(config, store.path)
+    list(fit(system, config))
+    final = system.final_evaluate(system.model, SingleProcess())
+    assert final.details["measure"] == TASKS[name].measure
+    assert len(final.scores) > 4, final.scores.keys()  # chance, initial, trained, and rivals
+    system.export(tmp_path / "export", {})
+    inputs = store.texts(store.split_rows("test"))
+    predictions = raybio.load(tmp_path / "export").predict(inputs)
+    assert len(predictions) == len(inputs)
+    kind = {"class": "class", "number": "number", "residues": "tags"}[TASKS[name].labels]
+    for text, prediction in zip(inputs, predictions, strict=True):
+        if kind == "number":
+            assert np.isfinite(prediction[kind])
+        elif kind == "class":
+            assert prediction[kind] in store.class_names
+        else:
+            assert len(prediction[kind]) == len(text)
+
+
+def test_the_settings_are_those_of_a_published_task_of_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    rows = rows_of("protein_regression")
+    arguments = ["protein_regression", "--data", str(write_csv(tmp_path / "a.csv", rows))]
+    (part,) = with_tasks(arguments).parts.values()
+    assert part.published is not None
+    settings = part.published(None)
+    assert settings["plan.global_batch_rows"] == 128
+    assert settings["schedule.max_steps"] == 200
+    assert settings["optim.peak_lr"] == 5e-5
+    # An epoch is one step: evaluations after each would take most of the time.
+    assert settings["schedule.evaluate_every_steps"] == 10
+    assert settings["schedule.checkpoint_every_steps"] == 10
+    small_batch = part.published(Config(plan=TaskPlanConfig(global_batch_rows=1)))
+    num_train = small_batch["schedule.max_steps"] // 200
+    assert num_train >= 10
+    assert small_batch["schedule.evaluate_every_steps"] == num_train

@@ -1,0 +1,378 @@
+"""Links and proteins in the forms that users have."""
+
+import gzip
+import json
+import random
+import shlex
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.formats.id_rule import IdRule, advise, choose_form
+from raybio.methods.sppt.proteins.formats.link_files import read_layout
+from raybio.methods.sppt.proteins.formats.links import HEADER, NO_ID, NO_NUMBER, NO_PROTEIN
+from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
+from tests.methods.sppt.proteins.formats.test_string_db import all_links
+
+TAXID = "562"
+RNG = random.Random(0)
+KEYS = [f"P{number:05d}" for number in range(30)]
+SEQUENCES = {key: "".join(RNG.choices("ACDEFGHIKLMNPQRSTVWY", k=30)) for key in KEYS}
+PAIRS = sorted({tuple(sorted(RNG.sample(KEYS, 2))) for _ in range(80)})
+LINKS = [(a, b, RNG.randrange(1, 1000)) for a, b in PAIRS]
+
+
+def entry(key):
+    return f"{key}X_ECOLI"
+
+
+def table(rows, delimiter="\t", quote=""):
+    return "".join(delimiter.join(f"{quote}{field}{quote}" for field in row) + "\n" for row in rows)
+
+
+def parquet(rows, names):
+    sink = pa.BufferOutputStream()
+    columns = list(zip(*rows, strict=True))
+    pq.write_table(pa.table(dict(zip(names, columns, strict=True))), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def json_lines(rows, names):
+    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+
+
+def fasta(header):
+    return "".join(
+        f">{header.format(key=key, entry=entry(key))}\n{sequence[:20]}\n{sequence[20:]}\n"
+        for key, sequence in SEQUENCES.items()
+    )
+
+
+PROTEIN_ROWS = [(key, TAXID, sequence) for key, sequence in SEQUENCES.items()]
+PROTEIN_NAMES = ("protein_id", "species_taxid", "sequence")
+UNIPROT = "sp|{key}|{entry} Protein {key} OS=Escherichia coli OX=562 GN=g PE=1 SV=1"
+
+PROTEINS = {
+    "tsv": ("p.tsv", table([PROTEIN_NAMES, *PROTEIN_ROWS]), {}),
+    "csv": ("p.csv", table([PROTEIN_NAMES, *PROTEIN_ROWS], ","), {}),
+    "quoted csv": ("p.csv", table([PROTEIN_NAMES, *PROTEIN_ROWS], ",", '"'), {}),
+    "semicolons": ("p.csv", table([PROTEIN_NAMES, *PROTEIN_ROWS], ";"), {}),
+    "gzip": ("p.tsv.gz", gzip.compress(table([PROTEIN_NAMES, *PROTEIN_ROWS]).encode()), {}),
+    "Parquet": ("p.parquet", parquet(PROTEIN_ROWS, PROTEIN_NAMES), {}),
+    "JSON lines": ("p.jsonl", json_lines(PROTEIN_ROWS, PROTEIN_NAMES), {}),
+    "UniProt's table": (
+        "uniprot.tsv",
+        table(
+            [
+                ("Entry", "Entry Name", "Organism (ID)", "Sequence"),
+                *[(key, entry(key), TAXID, sequence) for key, sequence in SEQUENCES.items()],
+            ]
+        ),
+        {},
+    ),
+    "no species": (
+        "p.tsv",
+        table([("id", "sequence"), *SEQUENCES.items()]),
+        {"taxids": (TAXID,)},
+    ),
+    "UniProt": ("p.fasta", fasta(UNIPROT), {}),
+    "UniProt, TrEMBL, gzip": (
+        "p.fasta.gz",
+        gzip.compress(fasta(UNIPROT.replace("sp|", "tr|")).encode()),
+        {},
+    ),
+    "plain FASTA": ("p.fa", fasta("{key} a protein"), {"taxids": (TAXID,)}),
+    "Ensembl": ("p.fa", fasta("{key}.9 pep gene:G"), {"taxids": (TAXID,), "strip_version": True}),
+    "STRING": ("p.fa", fasta("562.{key}"), {"strip_prefixes": ("562.",)}),
+}
+
+PLAIN = [(a, b) for a, b, _ in LINKS]
+NAMES = ("protein_a", "protein_b", "score")
+STRING_ROWS = [(f"562.{a}", f"562.{b}", score) for a, b, score in LINKS]
+STRING_NAMES = ("protein1", "protein2", "combined_score")
+
+EDGES = {
+    "tsv": ("e.tsv", table([NAMES[:2], *PLAIN]), {}),
+    "tsv with scores": ("e.tsv", table([NAMES, *LINKS]), {}),
+    "tsv without a header": ("e.tsv", table(PLAIN), {}),
+    "csv": ("e.csv", table([NAMES, *LINKS], ","), {}),
+    "csv without a header": ("e.csv", table(LINKS, ","), {}),
+    "quoted csv of a data frame": (
+        "e.csv",
+        table([("", *NAMES), *[(row, *link) for row, link in enumerate(LINKS)]], ",", '"'),
+        {},
+    ),
+    "comma and blank": ("e.csv", table([NAMES, *LINKS], ", "), {}),
+    "semicolons": ("e.csv", table(LINKS, ";"), {}),
+    "blanks": ("e.txt", table(PLAIN, " "), {}),
+    "blanks with scores": ("e.txt", table(LINKS, " "), {}),
+    "a header with other names": ("e.txt", table([("Bait", "Prey"), *PLAIN], " "), {}),
+    "scores under other names": ("e.tsv", table([("Bait", "Prey", "PSM"), *LINKS]), {}),
+    "gzip": ("e.txt.gz", gzip.compress(table(LINKS, " ").encode()), {}),
+    "Windows": ("e.csv", table([NAMES, *LINKS], ",").replace("\n", "\r\n"), {}),
+    "byte order mark": ("e.csv", b"\xef\xbb\xbf" + table([NAMES, *LINKS], ",").encode(), {}),
+    "byte order mark, no header": ("e.csv", b"\xef\xbb\xbf" + table(LINKS, ",").encode(), {}),
+    "Parquet": ("e.parquet", parquet(LINKS, NAMES), {}),
+    "JSON lines": ("e.jsonl", json_lines(LINKS, ("source", "target", "weight")), {}),
+    "JSON lines, gzip": (
+        "e.jsonl.gz",
+        gzip.compress(json_lines(LINKS, ("source", "target", "weight")).encode()),
+        {},
+    ),
+    "PSI-MITAB": (
+        "e.txt",
+        table(
+            [
+                ("#ID(s) interactor A", "ID(s) interactor B", "Alt. ID(s) interactor A", "x"),
+                *[(f"uniprotkb:{a}", f"uniprotkb:{b}", "-", "-") for a, b in PLAIN],
+            ]
+        ),
+        {"strip_prefixes": ("uniprotkb:",)},
+    ),
+    "STRING": (
+        "562.protein.links.v12.0.txt.gz",
+        gzip.compress(
+            table(
+                [STRING_NAMES, *STRING_ROWS, *[(b, a, score) for a, b, score in STRING_ROWS]], " "
+            ).encode()
+        ),
+        {"strip_prefixes": ("562.",)},
+    ),
+}
+
+
+def write(folder, name, content):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def prepare(folder, edges, proteins, **settings):
+    """Prepare a store of (name, content, settings) of links and of proteins."""
+    source = Tables([write(folder, *edges[:2])], [write(folder, *proteins[:2])])
+    together = edges[2] | proteins[2] | settings
+    prefixes = {*edges[2].get("strip_prefixes", ()), *proteins[2].get("strip_prefixes", ())}
+    config = PrepareConfig(**{**together, "strip_prefixes": tuple(sorted(prefixes))})
+    return prepare_proteins(folder / "store", source, config)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reference")
+    store = prepare(folder, EDGES["tsv"], PROTEINS["tsv"])
+    assert all_links(store) == set(PLAIN)
+    assert sorted(store.keys.to_pylist()) == KEYS[: len(store.keys)]
+    return store
+
+
+@pytest.mark.parametrize("form", EDGES)
+def test_every_form_of_links_gives_the_same_content_digest(tmp_path, reference, form):
+    assert prepare(tmp_path, EDGES[form], PROTEINS["tsv"]).content_digest == (
+        reference.content_digest
+    )
+
+
+@pytest.mark.parametrize("form", PROTEINS)
+def test_every_form_of_proteins_gives_the_same_content_digest(tmp_path, reference, form):
+    store = prepare(tmp_path, EDGES["csv"], PROTEINS[form])
+    assert store.content_digest == reference.content_digest
+    assert list(store.group_names) == [TAXID]
+
+
+def test_the_files_of_string_give_the_same_content_digest(tmp_path, reference):
+    store = prepare(tmp_path, EDGES["STRING"], PROTEINS["STRING"])
+    assert store.content_digest == reference.content_digest
+    # Other content has another one.
+    other = prepare(tmp_path / "other", ("e.tsv", table(PLAIN[1:]), {}), PROTEINS["tsv"])
+    assert other.content_digest != reference.content_digest
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["tsv with scores", "csv without a header", "blanks with scores", "Parquet", "JSON lines"],
+)
+def test_links_below_the_least_score_are_skipped_in_every_form(tmp_path, form):
+    store = prepare(tmp_path, EDGES[form], PROTEINS["tsv"], min_score=400)
+    kept = {(a, b) for a, b, score in LINKS if score >= 400}
+    assert all_links(store) == kept
+    reason = "link with a score below 400 (--min-score)"
+    assert store.manifest["quarantine"][reason]["count"] == len(LINKS) - len(kept)
+
+
+def test_fractional_scores_are_compared_as_numbers(tmp_path):
+    rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
+    store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
+    assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
+
+
+@pytest.mark.parametrize(
+    ("links", "name"),
+    [
+        (PLAIN, "accession"),
+        ([(entry(a), entry(b)) for a, b in PLAIN], "entry name"),
+        ([(f"sp|{a}|{entry(a)}", f"sp|{b}|{entry(b)}") for a, b in PLAIN], "first word"),
+    ],
+)
+def test_ids_of_uniprot_are_read_in_the_form_of_the_links_and_the_table_says_so(
+    tmp_path, links, name
+):
+    store = prepare(tmp_path, ("e.tsv", table(links), {}), PROTEINS["UniProt"])
+    assert all_links(store) == set(links)
+    remarks = store.manifest["read_as"]
+    assert remarks[0] == "e.tsv: tab-separated, columns 1 and 2, no header"
+    assert remarks[1].startswith(f"ids: {name} of UniProt's headers (of {len(KEYS)} ids")
+    assert f"{name}: {len(KEYS)}" in remarks[1]
+
+
+def test_the_form_with_most_ids_is_chosen_and_of_equal_ones_the_first():
+    proteins = pa.array(["sp|P1|A_X", "sp|P2|B_X", "plain"])
+    for ids, form in (
+        (["P1", "B_X", "A_X"], "entry name"),
+        (["P1", "B_X"], "accession"),
+        (["plain", "nobody"], "first word"),
+    ):
+        assert choose_form(pa.array(ids), proteins, IdRule()).rule.form == form
+    # Ids of links may be UniProt's, too.
+    choice = choose_form(pa.array(["sp|P1|A_X", "tr|P3|C_X"]), pa.array(["P1", "P3"]), IdRule())
+    assert choice.rule.form == "accession"
+    assert choice.rule(pa.array(["sp|P1|A_X", "x|y", "P3", "sp|P1"])).to_pylist() == (
+        ["P1", "x|y", "P3", "sp|P1"]
+    )
+
+
+def test_prefixes_and_versions_are_removed_where_something_is_left():
+    rule = IdRule(strip_prefixes=("562.", "562.a."), strip_version=True)
+    ids = pa.array(["562.b1.2", "562.", "562.a.c", "b1", ".1", "x.y"])
+    assert rule(ids).to_pylist() == ["b1", "562.", "c", "b1", ".1", "x.y"]
+
+
+@pytest.mark.parametrize(
+    ("links", "proteins", "advice"),
+    [
+        ("562.{}", "{}", "'562.P00000', proteins such as 'P00000': --strip-prefix 562. makes"),
+        ("{}", "562.{}", "'P00000', proteins such as '562.P00000': --strip-prefix 562. makes"),
+        ("uniprotkb:{}", "{}", "--strip-prefix uniprotkb: makes"),
+        ("{}", "{}.9", "'P00000', proteins such as 'P00000.9': --strip-version makes"),
+        ("{}.1", "{}.9", "--strip-version makes"),
+        ("562.{}.1", "{}", "--strip-prefix 562. --strip-version makes"),
+        ("{}", "562.{}.1", "--strip-prefix 562. --strip-version makes"),
+        ("x|{}", "{}", "--strip-prefix 'x|' makes"),
+        ("562.{}", "sp|{}|Q{}_ECOLI OX=562", "proteins such as 'P00000': --strip-prefix 562."),
+        ("562.Q{}_ECOLI", "sp|{}|Q{}_ECOLI OX=562", "'QP00000_ECOLI': --strip-prefix 562."),
+        ("gene {}", "{}", "no prefix or version makes them equal"),
+        ("TP-{}", "A-{}x", "no prefix or version makes them equal"),
+    ],
+)
+def test_ids_that_do_not_match_are_refused_with_both_and_what_would_make_them_fit(
+    tmp_path, links, proteins, advice
+):
+    rows = [(links.format(a), links.format(b)) for a, b in PLAIN]
+    text = "".join(f">{proteins.format(key, key)}\n{SEQUENCES[key]}\n" for key in KEYS)
+    files = (("e.tsv", table(rows), {}), ("p.fa", text, {"taxids": (TAXID,)}))
+    with pytest.raises(DataError) as caught:
+        prepare(tmp_path, *files)
+    assert advice in str(caught.value)
+    assert NO_PROTEIN in str(caught.value)
+    if "--strip" in advice:
+        # What the message says makes a store of all links.
+        words = shlex.split(advice[advice.index("--strip") :])
+        settings = {"strip_version": "--strip-version" in words}
+        if "--strip-prefix" in words:
+            settings["strip_prefixes"] = (words[words.index("--strip-prefix") + 1],)
+        with_options = (*files[0][:2], settings)
+        assert len(all_links(prepare(tmp_path, with_options, files[1]))) == len(PLAIN)
+
+
+def test_letters_of_another_case_are_named():
+    assert "writing both in the same case makes 1 of 1" in advise(["p1"], ["P1", "P2"])
+
+
+def test_a_few_links_without_a_protein_are_skipped_with_advice(tmp_path):
+    rows = [*PLAIN, ("562.P00000", "562.P00007")]
+    store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"])
+    assert store.manifest["quarantine"][NO_PROTEIN]["count"] == 1
+    assert store.manifest["read_as"][-1] == (
+        "skipped links: Links have ids such as '562.P00000', proteins such as 'P00000': "
+        "--strip-prefix 562. makes 2 of 2 such ids fit"
+    )
+
+
+def test_a_single_taxid_does_not_hide_ids_that_do_not_match(tmp_path):
+    """Only where proteins of other species were skipped may an unknown id be one of them."""
+    rows = [(f"x{a}", f"x{b}") for a, b in PLAIN]
+    with pytest.raises(DataError, match="no prefix or version makes them equal"):
+        prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["plain FASTA"])
+    other = PROTEINS["UniProt"][1] + ">sp|Q1|Q1_HUMAN Other OX=9606\nACD\n"
+    settings = {"taxids": (TAXID,)}
+    store = prepare(
+        tmp_path, ("e.tsv", table([*PLAIN, ("Q1", "Q2")]), {}), ("p.fa", other, settings)
+    )
+    assert all_links(store) == set(PLAIN)
+    assert NO_PROTEIN not in store.manifest["quarantine"]
+
+
+def test_the_species_is_that_of_the_header_then_of_the_id_then_the_only_one(tmp_path):
+    pairs = [("A", "B"), ("9606.C", "9606.D"), ("E", "F")]
+    text = (
+        ">sp|A|A_X x OX=562\nACD\n>sp|B|B_X x OX=562 GN=OX=9\nACE\n>9606.C\nACF\n"
+        ">9606.D some OX=96x06\nACG\n>E\nACH\n>F\nACI\n"
+    )
+    files = (("e.tsv", table(pairs), {}), ("p.fa", text, {}))
+    store = prepare(tmp_path, *files, heldout_share=0, max_bad_share=1)
+    assert list(store.group_names) == ["562", "9606"]
+    assert store.manifest["quarantine"][NO_SPECIES]["count"] == 2
+    store = prepare(tmp_path / "one", *files, heldout_share=0, max_bad_share=1, taxids=("562",))
+    assert store.keys.to_pylist() == ["A", "B", "E", "F"]
+    assert list(store.group_names) == ["562"]
+
+
+def test_bad_lines_have_reasons_in_every_form(tmp_path):
+    odd = [("P00000", "", "1"), ("NaN", "P00001", "1"), ("P00002", "P00003", "high")]
+    name, text, _ = EDGES["csv without a header"]
+    line = len(LINKS) + 1
+    for form, content in (
+        (name, text + table(odd, ",")),
+        ("e.jsonl", json_lines([*LINKS, *odd], NAMES)),
+    ):
+        store = prepare(tmp_path / form, (form, content, {}), PROTEINS["tsv"], min_score=1)
+        found = {
+            reason: [(example["line"], example["detail"]) for example in facts["examples"]]
+            for reason, facts in store.manifest["quarantine"].items()
+        }
+        assert found == {
+            NO_ID: [(line, "P00000 "), (line + 1, "NaN P00001")],
+            NO_NUMBER: [(line + 2, "P00002 P00003 high")],
+        }
+
+
+def test_a_first_line_that_names_no_protein_is_a_header_and_is_shown(tmp_path):
+    store = prepare(tmp_path, EDGES["a header with other names"], PROTEINS["tsv"])
+    facts = store.manifest["quarantine"][HEADER]
+    assert facts["examples"] == [{"detail": "Bait Prey", "file": "e.txt", "line": 1}]
+    assert facts["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("e.tsv", "", "is empty, want a table of links: two columns of ids"),
+        ("e.tsv", "\nA B\n", "begins with an empty line"),
+        ("e.txt", "P1\nP2\n", "'P1' has one column"),
+        ("e.txt", "P1   P2\n", "has the columns 'P1', '', '', 'P2'"),
+        ("e.tsv", "A\tpp\tB\nC\tpp\tD\n", "the third column is 'B', want a table of links"),
+        ("e.csv", "w,x,y,z\n1,2,3,4\n", "has the columns 'w', 'x', 'y', 'z'; want a table"),
+        ("e.jsonl", '{"x": 1}\n', "has the columns x; want two that are named protein_a and"),
+        ("e.parquet", b"PAR1", "cannot be read as Parquet"),
+    ],
+)
+def test_a_file_that_holds_no_links_is_refused_with_what_is_wanted(
+    tmp_path, name, content, message
+):
+    with pytest.raises(DataError) as caught:
+        read_layout(write(tmp_path, name, content))
+    assert message in str(caught.value)

@@ -1,0 +1,52 @@
+"""Which errors of a run's own process are kept as its failure, and which Ray tries again."""
+
+from pathlib import Path
+
+import pytest
+
+from raybio.core.errors import ClusterError, DamagedObjectError, StorageError
+from raybio.core.location import BucketPath
+from raybio.core.records import read_record
+from raybio.runtime.run.spec import RunSpec, WorkerSpec
+from raybio.runtime.run.task_worker import _train
+from raybio.store.bucket import BucketFolder
+from raybio.store.remote_store import upload_store
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+from tests.s3 import S3
+
+
+def test_a_bucket_that_refuses_is_no_failure_of_the_run_and_a_damaged_store_is(
+    tmp_path: Path,
+    bucket: BucketPath,
+    s3: S3,
+    tiny_store: Store,
+    tiny_training: TrainingConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    upload_store(tiny_store.path, bucket / "store", force=False)
+    run = RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=bucket / "store",
+        name="mine",
+        runs=tmp_path / "runs",
+        precision="fp32",
+    )
+    folder = run.folder
+    folder.make()
+    folder.open(run.method, run.config, run.store, tiny_store.digest, ())
+    spec = WorkerSpec(run=run, threads=1, start=folder.begin_start(), relay=None, lease=None)
+    s3.fail("denied", method="GET", times=99)
+    with pytest.raises(ClusterError, match="no permission to read"):
+        _train(spec, None, use_gpu=False)
+    assert not folder.failure.exists()
+    s3.heal()
+    store = BucketFolder(bucket / "store")
+    largest = max(store.list(), key=lambda info: info.num_bytes)
+    store.write(largest.name, b"\0" * largest.num_bytes)
+    _train(spec, None, use_gpu=False)
+    failure = read_record(folder.failure, "failure") or {}
+    assert failure["kind"] == DamagedObjectError.__name__
+    assert not issubclass(DamagedObjectError, StorageError)

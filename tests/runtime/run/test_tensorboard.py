@@ -1,0 +1,56 @@
+"""Metrics of a run in TensorBoard, as its own reader sees them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybio.core.errors import ConfigError
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run.tensorboard import write_events
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "runs", "first")
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    log.append(1, {"loss": 2.0, "val/link_mrr": 0.25})
+    log.append(2, {"loss": float("nan")})
+    log.append(3, {"loss": 1.5})
+    return folder
+
+
+# Of tensorboard and its protobuf files.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_tensorboard_reads_every_value_once_with_its_step_and_time(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # the second replaces the first
+        assert write_events(folder, tmp_path / "events") == 3
+    events = EventAccumulator(str(tmp_path / "events" / "first"))
+    events.Reload()
+    found = {
+        name: [(event.step, event.wall_time, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+    times = {report["step"]: report["time_ms"] / 1000 for report in read_reports(folder.metrics)}
+    assert found == {
+        "loss": [(1, times[1], 2.0), (3, times[3], 1.5)],
+        "val/link_mrr": [(1, times[1], 0.25)],
+    }
+
+
+def test_what_is_no_run_and_a_missing_extra_are_refused(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="other has no metrics.jsonl; want the folder of a run"):
+        write_events(RunFolder(tmp_path, "other"), tmp_path / "events")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match=r"not installed.*raybio\[tensorboard\]"):
+        write_events(folder, tmp_path / "events")

@@ -1,0 +1,121 @@
+"""``raybio search``: the commands, and queries of another model."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import raybio
+from raybio.cli.search import app
+from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
+from tests.runtime.search.test_index import write
+
+SEQUENCES = ["MKTAYIAKQR", "ACDEFGHIKL", "MKTAYIAKQRQISFVK", "WWYVTSRQPN", "GGGAAAGGG"]
+
+
+def export(folder: Path, seed: int) -> Path:
+    settings = EncoderConfig(
+        num_layers=1, width=16, num_heads=2, ffn_width=32, max_positions=48, pooling="mean"
+    )
+    export_encoder(build_protein_encoder(settings, seed=seed).eval(), folder, card={})
+    return folder
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Path:
+    """A folder with a model, another one, and embeddings of the first."""
+    model = raybio.load(export(tmp_path / "model", 0))
+    export(tmp_path / "other", 1)
+    write(tmp_path / "embeddings.parquet", model.encode(SEQUENCES), model.digest())
+    return tmp_path
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+def test_inputs_embeddings_and_the_python_face_find_the_same_neighbors(embedded: Path) -> None:
+    index = embedded / "index"
+    shown = run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    assert "faiss" in shown
+    assert "5 vectors of width 16, cosine, exact; measured recall@4 1.0000" in shown
+    fasta = embedded / "queries.fasta"
+    fasta.write_text("".join(f">k{row}\n{text}\n" for row, text in enumerate(SEQUENCES)))
+    with_model = ["--model", embedded / "model", "--k", 3]
+    run("query", index, "--input", fasta, *with_model, "--out", embedded / "a.parquet")
+    table = pq.read_table(embedded / "a.parquet")
+    assert table.column_names == ["query", "rank", "key", "cosine"]
+    assert table.column("rank").to_pylist() == [1, 2, 3] * 5
+    first = table.filter(pa.compute.equal(table.column("rank"), 1))
+    assert first.column("query").to_pylist() == first.column("key").to_pylist()
+    np.testing.assert_allclose(first.column("cosine").to_numpy(), 1, atol=1e-5)
+    shown = run("query", index, "--input", embedded / "embeddings.parquet", "--k", 3)
+    of_vectors = pa.csv.read_csv(
+        pa.BufferReader(shown.encode()), parse_options=pa.csv.ParseOptions(delimiter="\t")
+    )
+    assert of_vectors.column("key").to_pylist() == table.column("key").to_pylist()
+    shown = run("query", index, *with_model, "--text", SEQUENCES[1], "--text", SEQUENCES[3])
+    assert [line.split("\t")[:3] for line in shown.splitlines()[1::3]] == [
+        ["1", "1", "k1"],
+        ["2", "1", "k3"],
+    ]
+    found = raybio.open_index(index, embedded / "model").search(SEQUENCES, 3)
+    assert sum(found.keys, []) == table.column("key").to_pylist()
+
+
+def test_another_model_is_refused(embedded: Path) -> None:
+    index, fasta = embedded / "index", embedded / "queries.fasta"
+    fasta.write_text(">a\nMKTA\n")
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    other = raybio.load(embedded / "other")
+    write(embedded / "other.parquet", other.encode(SEQUENCES), other.digest())
+    refused: list[tuple[type[RaybioError], str, list[object]]] = [
+        (
+            StoreError,
+            "come from model .*cannot be compared",
+            ["--input", fasta, "--model", embedded / "other"],
+        ),
+        (
+            StoreError,
+            "come from model .*cannot be compared",
+            ["--input", embedded / "other.parquet"],
+        ),
+        (ConfigError, "have to be embedded; give the model", ["--input", fasta]),
+        (ConfigError, "have to be embedded; give the model", ["--text", "MKTA"]),
+        (ConfigError, "want either --input or --text", []),
+        (
+            ConfigError,
+            "holds embeddings, which need no model",
+            ["--input", embedded / "other.parquet", "--model", embedded / "model"],
+        ),
+        (
+            DataError,
+            "no such file",
+            ["--input", embedded / "none.fasta", "--model", embedded / "model"],
+        ),
+        (ConfigError, "want a file that ends in", ["--text", "MKTA", "--out", embedded / "x.txt"]),
+    ]
+    for kind, message, arguments in refused:
+        with pytest.raises(kind, match=message):
+            run("query", index, *arguments)
+    with pytest.raises(StoreError, match="come from model"):
+        raybio.open_index(index, embedded / "other")
+    # Of embeddings that do not say their model, the width decides.
+    run(
+        "index",
+        "--embeddings",
+        write(embedded / "bare.parquet", other.encode(SEQUENCES)),
+        "--out",
+        embedded / "bare",
+    )
+    run("query", embedded / "bare", "--input", embedded / "other.parquet")

@@ -1,0 +1,153 @@
+"""The HTTP interface of a model without Ray: equal to Python's, batched, and bounded."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raybio
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.runtime.search.build import build_index
+from raybio.runtime.serve.app import Limits, http_app
+from raybio.runtime.serve.batcher import Batcher
+from tests.methods.conformance_cases import tiny_config
+from tests.runtime.search.test_index import write
+from tests.runtime.search.test_queries import SEQUENCES, export
+from tests.runtime.serve.asgi import Answer, call
+
+LIMITS = Limits(max_inputs=8, max_characters=60)
+
+
+def post(app: Any, path: str, body: Any, **options: Any) -> Answer:
+    return asyncio.run(call(app, "POST", path, body, **options))
+
+
+def test_a_hundred_concurrent_requests_equal_encode_and_are_computed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = raybio.load(export(tmp_path / "model", 0))
+    rng = np.random.default_rng(0)
+    letters = list("ACDEFGHIKLMNPQRSTVWY")
+    requests = [
+        ["".join(rng.choice(letters, rng.integers(3, 40))) for _ in range(rng.integers(1, 4))]
+        for _ in range(100)
+    ]
+    expected = [model.encode(inputs) for inputs in requests]
+    sizes = []
+    encode = type(model).encode
+
+    def counted(self: Any, inputs: Sequence[str]) -> np.ndarray:
+        sizes.append(len(inputs))
+        return encode(self, inputs)
+
+    monkeypatch.setattr(type(model), "encode", counted)
+    app = http_app(model, limits=LIMITS)
+
+    async def all_at_once() -> list[Answer]:
+        calls = [call(app, "POST", "/encode", {"inputs": inputs}) for inputs in requests]
+        # An invalid request among them fails alone.
+        bad = call(app, "POST", "/encode", {"inputs": ["A1"]})
+        *answers, refused = await asyncio.gather(*calls[:50], *calls[50:], bad)
+        assert (refused.status, "'1'" in refused.content["detail"]) == (422, True)
+        return answers
+
+    answers = asyncio.run(all_at_once())
+    assert {answer.status for answer in answers} == {200}
+    for answer, embeddings in zip(answers, expected, strict=True):
+        np.testing.assert_allclose(answer.content["embeddings"], embeddings, rtol=1e-5, atol=1e-6)
+    assert sum(sizes) == sum(map(len, requests))
+    assert max(sizes) <= LIMITS.max_inputs
+    assert len(sizes) < 60
+
+
+def test_neighbors_are_those_of_the_index(tmp_path: Path) -> None:
+    model = raybio.load(export(tmp_path / "model", 0))
+    source = write(tmp_path / "a.parquet", model.encode(SEQUENCES), model.digest())
+    build_index(source, tmp_path / "index")
+    index = raybio.open_index(tmp_path / "index", tmp_path / "model")
+    app = http_app(model, index, LIMITS)
+    status, content = post(app, "/neighbors", {"inputs": SEQUENCES, "k": 3})
+    found = index.search(SEQUENCES, 3)
+    assert status == 200
+    assert [[one["key"] for one in row] for row in content["neighbors"]] == found.keys
+    scores = [[one["cosine"] for one in row] for row in content["neighbors"]]
+    np.testing.assert_allclose(scores, found.scores, atol=1e-6)
+    health = asyncio.run(call(app, "GET", "/health"))
+    assert health.content == {
+        "status": "ok",
+        "raybio": raybio.__version__,
+        "model": model.digest(),
+        "predicts": False,
+        "indexed": 5,
+    }
+    refused = post(app, "/neighbors", {"inputs": ["MKT"], "k": 1001})
+    assert refused == (422, {"detail": "k: got 1001, want at most 1000"})
+    assert post(app, "/predict", {"inputs": ["MKT"]}).status == 404
+    assert post(http_app(model), "/neighbors", {"inputs": ["MKT"]}).status == 404
+
+
+def test_predictions_are_those_of_predict(tmp_path: Path, tiny_task: TaskStore) -> None:
+    folder = tmp_path / "export"
+    METHODS["finetune"].build(tiny_config("finetune"), tiny_task.path).export(folder, {})
+    model = raybio.load(folder)
+    app = http_app(model, limits=LIMITS)
+    status, content = post(app, "/predict", {"inputs": SEQUENCES})
+    assert (status, content["predictions"]) == (200, model.predict(SEQUENCES))
+    refused = post(app, "/predict", {"inputs": ["A1"]})
+    assert (refused.status, "'1'" in refused.content["detail"]) == (422, True)
+    assert asyncio.run(call(app, "GET", "/health")).content["predicts"]
+
+
+def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:
+    app = http_app(raybio.load(export(tmp_path / "model", 0)), limits=LIMITS)
+    for body, message in (
+        ({"inputs": ["A"] * 9}, "got 9 inputs, want at most 8"),
+        ({"inputs": ["A", "C" * 61]}, "input 1: has 61 characters, want at most 60"),
+        ({"inputs": []}, "at least 1 item"),
+        ({"inputs": [1]}, "valid string"),
+        ({"inputs": "A"}, "valid list"),
+        ({"input": ["A"]}, "Field required"),
+        ({"inputs": ["A"], "more": 1}, "not permitted"),
+    ):
+        status, content = post(app, "/encode", body)
+        assert (status, message in str(content["detail"])) == (422, True), content
+    too_large = {"inputs": ["A" * LIMITS.max_bytes]}
+    assert post(app, "/encode", too_large).status == 413
+    chunks = [b'{"inputs": ["'] + [b"A" * 1000] * (LIMITS.max_bytes // 1000 + 1)
+    status, content = post(app, "/encode", None, chunks=chunks)
+    assert (status, "larger than" in content["detail"]) == (413, True)
+    # A body in chunks that fits is read.
+    assert post(app, "/encode", None, chunks=[b'{"inputs"', b': ["MKT"]}']).status == 200
+
+
+def test_a_batch_that_fails_fails_its_requests_and_no_later_ones() -> None:
+    computed = []
+
+    def compute(inputs: list[int]) -> list[int]:
+        computed.append(inputs)
+        if 13 in inputs:
+            raise ValueError("thirteen")
+        return [2 * value for value in inputs]
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            batch = Batcher(compute, 4, thread)
+            found = await asyncio.gather(
+                batch([1, 2]), batch([3]), batch([13]), batch([4] * 9), return_exceptions=True
+            )
+            # The first three make a batch of four inputs; the last is one of its own.
+            assert [str(one) for one in found[:3]] == ["thirteen"] * 3
+            assert found[3] == [8] * 9
+            cancelled = asyncio.ensure_future(batch([5]))
+            waiting = asyncio.ensure_future(batch([6]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            assert await waiting == [12]
+
+    asyncio.run(run())
+    assert computed[:2] == [[1, 2, 3, 13], [4] * 9]

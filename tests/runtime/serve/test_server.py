@@ -1,0 +1,89 @@
+"""``raybio serve`` as a whole: Ray Serve on loopback, many requests at once."""
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raybio
+from raybio.core.errors import ClusterError, StoreError
+from raybio.runtime.search.build import build_index
+from raybio.runtime.serve.app import Limits
+from tests.runtime.search.test_index import write
+from tests.runtime.search.test_queries import SEQUENCES, export
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def ask(address: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        address,
+        data,
+        {"content-type": "application/json"},
+        method="GET" if body is None else "POST",
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.nightly
+def test_a_hundred_concurrent_requests_equal_encode(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
+    from raybio.runtime.serve.server import serving
+
+    model = raybio.load(export(tmp_path / "model", 0))
+    source = write(tmp_path / "a.parquet", model.encode(SEQUENCES), model.digest())
+    build_index(source, tmp_path / "index")
+    with (
+        pytest.raises(StoreError, match="come from model"),
+        serving(export(tmp_path / "other", 1), tmp_path / "index"),
+    ):
+        pass
+    port = free_port()
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(ClusterError, match=rf"cannot listen on 127.0.0.1:{port} .*--port"),
+        serving(tmp_path / "model", port=port),
+    ):
+        pass
+    requests = [SEQUENCES[number % 5 :] for number in range(100)]
+    with (
+        serving(
+            tmp_path / "model",
+            tmp_path / "index",
+            port=port,
+            cpus_per_replica=0.5,
+            limits=Limits(8),
+        ) as address,
+        ThreadPoolExecutor(100) as threads,
+    ):
+        assert address == f"http://127.0.0.1:{port}"
+        assert ask(f"{address}/health")["indexed"] == 5
+        found = threads.map(lambda inputs: ask(f"{address}/encode", {"inputs": inputs}), requests)
+        for inputs, answer in zip(requests, found, strict=True):
+            np.testing.assert_allclose(
+                answer["embeddings"], model.encode(inputs), rtol=1e-5, atol=1e-6
+            )
+        found = ask(f"{address}/neighbors", {"inputs": SEQUENCES, "k": 1})["neighbors"]
+        assert [row[0]["key"] for row in found] == [f"k{row}" for row in range(5)]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(f"{address}/encode", {"inputs": ["A"] * 9})
+        assert refused.value.code == 422
+        # Nothing listens on another address of this machine.
+        hosts = {
+            info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)
+        }
+        for host in hosts - {"127.0.0.1"}:
+            with pytest.raises(OSError), socket.create_connection((host, port), timeout=5):
+                pass

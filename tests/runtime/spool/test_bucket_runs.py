@@ -1,0 +1,121 @@
+"""Runs in a bucket: killed drivers with empty disks, and what the bucket then holds."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.core.location import BucketPath
+from raybio.runtime.run.driver import train
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.store.bucket import BucketFolder
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+from tests.runtime.spool.bucket_job import BucketJob
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def one_worker(ray_cluster: None, request_two: RunSpec) -> Result:
+    """The unbroken run of one worker in a local folder."""
+    return train(replace(request_two, name="one-worker", compute=Compute(workers=1)))
+
+
+@pytest.fixture
+def job(
+    tmp_path: Path, bucket: BucketPath, tiny_store: Store, tiny_training: TrainingConfig
+) -> BucketJob:
+    return BucketJob(tmp_path, bucket, tiny_store, tiny_training)
+
+
+@pytest.mark.nightly
+def test_a_driver_killed_with_its_disk_ends_with_the_weights_of_the_unbroken_local_run(
+    one_worker: Result, job: BucketJob
+) -> None:
+    process = job.start("mine")
+    job.wait_for_checkpoint("mine", process)
+    job.kill(process)
+    saved = job.checkpoints("mine")[-1]
+    resumed = job.finish("mine")
+    assert job.first_steps("mine")[-1] >= saved > 0
+    assert resumed["weights_sha256"] == one_worker.weights_sha256, job.output
+    assert job.steps("mine") == list(range(25))
+    names = {info.name for info in job.of("mine").list()}
+    assert {"run.json", "launch.json", "outcome.json", "unit_scores.npz"} <= names
+    assert any(name.startswith("export/") for name in names)
+    assert json.loads(job.of("mine").read("lease.json")) == {"is_released": True}
+    assert not [name for name in names if "/." in name]
+    assert not (job.disk / "cache" / "workers").is_dir() or not [
+        path for path in (job.disk / "cache" / "workers").iterdir() if path.is_dir()
+    ]
+    # A finished run is read, and not trained again.
+    shutil.rmtree(job.disk)
+    assert job.finish("mine")["weights_sha256"] == one_worker.weights_sha256
+    assert "was finished already" in job.log.read_text()
+    assert "never-shown-secret" not in job.log.read_text()
+
+
+@pytest.mark.nightly
+def test_a_second_driver_is_refused_while_the_first_lives_and_both_see_one_run(
+    one_worker: Result, job: BucketJob, tmp_path: Path
+) -> None:
+    process = job.start("mine")
+    while not [info for info in job.of("mine").list() if info.name == "lease.json"]:
+        assert process.poll() is None, job.output
+    other = BucketJob(tmp_path / "other", job.runs.parent, job.store, job.config)
+    second = other.start("mine")
+    assert second.wait(timeout=1500) == 2
+    assert f"process {process.pid} on " in other.output
+    assert process.wait(timeout=1500) == 0, job.output
+    # Its own folders are made from the bucket: the finished run is read there.
+    assert other.finish("mine")["weights_sha256"] == one_worker.weights_sha256
+    assert "was finished already" in other.log.read_text()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_driver_killed_at_random_moments_ends_with_the_weights_of_the_unbroken_run(
+    one_worker: Result, unbroken: Result, job: BucketJob, workers: int
+) -> None:
+    random = np.random.default_rng()
+    seconds = []
+    for _ in range(4):
+        process = job.start("mine", "--workers", str(workers))
+        seconds.append(float(random.uniform(5, 60)))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=seconds[-1])
+            break
+        job.kill(process)
+    result = job.finish("mine", "--workers", str(workers))
+    expected = one_worker if workers == 1 else unbroken
+    assert result["weights_sha256"] == expected.weights_sha256, f"killed after {seconds} s"
+    assert job.steps("mine") == list(range(25))
+
+
+@pytest.mark.nightly
+def test_runs_of_one_command_train_at_the_same_time_in_a_bucket(
+    ray_cluster: None, job: BucketJob, request_two: RunSpec
+) -> None:
+    process = job.start("mine", "--seeds", "2")
+    job.wait_for_checkpoint("mine", process)
+    job.kill(process)
+    saved = job.checkpoints("mine")[-1]
+    process = job.start("mine", "--seeds", "2")
+    assert process.wait(timeout=1500) == 0, job.output
+    assert job.first_steps("mine")[-1] >= saved > 0
+    names = {info.name.split("/")[0] for info in BucketFolder(job.runs).list()}
+    others = [name for name in names if name != "mine" and not name.startswith(".")]
+    assert len(others) == 1
+    assert job.result(others[0])["status"] == "finished"
+    assert {"table.md", "table.json"} <= {info.name for info in job.of("mine").list()}
+    threads = json.loads(job.of("mine").read("launch.json"))["threads_per_worker"]
+    compute = Compute(workers=1, threads_per_worker=threads)
+    alone = train(replace(request_two, name="alone", compute=compute))
+    assert job.result("mine")["weights_sha256"] == alone.weights_sha256

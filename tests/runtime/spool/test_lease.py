@@ -1,0 +1,179 @@
+"""The lease of a run: one driver at a time, and clocks that do not agree."""
+
+import contextlib
+import json
+import time
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from raybio.core.errors import ClusterError
+from raybio.core.location import BucketPath
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.open_run import OpenRun
+from raybio.runtime.spool import lease as leases
+from raybio.runtime.spool.lease import LEASE, Lease, LostLeaseError, acquire, held
+from raybio.runtime.spool.spool import HeldSpool
+from raybio.store.bucket import BucketFolder
+from tests.s3 import S3
+
+
+@pytest.fixture
+def folder(bucket: BucketPath) -> BucketFolder:
+    return BucketFolder(bucket / "runs" / "mine", is_patient=False)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not so short that a busy machine loses it: half of it without a renewal are too much.
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 6.0)
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "_POLL_SECONDS", 0.1)
+
+
+def wait_until_renewed(lease: Lease) -> None:
+    """Return when the holder may write; pytest's limit ends a hang."""
+    while True:
+        with contextlib.suppress(ClusterError):
+            lease.check()
+            return
+        time.sleep(0.1)
+
+
+def abandon(lease: Lease) -> None:
+    """Its driver is killed: nothing renews or deletes the lease."""
+    lease._ended.set()
+    lease._thread.join()
+
+
+def on_another_machine(folder: BucketFolder, **changes: object) -> None:
+    """Rewrite the lease as that of a driver elsewhere, whose process number means nothing here."""
+    content = json.loads(folder.read(LEASE)) | {"machine": "elsewhere", "host": "node-7"} | changes
+    folder.write(LEASE, json.dumps(content).encode())
+
+
+def test_a_second_driver_is_refused_with_the_holders_name_and_the_time_it_has_held_the_run(
+    folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held(folder):
+        with pytest.raises(ClusterError, match=r"process \d+ on \S+, for "):
+            acquire(folder)
+        # Also where processes cannot be looked at: it is renewed.
+        monkeypatch.setattr(leases, "_machine", lambda: uuid.uuid4().hex)
+        with pytest.raises(ClusterError, match="another driver is at work"):
+            acquire(folder)
+    assert json.loads(folder.read(LEASE)) == {"is_released": True}
+
+
+def test_the_lease_of_a_dead_driver_on_another_machine_ends_when_it_is_not_renewed(
+    folder: BucketFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    abandon(acquire(folder))
+    on_another_machine(folder, held_seconds=4321)
+    began = time.monotonic()
+    lease = acquire(folder)
+    assert time.monotonic() - began > 1.0  # not before its time
+    assert "node-7, for 72 minutes" in capsys.readouterr().out
+    wait_until_renewed(lease)
+    lease.release()
+    assert json.loads(folder.read(LEASE)) == {"is_released": True}
+
+
+def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_at_once(
+    folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 3600.0)
+    abandon(acquire(folder))
+    content = json.loads(folder.read(LEASE))
+    # The number is that of a process which began at another time.
+    folder.write(LEASE, json.dumps(content | {"process_start": 1}).encode())
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits for a dead process"))
+    acquire(folder).release()
+    assert json.loads(folder.read(LEASE)) == {"is_released": True}
+
+
+def test_a_driver_whose_clock_is_ten_minutes_off_is_neither_dead_nor_immortal(
+    folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    for minutes in (-10, 10):
+        monkeypatch.setattr(time, "time", lambda minutes=minutes: now() + 60 * minutes)
+        lease = acquire(folder)
+        monkeypatch.setattr(leases, "_machine", lambda: uuid.uuid4().hex)
+        with pytest.raises(ClusterError, match="another driver is at work"):
+            acquire(folder)
+        abandon(lease)
+        acquire(folder).release()
+        monkeypatch.undo()
+        monkeypatch.setattr(leases, "LEASE_SECONDS", 6.0)
+        monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.5)
+
+
+def test_a_driver_whose_lease_was_taken_over_stops_and_leaves_the_new_one_alone(
+    folder: BucketFolder,
+) -> None:
+    first = acquire(folder)
+    folder.delete(LEASE)
+    second = acquire(folder)
+    with pytest.raises(ClusterError, match="started again by another driver"):
+        while True:
+            first.check()
+            time.sleep(0.1)
+    first.release()
+    wait_until_renewed(second)
+    assert json.loads(folder.read(LEASE))["id"] == second.id
+    second.release()
+
+
+def test_a_driver_that_cannot_reach_the_bucket_writes_nothing_and_its_run_goes_on(
+    folder: BucketFolder, bucket: BucketPath, s3: S3, tmp_path: Path
+) -> None:
+    lease = acquire(folder)
+    spec = SimpleNamespace(folder=RunFolder(tmp_path, "mine"))
+    spool = HeldSpool(folder.path, lease, SimpleNamespace())  # type: ignore[arg-type]
+    run = OpenRun(spec, SimpleNamespace(), None, spool)  # type: ignore[arg-type]
+    s3.fail("reset", containing=LEASE, times=10_000)
+    with pytest.raises(ClusterError, match="could not be renewed"):
+        while True:
+            lease.check()
+            time.sleep(0.1)
+    # What follows the workers does not end them, also when the lease is past its time.
+    time.sleep(leases.LEASE_SECONDS)
+    run.check_lease()
+    s3.heal()
+    wait_until_renewed(lease)
+    # Another driver has it, as this one learns at the next renewal.
+    folder.delete(LEASE)
+    other = acquire(folder)
+    with pytest.raises(LostLeaseError, match="started again by another driver"):
+        while True:
+            run.check_lease()
+            time.sleep(0.1)
+    lease.release()
+    other.release()
+
+
+def test_a_renewal_whose_answer_was_lost_keeps_the_lease(folder: BucketFolder, s3: S3) -> None:
+    lease = acquire(folder)
+    s3.fail("lost", method="PUT", containing=LEASE, times=1)
+    written = folder.read(LEASE)
+    while folder.read(LEASE) == written:
+        time.sleep(0.05)
+    time.sleep(1.5)  # two more renewals
+    wait_until_renewed(lease)
+    lease.release()
+
+
+def test_the_lease_of_complete_work_is_deleted_unless_another_driver_has_it(
+    folder: BucketFolder,
+) -> None:
+    acquire(folder).delete()
+    assert not folder.list()
+    lost = acquire(folder)
+    folder.delete(LEASE)
+    other = acquire(folder)
+    lost.delete()
+    assert json.loads(folder.read(LEASE))["id"] == other.id
+    other.release()

@@ -1,0 +1,185 @@
+"""The driver's copy of a run in a bucket, and what its loss does to the bucket."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.location import BucketPath
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.remote_model import model_path
+from raybio.runtime.spool import spool
+from raybio.runtime.spool.lease import LEASE, LostLeaseError
+from raybio.store.bucket import BucketFolder
+from tests.s3 import S3
+
+FILES = ("run.json", "metrics.jsonl", "plots/loss.png", "result.json")
+
+
+@pytest.fixture
+def folder(bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The spool of an empty run."""
+    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.02)
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    folder = RunFolder(spool.spool_of(bucket / "runs"), "mine")
+    folder.make()
+    return folder
+
+
+def write(folder: RunFolder, *names: str) -> None:
+    for name in names:
+        path = folder.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+
+
+def names_in(bucket: BucketPath) -> set[str]:
+    return {info.name for info in BucketFolder(bucket / "runs" / "mine").list()} - {"lease.json"}
+
+
+def test_a_file_that_is_removed_is_removed_from_the_bucket(
+    folder: RunFolder, bucket: BucketPath
+) -> None:
+    with spool.held(folder, bucket / "runs") as held:
+        write(folder, *FILES)
+        held.mirror.write_all()
+        assert names_in(bucket) == set(FILES)
+        (folder.path / "result.json").unlink()
+    assert names_in(bucket) == set(FILES) - {"result.json"}
+
+
+@pytest.mark.parametrize("deleted", ["folder", "files"])
+def test_a_copy_that_is_deleted_while_a_run_is_held_takes_nothing_from_the_bucket(
+    folder: RunFolder, bucket: BucketPath, deleted: str
+) -> None:
+    with (
+        pytest.raises(RaybioError, match="driver's copy were deleted.*same command resumes"),
+        spool.held(folder, bucket / "runs") as held,
+    ):
+        write(folder, *FILES)
+        held.mirror.write_all()
+        if deleted == "folder":
+            shutil.rmtree(folder.path)
+        else:
+            for name in FILES:
+                (folder.path / name).unlink()
+        with pytest.raises(RaybioError, match="driver's copy were deleted"):
+            held.mirror.write_all()
+        # A worker's next lines make the file again, without what it held before.
+        write(folder, "run.json", "metrics.jsonl", ".mirror.json")
+    assert names_in(bucket) == set(FILES)
+    assert BucketFolder(bucket / "runs" / "mine").read("metrics.jsonl") == b"metrics.jsonl"
+    # The copy is made again from the bucket.
+    shutil.rmtree(folder.path)
+    folder.make()
+    with spool.held(folder, bucket / "runs"):
+        assert {path.name for path in spool.files_of(folder)} >= {"run.json", "result.json"}
+
+
+def test_a_driver_that_stood_still_writes_nothing_over_the_files_of_the_next_one(
+    folder: RunFolder, bucket: BucketPath, tmp_path: Path
+) -> None:
+    mine = BucketFolder(bucket / "runs" / "mine")
+    with (
+        pytest.raises(LostLeaseError, match="started again by another driver"),
+        spool.held(folder, bucket / "runs") as first,
+    ):
+        write(folder, *FILES)
+        first.mirror.write_all()
+        # It does not learn that its lease is lost before it writes.
+        first.lease._ended.set()
+        first.lease._thread.join()
+        mine.delete(LEASE)
+        other = RunFolder(tmp_path / "other" / "runs", "mine")
+        with spool.held(other, bucket / "runs") as second:
+            (other.path / "metrics.jsonl").write_text("of the next driver")
+            second.mirror.write_all()
+            (folder.path / "metrics.jsonl").write_text("of the old one")
+            with pytest.raises(LostLeaseError, match="started again by another driver"):
+                first.mirror.write_all()
+            (folder.path / "metrics.jsonl").write_bytes(bytes(spool.PART_BYTES + 1))
+            with pytest.raises(LostLeaseError, match="started again by another driver"):
+                first.mirror.write_all()
+            (folder.path / "metrics.jsonl").unlink()
+            with pytest.raises(LostLeaseError, match="started again by another driver"):
+                first.mirror.write_all()
+            assert mine.read("metrics.jsonl") == b"of the next driver"
+    assert mine.read("metrics.jsonl") == b"of the next driver"
+
+
+def test_a_late_write_of_an_earlier_driver_is_replaced(
+    folder: RunFolder, bucket: BucketPath
+) -> None:
+    mine = BucketFolder(bucket / "runs" / "mine")
+    with spool.held(folder, bucket / "runs") as held:
+        write(folder, *FILES)
+        held.mirror.write_all()
+        mine.write("metrics.jsonl", b"of an earlier driver")
+        mine.write("notices.jsonl", b"of an earlier driver")
+        mine.delete("plots/loss.png")
+        for name in ("metrics.jsonl", "notices.jsonl", "plots/loss.png"):
+            (folder.path / name).write_text("newer")
+        held.mirror.write_all()
+    for name in ("metrics.jsonl", "notices.jsonl", "plots/loss.png"):
+        assert mine.read(name) == b"newer"
+
+
+def test_of_a_run_that_is_refused_before_it_begins_nothing_stays(
+    folder: RunFolder, bucket: BucketPath
+) -> None:
+    with pytest.raises(ConfigError, match="refused"), spool.held(folder, bucket / "runs"):
+        raise ConfigError("refused")
+    assert not BucketFolder(bucket).list()
+    assert not folder.path.exists()
+    # Of one that began before, everything does.
+    with spool.held(folder, bucket / "runs"):
+        write(folder, *FILES)
+    with pytest.raises(ConfigError, match="refused"), spool.held(folder, bucket / "runs"):
+        raise ConfigError("refused")
+    assert names_in(bucket) == set(FILES)
+
+
+def test_of_all_runs_those_that_are_named_are_listed(
+    bucket: BucketPath, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    for name in ("first", "second", "other"):
+        folder = BucketFolder(bucket / "runs" / name)
+        folder.write("run.json", name.encode())
+        folder.write("checkpoints/step-00000002-483920175/manifest.json", b"{}")
+    s3.requests.clear()
+    runs = spool.spool_of(bucket / "runs")
+    spool.refresh_matching(runs, bucket / "runs", ["first", "sec*/trials/*", "none"])
+    assert {path.name for path in runs.iterdir()} == {"first", "second"}
+    assert (runs / "second" / "run.json").read_text() == "second"
+    s3.requests.clear()
+    assert model_path(bucket / "runs" / "first" / "checkpoints", "--model").name == "checkpoints"
+    with pytest.raises(ConfigError, match="--run .*first: that run has no model of its own"):
+        model_path(bucket / "runs" / "first", "--run")
+    BucketFolder(bucket / "runs" / "first" / "export").write("config.json", b"{}")
+    assert model_path(bucket / "runs" / "first", "--run").name == "export"
+    # One level of a folder, not all that is below it.
+    lists = [request.path for request in s3.requests if "list-type" in request.path]
+    assert len(lists) == 3
+    assert all("delimiter=" in path for path in lists)
+
+
+def test_a_folder_that_cannot_be_read_takes_nothing_from_the_bucket(
+    folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scan(path: str) -> object:
+        if str(path).endswith("plots"):
+            raise OSError(5, "Input/output error", str(path))
+        return scandir(path)
+
+    scandir = spool.os.scandir
+    with (
+        pytest.raises(OSError, match="Input/output error"),
+        spool.held(folder, bucket / "runs") as held,
+    ):
+        write(folder, *FILES)
+        held.mirror.write_all()
+        monkeypatch.setattr("os.scandir", scan)
+    monkeypatch.setattr("os.scandir", scandir)
+    assert names_in(bucket) == set(FILES)

@@ -1,0 +1,130 @@
+"""``raybio.load`` and the code in the cards: every kind of export, from a fresh process elsewhere."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import raybio
+from raybio.core.errors import ConfigError, DataError
+from raybio.methods import METHODS
+from raybio.runtime.embed import model_of_run
+from raybio.runtime.predict import read_predictor
+from tests.methods.conformance_cases import CASES, tiny_config
+from tests.methods.published_encoders import PUBLISHED
+from tests.script_process import run_script
+
+HAS_HEAD = ("finetune", "relation_finetune", "relation_graphs")
+
+RUN_CARDS = r"""
+import json, re, sys
+from pathlib import Path
+import numpy as np
+
+found = {}
+for name, folder in json.loads(sys.argv[1]).items():
+    text = Path(folder, "README.md").read_text()
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+        lines = [line for line in code.splitlines() if line.strip()]
+        assert len(lines) <= 10, (name, lines)
+        names = {}
+        assert '"."' in code
+        exec(code.replace('"."', repr(folder)), names)
+        if "embedding" in names:
+            found[f"{name} {number}"] = np.asarray(names["embedding"])
+        else:
+            assert len(names["predictions"]) == len(names["inputs"]), name
+            found[f"{name} predictions"] = np.ones(1)
+np.savez("found.npz", **found)
+"""
+
+
+def assert_encode_is_the_code_of_the_cards(folders: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    script = tmp_path / "run_cards.py"
+    script.write_text(RUN_CARDS)
+    done = run_script(script, tmp_path / "elsewhere", json.dumps(folders))
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(tmp_path / "elsewhere" / "found.npz") as file:
+        found = {name: file[name] for name in file.files}
+    for name, folder in folders.items():
+        model = raybio.load(folder)
+        is_protein = (Path(folder) / "protein.json").is_file()
+        texts = ["Asthma in early life.", "Hypersensitivity"]
+        embedding_ND = model.encode(["MKTAYIAKQR", "MVLSPADK"] if is_protein else texts)
+        assert embedding_ND.dtype == np.float32
+        blocks = [block for block in found if block.rsplit(" ")[0] == name]
+        assert (f"{name} predictions" in blocks) == (name in HAS_HEAD)
+        plain = [found[block] for block in blocks if not block.endswith("predictions")]
+        # Texts by sentence_transformers and by transformers, proteins by transformers.
+        assert len(plain) == (1 if is_protein else 2), blocks
+        for expected_ND in plain:
+            np.testing.assert_allclose(embedding_ND, expected_ND, rtol=1e-5, atol=1e-5)
+        assert model.encode([]).shape == (0, embedding_ND.shape[1])
+        with pytest.raises(DataError, match="got one str, want a list of"):
+            model.encode("MKT")
+        with pytest.raises(DataError, match="input 1: got int 3, want a string"):
+            model.encode(["MKT", 3])  # type: ignore[list-item]
+        if is_protein:
+            with pytest.raises(DataError, match=r"input 0: got the letter '\*' in 'MK\*'"):
+                model.encode(["MK*"])
+
+
+def test_encode_is_what_the_code_of_each_card_computes_in_a_fresh_process_elsewhere(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    folders = {}
+    for name, method in METHODS.items():
+        store = request.getfixturevalue(CASES[name].store)
+        folder = tmp_path / name / "export"
+        method.build(tiny_config(name), store.path).export(folder, {})
+        folders[name] = str(folder)
+    assert_encode_is_the_code_of_the_cards(folders, tmp_path)
+
+
+@pytest.mark.nightly
+def test_encode_is_what_the_code_of_the_card_computes_for_each_architecture(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    pytest.importorskip("sentence_transformers")
+    folders = {}
+    for layout, published in PUBLISHED.items():
+        published.write(tmp_path / layout)
+        store = request.getfixturevalue(published.store)
+        config = published.config(str(tmp_path / layout))
+        folder = tmp_path / f"{layout} run" / "export"
+        METHODS[published.method].build(config, store.path).export(folder, {})
+        folders[layout] = str(folder)
+    # It embeds words, and has no tokenizer of texts.
+    words = raybio.load(folders.pop("character_bert"))
+    with pytest.raises(ConfigError, match="embeds words in their context .* want predict"):
+        words.encode(["Asthma in early life."])
+    assert_encode_is_the_code_of_the_cards(folders, tmp_path)
+
+
+def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="raybio.load .*there is no nothing in"):
+        raybio.load(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="holds no model .*want a finished run"):
+        raybio.load(tmp_path)
+
+
+def test_a_misspelt_name_of_a_run_brings_the_near_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path))
+    with pytest.raises(ConfigError, match="--run frist: .* there are no runs in"):
+        model_of_run(tmp_path, "frist")
+    for name in ("first", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"--run frist: no run of that name in .* mean first\?"):
+        model_of_run(tmp_path, "frist")
+    with pytest.raises(ConfigError, match="--run xyz: .*; there are first, other "):
+        model_of_run(tmp_path, "xyz")
+    with pytest.raises(ConfigError, match=f"did you mean {tmp_path / 'first'}"):
+        raybio.load("frist")
+    with pytest.raises(ConfigError, match=f"no such folder; .* mean {tmp_path / 'first'}"):
+        read_predictor("frist")

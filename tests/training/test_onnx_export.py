@@ -1,0 +1,69 @@
+"""ONNX graphs of all kinds of encoders, in onnxruntime."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import raybio
+from raybio.core.errors import ConfigError
+from raybio.runtime.embed import model_of_folder
+from raybio.training import onnx_export
+from raybio.training.onnx_export import export_onnx
+from tests.encoders.test_export_folders import EXPORTS
+
+FIRST_TIER = ("esm",)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in FIRST_TIER else pytest.mark.nightly)
+        for kind in EXPORTS
+        if kind.split()[0] not in ("relation", "words")
+    ],
+)
+def test_the_code_of_an_onnx_folder_gives_the_embeddings_of_the_encoder(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    EXPORTS[kind](tmp_path / "export")
+    assert export_onnx(model_of_folder(tmp_path / "export"), tmp_path / "onnx") <= 1e-4
+    card = (tmp_path / "onnx" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    monkeypatch.chdir(tmp_path / "onnx")
+    # Others: a single input, and one that is cut.
+    first = re.search(r"encode_batch\((\[.*?\])\)", code)
+    examples = eval(first.group(1))
+    for inputs in (examples, examples[:1], [examples[0] * 30, examples[1], examples[0]]):
+        names: dict[str, np.ndarray] = {}
+        exec(code.replace(first.group(1), repr(inputs)), names)
+        expected_ND = raybio.load(tmp_path / "export").encode(inputs)
+        np.testing.assert_allclose(names["embedding"], expected_ND, rtol=0, atol=1e-4)
+
+
+@pytest.mark.nightly
+def test_weights_beyond_the_limit_of_a_graph_are_a_file_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    EXPORTS["protein mean"](tmp_path / "export")
+    monkeypatch.setattr(onnx_export, "MAX_BYTES_IN_GRAPH", 0)
+    assert export_onnx(model_of_folder(tmp_path / "export"), tmp_path / "onnx") <= 1e-4
+    assert (tmp_path / "onnx" / "model.onnx.data").is_file()
+    onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")  # where the folder lies now
+
+
+def test_without_the_extra_the_message_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    EXPORTS["protein mean"](tmp_path / "export")
+    model = model_of_folder(tmp_path / "export")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"onnxruntime is not installed.*raybio\[onnx\]"):
+        export_onnx(model, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
