@@ -10,12 +10,13 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test test-all lint bench clean
+.PHONY: help install demo test test-all lint bench site clean
 help:
 	@echo "make demo    prepare the embedded corpus, train, evaluate, print the table"
 	@echo "make test    lint, type check and run the first tier of tests"
 	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
+	@echo "make site    build the documentation as a site in build/site; a link that leads nowhere is an error"
 	@echo "make lint    ruff and mypy alone"
 
 install: $(TOOLS)
@@ -51,6 +52,10 @@ test-all: lint
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))
+
+site: install
+	@$(PIP_INSTALL) -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

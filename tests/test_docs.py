@@ -5,6 +5,7 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import yaml
 from typer.testing import CliRunner
 
 from raybio.cli.main import Commands, app
@@ -37,6 +38,26 @@ def test_the_guide_for_contributors_shows_the_example_method_as_it_is_tested():
     guide = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     for name in ("method.py", "loss.py", "system.py"):
         assert (ROOT / "tests" / "example_method" / name).read_text(encoding="utf-8") in guide
+
+
+def test_the_site_has_every_page_of_the_documentation_in_its_menu():
+    def pages(menu):
+        for entry in menu:
+            if isinstance(entry, dict):
+                (entry,) = entry.values()
+            if isinstance(entry, str):
+                yield entry
+            else:
+                yield from pages(entry)
+
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = list(pages(site["nav"]))
+    made = {page for page in listed if page in ("index.md", "api.md") or "repository/" in page}
+    docs = ROOT / "docs"
+    assert sorted(set(listed) - made) == sorted(
+        str(page.relative_to(docs)) for page in docs.glob("**/*.md")
+    )
+    assert all((ROOT / page.removeprefix("repository/")).exists() for page in made if "/" in page)
 
 
 GROUPS = {"train", "evaluate", "prepare", "search"}
