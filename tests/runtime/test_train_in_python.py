@@ -1,6 +1,9 @@
 """``raybio.train``: the command's run, arguments in messages, and its model."""
 
 import inspect
+import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -155,3 +158,20 @@ def test_the_code_of_the_guide_runs_and_runs_follow_each_other(tmp_path: Path) -
     done = run_script(script, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "runs" / "second" / "export" / "model.safetensors").is_file()
+
+
+@pytest.mark.nightly
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert '"schedule.max_steps": 100' in code
+    code = code.replace('"schedule.max_steps": 100', '"schedule.max_steps": 3')
+    code = code.replace("%%capture progress\n", "import subprocess\n")
+    # A notebook gives such lines to a shell.
+    command = rf"subprocess.run('{sys.executable} -m raybio.cli.main \1', shell=True, check=True)"
+    code = re.sub("^!raybio (.*)$", command, code, flags=re.M)
+    script = tmp_path / "notebook.py"
+    script.write_text(code)
+    done = run_script(script, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "| look-up |" in done.stdout
