@@ -3,7 +3,6 @@
     PYTHONPATH=. python benchmarks/rivals.py table METHOD --store STORE [--config FILE] [--set SETTING=VALUE]
     PYTHONPATH=. python benchmarks/rivals.py degree --store STORE       # links of proteins or of articles
     PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
-    PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/results/configs/synthetic_small.yaml --repeats 4
 
 Each command prints a Markdown table. MODEL is a model's folder or hub id.
 
@@ -15,21 +14,19 @@ Each command prints a Markdown table. MODEL is a model's folder or hub id.
   (i, j) is the sum over training links (a, b) of similarity(i, a) * similarity(j, b), with similarities below the
   threshold set to 0. A training link does not count for its own score. Ties are broken at random. A link has a twin if
   its score is above 0: another training link joins near copies of its ends, or one end and a near copy of the other.
-- ``ngrams``: TF-IDF of character 2-4-grams of the text that the encoder reads; leave-one-out AUROC of 3-NN.
 
-Intervals are 95 % bootstrap intervals over anchors. ``±`` is a standard deviation over draws.
+Intervals are 95 % bootstrap intervals over anchors.
 """
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from raybio.core.config import load, override_all
@@ -47,11 +44,6 @@ from raybio.methods.sppt.link_retrieval import (
 )
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.scores import scores_with_intervals
-from raybio.methods.sppt.synthetic.config import Config as SyntheticGraphsConfig
-from raybio.methods.sppt.synthetic.config import GraphKind
-from raybio.methods.sppt.synthetic.graphs import synthetic_graph
-from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
-from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 
@@ -245,12 +237,6 @@ def twin_note(heldout: LinkRetrieval, score_NN: sp.csr_matrix, heldout_E2: np.nd
     )
 
 
-def ngram_auroc(texts: Sequence[str], label_N: np.ndarray) -> float:
-    """Return the leave-one-out AUROC of 3-NN over TF-IDF of character 2-4-grams."""
-    vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
-    return float(leave_one_out(vectors.toarray(), label_N).auroc_N.mean())
-
-
 def run_table(arguments: argparse.Namespace) -> str:
     """Score what a method's final table has without training."""
     method = METHODS[arguments.method]
@@ -291,26 +277,6 @@ def score_cell(score: Mapping[str, float] | None, scale: float, digits: int) -> 
     return f"{value} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
 
 
-def run_ngrams(arguments: argparse.Namespace) -> str:
-    store = open_store(arguments.store, TopicStore)
-    config = load(SyntheticGraphsConfig, arguments.config)
-    rows = []
-    for kind in get_args(GraphKind):
-        aurocs = []
-        for repeat in range(arguments.repeats):
-            graph = override_all(config, {"graph.kind": kind, "graph.repeat": repeat}).graph
-            nodes = synthetic_graph(store, graph)
-            texts = [text[: config.encoder.max_length] for text in nodes.text_N]
-            aurocs.append(ngram_auroc(texts, nodes.label_N))
-        rows.append([kind, mean_and_deviation(aurocs, 3)])
-    return markdown_table(["graph", "AUROC, character 2-4-grams"], rows)
-
-
-def mean_and_deviation(values: Sequence[float], digits: int) -> str:
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -334,11 +300,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     homology.add_argument(
         "--threshold", type=float, default=0.2, help="Jaccard similarity of near copies (0.2)"
     )
-    ngrams = command("ngrams", run_ngrams)
-    ngrams.add_argument(
-        "--config", type=Path, required=True, help="settings of the synthetic graphs"
-    )
-    ngrams.add_argument("--repeats", type=int, default=4, help="draws of each graph (default: 4)")
     return parser.parse_args(arguments)
 
 

@@ -2,7 +2,8 @@
 
 sweeps/NAME/
     trials/…                 one training each; export/ is its model
-    graphs.md, .json         AUROC without and with the graph loss (Table 1), and homophily
+    graphs.md, .json         AUROC of character n-grams, and of models without and with the graph
+                             loss (Table 1); homophily
     noise.png                AUROC over the noise of a graph (Figure 3), if several are trained
     map-GRAPH.png            the nodes of draw 0 in the embedding space, with their links and
                              surface, without and with the graph loss
@@ -21,7 +22,7 @@ from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.methods.sppt.synthetic.config import Config
-from raybio.methods.sppt.synthetic.evaluate import describe
+from raybio.methods.sppt.synthetic.evaluate import classify_letters, describe
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
@@ -226,9 +227,13 @@ def report(
         for noise in experiments.noise:
             graphs = [_graph(store, config_by_kind[kind], kind, draw, noise) for draw in draws]
             homophily = [describe(graph)["homophily"] for graph in graphs]
+            letters = [
+                float(classify_letters(graph, config_by_kind[kind]).auroc_N.mean())
+                for graph in graphs
+            ]
             alone = [value[kind, draw, noise, 0.0] for draw in draws]
             with_graph = [value[kind, draw, noise, weight] for draw in draws]
-            scores.append(GraphScores(kind, noise, homophily, alone, with_graph))
+            scores.append(GraphScores(kind, noise, homophily, letters, alone, with_graph))
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")

@@ -124,16 +124,6 @@ def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store
     assert 0 < (slow_NN > 0).mean() < 1  # the threshold leaves pairs with a twin and pairs without
 
 
-def test_ngrams_separate_classes_of_different_letters(rivals):
-    label_N = np.array([0, 1] * 5)
-    texts = [
-        ["abab abba", "xyxy yxxy"][label] + " " + "qrst"[number % 4]
-        for number, label in enumerate(label_N)
-    ]
-    assert rivals.ngram_auroc(texts, label_N) == 1.0
-    assert rivals.ngram_auroc(texts, np.array([0] * 5 + [1] * 5)) < 0.8
-
-
 def test_the_table_has_the_rows_that_a_run_has_without_training(rivals, tiny_task):
     config = tiny_config("finetune")
     system = METHODS["finetune"].build(config, tiny_task.path)

@@ -115,29 +115,36 @@ def test_numbers_by_comma() -> None:
 
 
 def test_the_table_states_gains_in_pairs() -> None:
-    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.5, 0.6], [0.7, 0.9])]
+    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.7, 0.8], [0.5, 0.6], [0.7, 0.9])]
     (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
     cells = [
         "plane",
         "0.900 ± 0.000",
+        "0.750 ± 0.071",
         "0.550 ± 0.071",
         "0.800 ± 0.141",
         "0.250 [-0.385, 0.885]",
+        "0.050 [-0.585, 0.685]",
         "0.51 / 0.94",
     ]
     assert row == f"| {' | '.join(cells)} |"
 
 
 def test_three_draws_have_intervals_and_a_corrected_p() -> None:
-    plane = GraphScores("plane", 0.0, [0.9] * 3, [0.5, 0.6, 0.55], [0.7, 0.85, 0.8])
-    torus = GraphScores("torus", 0.0, [0.9] * 3, [0.5, 0.6, 0.55], [0.5, 0.6, 0.55])
+    plane = GraphScores(
+        "plane", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5, 0.6, 0.55], [0.7, 0.85, 0.8]
+    )
+    torus = GraphScores(
+        "torus", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5, 0.6, 0.55], [0.5, 0.6, 0.55]
+    )
     text = graph_table([plane, torus], 0.1)
     cells = next(line for line in text.splitlines() if line.startswith("| plane")).split(" | ")
-    assert cells[2].startswith("0.550 ± 0.050 [0.426, 0.674]")
-    p = 2 * stats.ttest_rel([0.5, 0.6, 0.55], [0.7, 0.85, 0.8]).pvalue
-    assert cells[4].endswith(f"], p = {p:.2g}")
+    assert cells[3].startswith("0.550 ± 0.050 [0.426, 0.674]")
+    p = 4 * stats.ttest_rel([0.5, 0.6, 0.55], [0.7, 0.85, 0.8]).pvalue
+    assert cells[5].endswith(f"], p = {p:.2g}")
+    assert cells[6].startswith("0.083 [")
     assert "0.000 [0.000, 0.000], p = 1" in text
-    assert "p corrected for all graphs (Holm)" in text
+    assert "p corrected for all of them (Holm)" in text
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -168,6 +175,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     ]
     assert all(len(one["alone"]) == len(one["with_graph"]) == 1 for one in scores)
     assert scores[0]["homophily"] == [1.0] and scores[0]["alone"] != scores[0]["with_graph"]
+    assert scores[0]["letters"] == scores[1]["letters"]
     assert scores[0]["alone"] == scores[1]["alone"]  # the same sentences, whatever the links
     assert {path.name for path in folder.glob("*.png")} == {
         "noise.png",

@@ -70,7 +70,7 @@ class NodeLabelEvaluator(Evaluator):
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the letters of the sentences."""
-        yield CHARACTERS, self._scores_of(leave_one_out(self._ngrams(), self.nodes.label_N))
+        yield CHARACTERS, self._scores_of(classify_letters(self.nodes, self.config))
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the classes of all nodes; draw a map of the trained model."""
@@ -89,14 +89,6 @@ class NodeLabelEvaluator(Evaluator):
             unit_scores={"nodes": classified.units()},
         )
 
-    def _ngrams(self) -> np.ndarray:
-        """Return TF-IDF vectors (N, F) of the character 2- to 4-grams that the encoder reads."""
-        length = self.config.encoder.max_length
-        # "auto": texts are read as far as the encoder has positions, which is further than these.
-        texts = [text if length == "auto" else text[:length] for text in self.nodes.text_N]
-        vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
-        return vectors.toarray()
-
     def details(self) -> Mapping[str, Any]:
         """Return the size and the homophily of the graph."""
         return {"graph": describe(self.nodes)}
@@ -113,6 +105,15 @@ class NodeLabelEvaluator(Evaluator):
 
     def _classify(self, embedding_ND: Tensor) -> LeaveOneOut:
         return leave_one_out(embedding_ND.cpu().numpy(), self.nodes.label_N)
+
+
+def classify_letters(nodes: SyntheticGraph, config: Config) -> LeaveOneOut:
+    """Classify nodes by TF-IDF of the character 2- to 4-grams that the encoder reads."""
+    length = config.encoder.max_length
+    # "auto": texts are read as far as the encoder has positions, which is further than these.
+    texts = [text if length == "auto" else text[:length] for text in nodes.text_N]
+    vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
+    return leave_one_out(vectors.toarray(), nodes.label_N)
 
 
 def embed_nodes(

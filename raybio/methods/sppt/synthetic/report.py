@@ -22,6 +22,7 @@ class GraphScores(NamedTuple):
         kind: the graph.
         noise: probability of a random link.
         homophily: fraction of nodes whose class is the most frequent one among their neighbors.
+        letters: AUROC of character 2- to 4-grams, without training.
         alone: AUROC of the language model alone.
         with_graph: AUROC of SPPT.
     """
@@ -29,6 +30,7 @@ class GraphScores(NamedTuple):
     kind: str
     noise: float
     homophily: list[float]
+    letters: list[float]
     alone: list[float]
     with_graph: list[float]
 
@@ -37,9 +39,10 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
     """Return the Markdown table of all graphs, with a note on its numbers.
 
     Cells hold mean ± deviation over draws, as in the paper, and from three draws on a 95 %
-    interval. The gain is the mean of the paired differences with its 95 % interval, and from three
-    draws on a p-value, corrected for all graphs (Holm). Each draw has nodes of its own, so that
-    draws are the seeds and their nodes the units: the spread over draws has both.
+    interval. The gain over the language model, and the difference from the letters, are means of
+    the paired differences with their 95 % intervals, and from three draws on with p-values that are
+    corrected for all graphs and both (Holm). Each draw has nodes of its own, so that draws are the
+    seeds and their nodes the units: the spread over draws has both.
 
     Args:
         scores: one element a graph and noise rate, with equal numbers of draws.
@@ -51,26 +54,29 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
         "graph",
         *noise_column,
         "homophily",
+        "AUROC, letters",
         "AUROC, language model",
         f"AUROC, λ = {weight:g}",
         "gain",
+        "λ minus letters",
         "published: language model / SPPT",
     ]
     rows = []
     corrected = iter(_corrected_p(scores))
     for row in scores:
-        gain = [after - before for before, after in zip(row.alone, row.with_graph, strict=True)]
         cells = [row.kind]
         if has_noise:
             cells.append(f"{row.noise:g}")
-        means = [mean_over_seeds(values) for values in (row.homophily, row.alone, row.with_graph)]
-        cells += [mean.text(digits=3, scale=1) for mean in means]
-        if len(gain) >= MIN_DRAWS:
-            for number, values in ((-2, row.alone), (-1, row.with_graph)):
+        cells.append(mean_over_seeds(row.homophily).text(digits=3, scale=1))
+        for values in (row.letters, row.alone, row.with_graph):
+            cell = mean_over_seeds(values).text(digits=3, scale=1)
+            if len(values) >= MIN_DRAWS:
                 _, low, high = t_mean(values).difference
-                cells[number] += f" [{low:.3f}, {high:.3f}]"
-        p = next(corrected, None)
-        cells.append(_mean_with_interval(gain) + ("" if p is None else f", p = {p:.2g}"))
+                cell += f" [{low:.3f}, {high:.3f}]"
+            cells.append(cell)
+        for difference in _differences(row):
+            p = next(corrected, None)
+            cells.append(_mean_with_interval(difference) + ("" if p is None else f", p = {p:.2g}"))
         in_paper = None if row.noise else PUBLISHED.get(row.kind)
         if in_paper is None:
             cells.append("-")
@@ -81,23 +87,27 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
 
 
 def _corrected_p(scores: Sequence[GraphScores]) -> list[float]:
-    """Return the corrected p of the gain on each graph; nothing with fewer than three draws."""
+    """Return the corrected p of each difference; nothing with fewer than three draws."""
     if any(len(row.alone) < MIN_DRAWS for row in scores):
         return []
-    p = [t_mean(np.subtract(row.with_graph, row.alone).tolist()).p for row in scores]
-    return list(holm(p))
+    return list(holm([t_mean(values).p for row in scores for values in _differences(row)]))
+
+
+def _differences(row: GraphScores) -> list[list[float]]:
+    """Return SPPT minus the language model, and minus the letters, of each draw."""
+    return [np.subtract(row.with_graph, other).tolist() for other in (row.alone, row.letters)]
 
 
 def _note(num_draws: int) -> str:
     if num_draws == 1:
         return "one draw of graph and sentences, without an estimate of spread; use --repeats 3"
     text = (
-        f"mean ± deviation over {num_draws} draws of graph and sentences; gain: mean and 95 % "
-        "interval (Student's t)"
+        f"mean ± deviation over {num_draws} draws of graph and sentences; gain over the language "
+        "model, and difference from character n-grams: mean and 95 % interval (Student's t)"
     )
     if num_draws < MIN_DRAWS:
         return f"{text}; too few draws for a test"
-    return f"{text}, with p corrected for all graphs (Holm); all intervals are over draws"
+    return f"{text}, with p corrected for all of them (Holm); all intervals are over draws"
 
 
 def _mean_with_interval(values: Sequence[float]) -> str:
