@@ -126,3 +126,11 @@ def test_the_text_names_no_machine_and_leaves_nothing_undone():
             if machine.search(line) or undone.search(line):
                 problems.append(where(path, number, line.strip()))
     assert problems == []
+
+
+def test_no_file_is_a_symbolic_link() -> None:
+    """Not every copy of a repository keeps links: one became a file of 16 bytes."""
+    folders = ["raybio", "jobs", "search_spaces", "docs", "deploy", "tests", "benchmarks"]
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    assert paths
+    assert [path for path in paths if path.is_symlink()] == []

@@ -64,11 +64,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"
     sources.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("raybio", "search_spaces"):
-        shutil.copytree(ROOT / name, sources / name, symlinks=True, ignore=ignored)
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check"]
     call(sys.executable, "-m", "pip", "wheel", ".", *options, "-w", str(folder), cwd=sources)
     (built,) = folder.glob("*.whl")
@@ -82,7 +82,7 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(wheel: Path) 
         for path in (ROOT / "raybio").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    wanted |= {f"raybio/search_spaces/{path.name}" for path in ROOT.glob("search_spaces/*")}
+    wanted |= {f"raybio/search_spaces/{path.name}" for path in ROOT.glob("search_spaces/*.yaml")}
     assert wanted >= {"raybio/py.typed", *(f"raybio/search_spaces/{name}.yaml" for name in METHODS)}
     assert {name for name in names if ".dist-info/" not in name} == wanted
 

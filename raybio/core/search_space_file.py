@@ -26,8 +26,11 @@ from raybio.core.search_space import (
     whole_problems,
 )
 
-SHIPPED = Path(__file__).parents[1] / "search_spaces"
-"""Search spaces that come with raybio: in a clone a link to the folder next to the package."""
+_PACKAGE = Path(__file__).parents[1]
+_IN_PACKAGE = _PACKAGE / "search_spaces"
+
+SHIPPED = _IN_PACKAGE if _IN_PACKAGE.is_dir() else _PACKAGE.parent / "search_spaces"
+"""Search spaces that come with raybio; those of a clone lie next to the package."""
 
 SUFFIX = ".yaml"
 
