@@ -174,14 +174,14 @@ def test_a_uri_anywhere_in_an_argument_is_refused(given: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["s3://b/m", "a/hub-id,s3://b/m", "[s3://b/m, 'gs://b/n']", "file:///m"]
+    "value", ["s3://own/m", "a/hub-id,s3://own/m", "[s3://own/m, 'gs://own/n']", "file:///m"]
 )
 def test_the_source_of_an_encoder_may_be_a_uri(value: str) -> None:
     for option in ("--set", "--compare"):
         check_uris([option, f"encoder.source={value}"])
         check_uris([f"{option}= encoder.source = {value}"])
         with pytest.raises(ConfigError, match=f"^{option}: got .* is not supported"):
-            check_uris([option, f"encoder.source={value},hdfs://b/m"])
+            check_uris([option, f"encoder.source={value},hdfs://own/m"])
 
 
 @pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])
