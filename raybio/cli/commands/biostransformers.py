@@ -68,13 +68,14 @@ def zero_shot(
     """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
+    folders = [model_folder(one, "--model") for one in model]
     from raybio.methods.biostransformers.zero_shot.evaluate import (
         evaluate_zero_shot as evaluate_tasks,
     )
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
     results = evaluate_tasks(
-        [model_folder(one, "--model") for one in model],
+        folders,
         names,
         data,
         seed=seed,

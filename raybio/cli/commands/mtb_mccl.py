@@ -66,10 +66,11 @@ def relations(
         )
     if out is not None:
         check_writable_file(out)
+    folder = model_folder(model, "--model")
     from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 
-    evaluation = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
+    evaluation = evaluate_relations(folder, store, split, say=print)
     data = report_data(
         evaluation.relations,
         evaluation.scores,

@@ -37,9 +37,9 @@ def ask(
             raise ConfigError(f"query {text!r}: want [Y] once, where the answer belongs")
     if index is not None:
         check_writable_folder(index, "--index")
+    source = model_source(model, "--model")
     from raybio.methods.contrastive_probe.name_search import search_names
 
-    source = model_source(model, "--model")
     nearest = search_names(
         query, source, names, k=k, pooling=chosen_pooling, index_folder=index, log=print
     )

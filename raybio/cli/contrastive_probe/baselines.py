@@ -93,15 +93,17 @@ def baselines(
     config = DecodeConfig.from_mapping(
         {name: value for name, value in decode_values.items() if value is not None}
     )
+    models = [model_source(one, "--model") for one in model]
+    rewired_source = None if rewired is None else model_source(rewired, "--rewired")
     from raybio.methods.contrastive_probe.baselines.baseline_report import report_baselines
     from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder
 
     encoder = None
-    if rewired is not None:
+    if rewired_source is not None:
         chosen_weight = DEFAULT_WEIGHT if weight is None else weight
-        encoder = RewiredEncoder(model_source(rewired, "--rewired"), chosen_pooling, chosen_weight)
+        encoder = RewiredEncoder(rewired_source, chosen_pooling, chosen_weight)
     report_baselines(
-        [model_source(one, "--model") for one in model],
+        models,
         names,
         benchmark,
         out,

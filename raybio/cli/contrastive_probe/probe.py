@@ -82,10 +82,11 @@ def probe(
     chosen_pooling = parse_pooling(pooling)
     wording = parse_choice(prompts, PROMPTS, "--prompts")
     check_writable_folder(out)
+    models = [model_source(one, "--model") for one in model]
     from raybio.methods.contrastive_probe.probe_report import write_probe_report
 
     write_probe_report(
-        [model_source(one, "--model") for one in model],
+        models,
         benchmark,
         out,
         config,
