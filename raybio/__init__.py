@@ -92,10 +92,12 @@ def load(model: "str | os.PathLike[str]") -> "TrainedModel":
 
     Args:
         model: a run of ``raybio.train``, the folder of a finished run, its ``export/``, any folder
-            that ``save_pretrained`` or sentence_transformers wrote, or a hub id.
+            that ``save_pretrained`` or sentence_transformers wrote, the URI of such a folder in a
+            bucket, or a hub id.
 
     Raises:
         ConfigError: if there is no model, or it cannot be fetched.
+        StorageError: if it lies in a bucket that is missing, refuses or does not answer.
     """
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.load import load as load_model

@@ -8,14 +8,14 @@ from typing import Any, NoReturn, get_args, get_type_hints
 
 import typer
 from typer.main import get_command
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from raybio.cli.lazy import chosen_app
-from raybio.cli.options import path_or_uri, pattern_or_uri
+from raybio.cli.options import URI_PARSERS
 from raybio.core.config import BaseConfig, C, fields
 from raybio.core.errors import RaybioError
 from raybio.core.files import check_local
-from raybio.core.location import location
+from raybio.core.location import is_uri, location
 
 ADDRESS_OPTIONS = ("--tracking-uri", "--url")
 """Options whose value is an address of a server."""
@@ -32,6 +32,9 @@ _URI_IN_VALUE = re.compile(
 
 A URI that follows the words of a sentence is text.
 """
+
+_ENCODER_SOURCE = re.compile(r"\s*encoder\.source\s*=(?P<values>.*)", re.DOTALL)
+"""Matches the setting that takes URIs."""
 
 
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
@@ -52,15 +55,22 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
 def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
     """Return the options that take URIs, of the command that the arguments choose.
 
-    They are those whose parser reads URIs, so that nothing lists them.
+    They are those whose parser reads URIs, so that nothing lists them. Of a command with an
+    argument that takes one, also "" and its flags: what follows a flag is an argument.
     """
     names = set()
+    flags = set()
     for callback in _callbacks(app, arguments):
         for name, hint in get_type_hints(callback, include_extras=True).items():
-            for info in get_args(hint)[1:]:
-                if isinstance(info, OptionInfo) and info.parser in (path_or_uri, pattern_or_uri):
+            kind, *infos = get_args(hint) or (None,)
+            for info in infos:
+                if isinstance(info, ArgumentInfo) and info.parser in URI_PARSERS:
+                    names.add("")
+                elif isinstance(info, OptionInfo) and info.parser in URI_PARSERS:
                     names |= _names(name, info)
-    return names
+                elif isinstance(info, OptionInfo) and bool in (kind, *get_args(kind)):
+                    flags |= _names(name, info)
+    return names | flags if "" in names else names
 
 
 def _names(parameter: str, info: OptionInfo) -> set[str]:
@@ -107,7 +117,7 @@ def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> N
 
     Args:
         arguments: the command line.
-        uri_options: options that take URIs.
+        uri_options: options that take URIs; "" for arguments.
 
     Raises:
         ConfigError: with the option and the URI.
@@ -119,8 +129,12 @@ def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> N
         if is_option:
             option, _, value = argument.partition("=")
         uri = _URI_IN_VALUE.search(value)
-        if uri is not None and option in uri_options:
-            location(value.strip(), option)
+        if option in ("--set", "--compare") and (sources := _ENCODER_SOURCE.match(value)):
+            for source in sources["values"].split(","):
+                if is_uri(source := source.strip(" '\"[]")):
+                    location(source, option)
+        elif uri is not None and option in uri_options:
+            location(value.strip(), option or "argument")
         elif uri is not None and option not in ADDRESS_OPTIONS:
             check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:

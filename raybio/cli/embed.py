@@ -91,7 +91,7 @@ def embed(
         if runs_in_bucket is not None:
             bucket = runs_in_bucket / RunFolder(folder, run).name
     if bucket is not None:
-        from raybio.runtime.run.remote_model import fetched_model
+        from raybio.store.remote_model import fetched_model
 
         bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
         chosen = model_of_folder(fetched, pooling)  # type: ignore[arg-type]

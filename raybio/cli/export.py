@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli.options import model_argument
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import local_model
 
@@ -19,9 +20,7 @@ HELP = (
 
 @app.command(help=HELP)
 def export(
-    model: Annotated[
-        str, typer.Argument(help="folder of a finished run, its export/, or a hub id")
-    ],
+    model: Annotated[str, model_argument("folder of a finished run, its export/, or a hub id")],
     onnx: Annotated[Path, typer.Option(help="folder to write")],
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raybio.core.location import Location, location
+from raybio.core.location import Location, is_uri, location
 
 if TYPE_CHECKING:
     LocationType = Location
 else:
     # Typer knows no unions; ``path_or_uri`` decides.
     LocationType = Path
+
+
+MODEL = "MODEL|URI"
+"""What ``--help`` shows of options that take a model."""
 
 
 def positive(text: str) -> float:
@@ -50,7 +54,8 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
 def path_or_uri(text: str) -> Location:
     """Return a local path or a path in a bucket.
 
-    It is the typer ``parser`` of every option that takes both: ``run_app`` refuses URIs in others.
+    It is the typer ``parser`` of every option that takes both: ``run_app`` refuses URIs in options
+    whose parser is none of ``URI_PARSERS``.
 
     Raises:
         ConfigError: for a URI that is not supported.
@@ -64,6 +69,15 @@ def pattern_or_uri(text: str) -> str:
     return text
 
 
+def model_or_uri(text: str) -> str:
+    """Return a model: a folder, a hub id or a URI; otherwise as ``path_or_uri``."""
+    return str(location(text, "model")) if is_uri(text) else text
+
+
+URI_PARSERS = (path_or_uri, pattern_or_uri, model_or_uri)
+"""Parsers of options and arguments that take URIs."""
+
+
 def location_option(meaning: str, *names: str) -> Any:
     """Return the declaration of an option that takes a local path or a URI."""
     return typer.Option(*names, parser=path_or_uri, metavar="PATH|URI", help=meaning)
@@ -72,6 +86,16 @@ def location_option(meaning: str, *names: str) -> Any:
 def sources_option(meaning: str, *names: str) -> Any:
     """Return the declaration of an option that takes patterns of local files or of objects."""
     return typer.Option(*names, parser=pattern_or_uri, metavar="PATH|URI", help=meaning)
+
+
+def model_option(meaning: str, *names: str) -> Any:
+    """Return the declaration of an option that takes a model: a folder, a URI or a hub id."""
+    return typer.Option(*names, parser=model_or_uri, metavar=MODEL, help=meaning)
+
+
+def model_argument(meaning: str) -> Any:
+    """Return the declaration of an argument that takes a model, as ``model_option``."""
+    return typer.Argument(parser=model_or_uri, metavar=MODEL, help=meaning)
 
 
 Store = Annotated[
@@ -95,7 +119,7 @@ Settings = Annotated[
 
 Init = Annotated[
     str | None,
-    typer.Option(help="initial encoder: folder of a finished run, model folder or hub id"),
+    model_option("initial encoder: folder of a finished run, model folder or hub id"),
 ]
 
 

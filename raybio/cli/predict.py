@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import fraction, sources_option
+from raybio.cli.options import fraction, model_argument, sources_option
 from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import local_model
@@ -29,8 +29,8 @@ HELP = (
 def predict(
     model: Annotated[
         str,
-        typer.Argument(
-            help="run of finetune, relation_graphs or relation_finetune, its export/, or a hub id"
+        model_argument(
+            "run of finetune, relation_graphs or relation_finetune, its export/, or a hub id"
         ),
     ],
     source: Annotated[

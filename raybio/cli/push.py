@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli.options import model_argument
+from raybio.core.files import check_local
 from raybio.runtime.run.folder import model_folder
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -18,7 +20,7 @@ HELP = (
 
 @app.command(help=HELP)
 def push(
-    model: Annotated[str, typer.Argument(help="folder of a finished run, or its export/")],
+    model: Annotated[str, model_argument("folder of a finished run, or its export/")],
     repository: Annotated[str, typer.Argument(metavar="REPO", help="OWNER/NAME")],
     private: Annotated[
         bool, typer.Option("--private", help="create a private repository; refuse a public one")
@@ -34,6 +36,7 @@ def push(
     ] = None,
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
+    check_local(repository, "REPO")
     folder = model_folder(model, "MODEL")
     # Imported here: the hub's client takes a second to import.
     from raybio.encoders.hub import push_folder

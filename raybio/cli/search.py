@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import fraction
+from raybio.cli.options import fraction, model_option
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import model_folder
@@ -64,7 +64,7 @@ def query(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="run or model folder that made the embeddings; not for embeddings"),
+        model_option("run or model folder that made the embeddings; not for embeddings"),
     ] = None,
     pooling: Annotated[
         str | None,

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import positive
-from raybio.runtime.run.folder import model_folder
+from raybio.cli.options import model_argument, positive
+from raybio.runtime.run.folder import model_address
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def serve(
-    model: Annotated[str, typer.Argument(help="run, export/ or model folder")],
+    model: Annotated[str, model_argument("run, export/ or model folder")],
     index: Annotated[
         Path | None, typer.Option(help="index of its embeddings, for /neighbors")
     ] = None,
@@ -34,13 +34,13 @@ def serve(
     verbose: shared.Verbose = False,
 ) -> None:
     """Serve a trained model by Ray Serve: /encode, /neighbors, /predict and /health."""
-    folder = model_folder(model, "MODEL")
+    chosen = model_address(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.serve.app import Limits
     from raybio.runtime.serve.server import serving
 
     with serving(
-        folder,
+        chosen,
         index,
         host=host,
         port=port,
@@ -52,6 +52,6 @@ def serve(
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        print(f"{folder} is served at {address}; Ctrl-C ends it", flush=True)
+        print(f"{chosen} is served at {address}; Ctrl-C ends it", flush=True)
         while not stop.wait(1):
             pass

@@ -13,7 +13,7 @@ from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import quoted
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.run.folder import model_address
 from raybio.runtime.run.options import FOLD, RunOptions, resolve
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tracking.registry import Registration
@@ -109,7 +109,7 @@ def training_app(
         """The command line; ``--help`` is the description."""
         all_settings = [*(settings or ())]
         if init is not None:
-            all_settings.append(f"encoder.source={quoted(model_folder(init, '--init'))}")
+            all_settings.append(f"encoder.source={quoted(model_address(init, '--init'))}")
         if fold is not None:
             all_settings.append(f"{FOLD}={fold}")
         compared = tuple(compare_with or ())

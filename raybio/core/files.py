@@ -21,7 +21,7 @@ def check_local(path: str | Path, option: str) -> None:
     if is_uri(path):
         raise ConfigError(
             f"{option}: got the URI {without_credentials(os.fspath(path))!r}, want a local path: "
-            "object storage is not supported here, but where --help says PATH|URI"
+            "object storage is not supported here, but where --help says PATH|URI or MODEL|URI"
         )
 
 

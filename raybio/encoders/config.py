@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raybio.core.config import BaseConfig
+from raybio.core.location import is_uri, location
 
 Pooling = Literal["mean", "cls"]
 
@@ -57,7 +58,8 @@ class TransformerConfig(BaseConfig):
         default=SCRATCH,
         min_length=1,
         description="'scratch' for random weights, a local folder written by save_pretrained or "
-        "sentence-transformers, or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT, "
+        "sentence-transformers, such a folder or a finished run in a bucket (s3://BUCKET/PATH), or "
+        "a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT, "
         "ESM, ESM C or T5) or sentence-transformers/all-MiniLM-L6-v2 (texts); pickled weights are "
         "converted, and no code that comes along is run",
     )
@@ -82,6 +84,11 @@ class TransformerConfig(BaseConfig):
         "slower",
     )
     lora: LoraConfig = LoraConfig()
+
+    @field_validator("source")
+    @classmethod
+    def _is_supported(cls, source: str) -> str:
+        return str(location(source, "encoder.source")) if is_uri(source) else source
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:

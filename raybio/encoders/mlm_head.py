@@ -5,7 +5,6 @@ Shape letters: K tokens, D width, V vocabulary.
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import check_weights, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH
+from raybio.encoders.sources import source_folder
 from raybio.encoders.transformer import seeded_weights
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def _head_names(source: str, revision: str) -> dict[str, str] | None:
     if source == SCRATCH:
         return None
     # A folder of sentence-transformers with its transformer one level down has no language model.
-    folder = Path(source).expanduser()
+    folder = source_folder(source)
     if folder.is_dir() and not (folder / "config.json").is_file():
         return None
     return _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type)

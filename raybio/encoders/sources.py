@@ -2,6 +2,7 @@
 
 A branch or tag of the hub is resolved to its commit once a process, or by ``pin_commit``. So
 configuration, tokenizer and weights are of one commit, on every worker and at every start of a run.
+A folder in a bucket is fetched by the layers above, which name the copy by ``pin_folder``.
 """
 
 import hashlib
@@ -93,12 +94,33 @@ class _UnreachableError(Exception):
 
 _source_by_name: dict[tuple[str, str], LocatedSource] = {}
 
+_copy_by_address: dict[str, Path] = {}
+"""Address of a source in a bucket -> this machine's copy of it."""
+
 
 def pin_commit(source: str, revision: str, commit: str) -> None:
     """Make this process read a hub id at ``commit``, whatever ``revision`` is by now."""
     known = _source_by_name.get((source, revision))
     if known is None or known.commit != commit:
         _source_by_name[source, revision] = LocatedSource(source, commit, is_online=True)
+
+
+def pin_folder(address: str, copy: Path) -> None:
+    """Make this process read a source in a bucket from this machine's copy of it."""
+    _copy_by_address[address] = copy
+
+
+def is_pinned(address: str) -> bool:
+    """Return whether this process reads a source in a bucket from a copy."""
+    return address in _copy_by_address
+
+
+def source_folder(source: str) -> Path:
+    """Return the folder that a source is, or the copy of one in a bucket.
+
+    For a hub id, it is the path of a folder that does not exist.
+    """
+    return _copy_by_address.get(source, Path(source)).expanduser()
 
 
 def find_source(source: str, revision: str) -> LocatedSource:
@@ -290,8 +312,9 @@ def _sha256_of_file(path: Path, size: int, mtime_ns: int) -> str:
 
 
 def _folder_or_hub_id(source: str) -> str:
-    check_local(source, "encoder.source")
-    folder = Path(source).expanduser()
+    if not is_pinned(source):
+        check_local(source, "encoder.source")
+    folder = source_folder(source)
     if folder.is_dir():
         return str(folder)
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
@@ -304,7 +327,7 @@ def _folder_or_hub_id(source: str) -> str:
 
 def unloadable(source: str, reason: str) -> ConfigError:
     """Return the error that says why a source cannot be loaded, and what to do."""
-    if Path(source).expanduser().is_dir():
+    if source_folder(source).is_dir():
         advice = (
             "The folder must be one that save_pretrained writes, or a copy of a hub repository: "
             f"config.json, {SAFETENSORS} or {PICKLE}, and the tokenizer."

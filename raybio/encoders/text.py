@@ -4,7 +4,6 @@ Shape letters: R texts, L padded length, D width, K tokens, V vocabulary.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -26,6 +25,7 @@ from raybio.encoders.mlm_head import (
 )
 from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
 from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.encoders.sources import source_folder
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import (
     fit_model,
@@ -153,7 +153,7 @@ class TextEncoder(Encoder):
         def weights() -> dict[str, Tensor] | None:
             if config.num_layers_kept is not None:
                 return None
-            path = Path(config.source).expanduser() / MASK_HEAD_FILE
+            path = source_folder(config.source) / MASK_HEAD_FILE
             if path.is_file():
                 return load_file(path)
             return read_mask_head(config.source, config.revision)
@@ -215,7 +215,7 @@ def check_mask_head(config: TextEncoderConfig) -> None:
         ConfigError: if a weight of the source's language model has another shape than its
             config.json says.
     """
-    has_own_file = (Path(config.source).expanduser() / MASK_HEAD_FILE).is_file()
+    has_own_file = (source_folder(config.source) / MASK_HEAD_FILE).is_file()
     if config.num_layers_kept is None and not has_own_file:
         check_mask_head_weights(config.source, config.revision)
 

@@ -11,7 +11,7 @@ from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.export import SETTINGS
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run.encoder_source import pin_record
+from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.manifest import sha256_of
 from raybio.store.remote_folder import fetched_folder
@@ -101,7 +101,7 @@ class FoldEvaluation:
             graph_accuracy_of_sentences,
         )
 
-        pin_record(self.encoder)
+        pin_on_worker(self.encoder)
         device = "cuda" if reserved.gpus_per_worker else "cpu"
         relations = self._seen_here(self.relations)
         entities = self._seen_here(self.entities)

@@ -13,7 +13,7 @@ from raybio.core.config import override_all
 from raybio.core.records import read_recomputable
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.spec import RunSpec
@@ -74,7 +74,7 @@ class LastTraining:
 
         assert self.run.precision is not None
         torch.set_num_threads(max(1, int(reserved.cpus_per_worker)))
-        pin_encoder(self.folder)
+        pin_on_worker(self.folder.encoder)
         system = METHODS[self.run.method].build(self.run.config, self.run.store)
         reports = train_single_process(
             # Models are evaluated in pairs, later: evaluating each takes longer than its training.

@@ -24,7 +24,7 @@ from raybio.methods.relation_graphs.rivals import lexical_rivals
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run.encoder_source import pin_record
+from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import FOLD
 from raybio.runtime.run.untrained import shared_scores
@@ -101,7 +101,7 @@ class UntrainedEvaluation:
         Raises:
             RaybioError: as the evaluation of the method.
         """
-        pin_record(self.encoder)
+        pin_on_worker(self.encoder)
         store = open_store(self.store, WordStore)
         fold = read_fold(store, self.config.data)
         evaluation = self.config.evaluation

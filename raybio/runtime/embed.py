@@ -46,7 +46,7 @@ from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
-from raybio.store.remote_folder import fetched_folder
+from raybio.store.remote_model import fetched_model
 from raybio.training.embedding_model import EmbeddingModel, digest_of
 from raybio.training.precision import embedding_precision, resolve_precision
 from raybio.training.text_embedding_model import read_text_embedding_model
@@ -423,7 +423,7 @@ class _EmbedPart:
         if threads is not None:
             torch.set_num_threads(threads)
         if model_in_bucket is not None:
-            model = replace(model, folder=str(fetched_folder(model_in_bucket)))
+            model = replace(model, folder=str(fetched_model(model_in_bucket, "--model")[1]))
         self.parts = Parts(parts)
         if lease is not None:
             # Ray may leave a worker of a dead driver alive for a while.

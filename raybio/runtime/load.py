@@ -129,5 +129,5 @@ class TrainedModel:
 
 
 def load(model: str | os.PathLike[str]) -> TrainedModel:
-    """Return the model of a run's folder, of an export or of the hub; see ``raybio.load``."""
+    """Return the model of a run's folder, an export, a URI or a hub id; see ``raybio.load``."""
     return TrainedModel(local_model(os.fspath(model), "raybio.load"))

@@ -1,6 +1,7 @@
 """Folders in buckets, such as models: all objects below a path, fetched once to each machine."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from raybio.core.errors import StorageError, named_by
@@ -11,12 +12,13 @@ from raybio.store.manifest import canonical_json
 from raybio.store.object_download import download_listed
 
 
-def fetched_folder(path: BucketPath, option: str = "") -> Path:
+def fetched_folder(path: BucketPath, option: str = "", *, beside: Sequence[str] = ()) -> Path:
     """Return this machine's copy of all objects below a path; each version is fetched once.
 
     Args:
         path: the folder.
         option: the option that gave it, for errors.
+        beside: names of objects next to the folder that are fetched too, where they exist.
 
     Raises:
         StorageError: if there is nothing below the path, or it cannot be fetched.
@@ -24,19 +26,30 @@ def fetched_folder(path: BucketPath, option: str = "") -> Path:
     shown = f"{option} {path}".strip()
     with named_by(option):
         infos = BucketFolder(path, is_patient=False).list()
-    if not infos:
-        raise StorageError(f"{shown}: there is nothing there. Want a folder with files")
+        if not infos:
+            raise StorageError(f"{path}: there is nothing there. Want a folder with files")
+        next_to = BucketFolder(path.parent, is_patient=False)
+        others = [info for name in beside if (info := next_to.info(name)) is not None]
     for info in infos:
         if any(part in ("", ".", "..") for part in info.name.split("/")):
             raise StorageError(f"{shown}: {info.name!r} cannot be the name of a file here")
-    identity = [[str(path), info.name, info.num_bytes, *info.version] for info in infos]
+    identity = [
+        [str(folder), info.name, info.num_bytes, *info.version]
+        for folder, listed in ((path, infos), (path.parent, others))
+        for info in listed
+    ]
     name = f"folder-{hashlib.sha256(canonical_json(identity)).hexdigest()}"
-    bucket = BucketFolder(path)
+    # The last parts of the path are the names that errors and reports show.
+    inside = Path(path.parent.name, path.name)
 
     def fetch(partial: Path) -> None:
-        for info in infos:
-            # The last part of the path is the name that errors and reports show.
-            download_listed(bucket, info, partial / path.name / info.name)
+        for folder, listed, below in (
+            (path.parent, others, inside.parent),
+            (path, infos, inside),
+        ):
+            bucket = BucketFolder(folder)
+            for info in listed:
+                download_listed(bucket, info, partial / below / info.name)
 
-    num_bytes = sum(info.num_bytes for info in infos)
-    return cached_copy(name, num_bytes, fetch) / path.name
+    num_bytes = sum(info.num_bytes for info in (*infos, *others))
+    return cached_copy(name, num_bytes, fetch) / inside

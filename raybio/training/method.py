@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from raybio.core.location import Location
 from raybio.core.recipes import Recipe, recipes_of
 from raybio.core.table_layout import TableLayout
+from raybio.training.bucket_source import fetch_encoder
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Method:
     """A published method: its settings, and the module that wires it over a store.
 
     Creating or reading a ``Method`` imports no torch. ``system`` is imported on first use of
-    ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``.
+    ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``. An encoder's source in a
+    bucket is fetched before.
 
     Attributes:
         name: key in ``raybio.methods.METHODS``; also the name of its command ``raybio train NAME``,
@@ -105,10 +107,12 @@ class Method:
         Raises:
             RaybioError: the error with which ``build`` would end.
         """
+        fetch_encoder(config, again=True)
         self._module.check(config, store)
 
     def input_lengths(self, config: Any, store: Any) -> list[Any]:
         """Count the rows that are longer than what is read of them, without loading weights."""
+        fetch_encoder(config)
         return self._module.input_lengths(config, store)
 
     @property
@@ -129,6 +133,7 @@ class Method:
 
     def build(self, config: Any, store: str | Location) -> "System":
         """Wire the method over the store at a path."""
+        fetch_encoder(config)
         return self._module.build(config, store)
 
     def prepare_demo(self, folder: str | Path) -> Path:

@@ -6,17 +6,24 @@ from pathlib import Path
 
 import pytest
 
+import raybio
 from raybio.cli.main import main
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.location import BucketPath
+from raybio.encoders.checkpoints import check_source, model_names
+from raybio.encoders.sources import source_record
 from raybio.methods import METHODS
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.runtime.embed import model_of_folder
+from raybio.runtime.run.folder import RunFolder, model_source
 from raybio.runtime.run.options import RunOptions, resolve
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_store import upload_store
 from raybio.store.store import Store, open_store
 from raybio.training.loop import fit
 from tests.conftest import write_tables
+from tests.methods.conformance_cases import tiny_config
 from tests.s3 import ENVIRONMENT
 
 
@@ -81,3 +88,48 @@ def test_a_run_over_a_store_in_a_bucket_is_the_run_over_the_local_store(
     again = resolve("sppt_protein", RunOptions(runs=tmp_path / "runs", name="run1"))
     assert again.store == bucket / "store"
     assert again.config == specs[1].config
+
+
+def test_a_model_in_a_bucket_is_the_local_model_under_the_name_of_its_run(
+    tmp_path: Path, bucket: BucketPath, tiny_articles: ArticleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config("biostransformers")
+    system = METHODS["biostransformers"].build(config, tiny_articles.path)
+    run = RunFolder(tmp_path / "runs", "tiny")
+    run.open("biostransformers", config, tiny_articles.path, system.data_digest, ())
+    export = system.export(run.export, {})
+    address = bucket / "runs" / "tiny"
+    for file in (run.identity, *(path for path in export.rglob("*") if path.is_file())):
+        BucketFolder(address).upload(file, file.relative_to(run.path).as_posix())
+    record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
+    queries = {str(pmid): record for pmid in [*tiny_articles.pmid_N[:20].tolist(), 5000]}
+    (tmp_path / "ori_pqal.json").write_text(json.dumps(queries))
+    reports = []
+    for number, model in enumerate((run.path, address, address / "export")):
+        arguments = ["--model", str(model), "--data", ".", "--tasks", "pubmedqa-contexts"]
+        arguments += ["--out", f"report{number}"]
+        monkeypatch.setattr(sys, "argv", ["raybio", "evaluate", "zero-shot", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        report = json.loads((tmp_path / f"report{number}" / "report.json").read_text())
+        # Reports say the address, not where the copy lies.
+        text = json.dumps(report)
+        assert str(tmp_path / "cache") not in text
+        assert str(model) in text
+        reports.append(text.replace(str(model), "MODEL"))
+    # The record next to the model says on which of the articles it was trained.
+    assert '"num_trained_on"' in reports[0]
+    assert reports[0] == reports[1] == reports[2]
+    # Encoders read it by its address as well.
+    source = model_source(str(address), "--model")
+    assert source == f"{address}/export"
+    assert list(model_names([source])) == list(model_names([str(export)])) == ["tiny"]
+    digest = model_of_folder(export).digest()
+    assert raybio.load(str(address)).digest() == digest
+    assert record_of_weights(source) == record_of_weights(str(export))
+
+
+def record_of_weights(source: str) -> str:
+    check_source(source, "main")
+    return source_record(source, "main")["sha256"]

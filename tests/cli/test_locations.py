@@ -14,7 +14,8 @@ import typer.models
 
 from raybio.cli import app as cli_app
 from raybio.cli.main import main
-from raybio.cli.options import path_or_uri, pattern_or_uri
+from raybio.cli.options import URI_PARSERS
+from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from tests.jobs.test_options import apps, commands_of
@@ -35,24 +36,32 @@ COMPLETE = {
     "articles": ["--openalex", FILE, "--out", "out"],
     "topics": ["--input", FILE, "--out", "out"],
     "predict": [MODEL, "--input", FILE, "--out", "out.tsv"],
+    "export": [MODEL, "--onnx", "out"],
+    "push": [MODEL, "owner/name"],
+    "serve": [MODEL],
+    "query": ["index", "--text", "a"],
+    "zero-shot": ["--data", FILE, "--out", "out", "--model", "m"],
+    "probe": ["--benchmark", FILE, "--out", "out", "--model", "m"],
+    "ask": ["What might treat [Y].", "--names", FILE, "--model", "m"],
+    "baselines": ["--benchmark", FILE, "--model", "m", "--methods", "hybrid", "--rewired", "m"],
     "embed": ["--input", FILE, "--model", "m", "--out", "out.parquet"],
     "compare": ["a", "b"],
     "curves": ["--run", "a", "--out", "out"],
     "word-statistics": [],
     "synthetic": ["--all"],
-    "relations": ["--model", "m"],
-    "relation-probe": ["--model", "m"],
-    "relation-map": ["--model", "m", "--out", "out"],
-    "entities-relations": ["--relations", "m", "--entities", "m"],
-    "sentence-graphs": ["--model", "m"],
-    "word-maps": ["--relations", "m", "--out", "out"],
-    "link-samples": ["--model", "m"],
+    "relations": ["--store", "store", "--model", "m"],
+    "relation-probe": ["--store", "store", "--model", "m"],
+    "relation-map": ["--store", "store", "--model", "m", "--out", "out"],
+    "entities-relations": ["--store", "store", "--relations", "m", "--entities", "m"],
+    "sentence-graphs": ["--store", "store", "--model", "m"],
+    "word-maps": ["--store", "store", "--relations", "m", "--out", "out"],
+    "link-samples": ["--store", "store", "--model", "m"],
     "task-fit": ["--labels", FILE],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 
 SINGLE = {"train sppt_synthetic": "synthetic"} | {
-    name: name for name in ("predict", "embed", "compare")
+    name: name for name in ("predict", "embed", "compare", "export", "push", "serve")
 }
 """Words of an app of one command -> its key in ``COMPLETE``."""
 
@@ -75,6 +84,11 @@ class Option(NamedTuple):
     name: str
     takes_uris: bool
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is given without its name."""
+        return not self.name.startswith("--")
+
 
 def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
     for name, hint in get_type_hints(callback, include_extras=True).items():
@@ -88,7 +102,7 @@ def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
         ]
         usual = name if isinstance(info, typer.models.ArgumentInfo) else f"--{name.strip('_')}"
         option = declared[0] if declared else usual.replace("_", "-")
-        yield Option(words, command, option, info.parser in (path_or_uri, pattern_or_uri))
+        yield Option(words, command, option, info.parser in URI_PARSERS)
 
 
 def all_options() -> list[Option]:
@@ -150,6 +164,9 @@ def assert_refused(option: Option, result: tuple[int, str], wanted: str) -> None
 def test_there_are_options_of_both_kinds() -> None:
     assert len(OPTIONS) > 250
     assert {option.name for option in URI_OPTIONS} >= {"--store", "--out", "--input", "--proteins"}
+    # All that take a model, whatever they call it.
+    assert {option.name for option in URI_OPTIONS} >= {"--init", "--model", "--rewired", "model"}
+    assert [option for option in OPTIONS if "model" in option.name and not option.takes_uris] == []
     # What a training takes, every training takes.
     stores = {option.words for option in URI_OPTIONS if option.name == "--store"}
     trainings = {f"train {method}" for method in METHODS}
@@ -160,9 +177,14 @@ def test_every_other_option_refuses_uris(call: Callable[[Option, list[str]], Any
     for option in OPTIONS:
         if option.takes_uris or option.name in cli_app.ADDRESS_OPTIONS:
             continue
-        given = [option.name] if option.name.startswith("--") else []
+        given = [] if option.is_argument else [option.name]
+        if option.words == "push" and option.is_argument:
+            given = [MODEL]
         for uri in ("s3://bucket/a", "gs://bucket/a", "file:///a", "hdfs://host/a"):
-            assert_refused(option, call(option, [*given, uri]), f"got the URI '{uri}'")
+            wanted = f"got the URI '{uri}'"
+            if given == [MODEL] and uri.startswith("hdfs"):
+                wanted = f"got '{uri}'"
+            assert_refused(option, call(option, [*given, uri]), wanted)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +200,21 @@ def test_uris_that_are_not_supported_are_refused_by_name(
     uri: str, wanted: str, call: Callable[[Option, list[str]], Any]
 ) -> None:
     for option in URI_OPTIONS:
+        if option.is_argument:
+            assert_refused(option, call(option, [uri]), "argument: got")
+            assert_refused(option, call(option, [uri]), wanted)
+            continue
         assert_refused(option, call(option, [option.name, uri]), f"{option.name}: got")
         assert_refused(option, call(option, [f"{option.name}={uri}"]), wanted)
+
+
+def test_an_argument_may_be_a_uri_after_a_flag_and_not_as_the_value_of_an_option() -> None:
+    from raybio.cli import predict
+
+    names = cli_app.uri_options_of(predict.app, [])
+    cli_app.check_uris(["--strip-stop", "s3://bucket/m", "--input", "s3://bucket/a"], names)
+    with pytest.raises(ConfigError, match="^--out: got the URI"):
+        cli_app.check_uris(["s3://bucket/m", "--out", "s3://bucket/a"], names)
 
 
 def complete(option: Option, uri: str) -> list[str]:
@@ -192,6 +227,8 @@ def complete(option: Option, uri: str) -> list[str]:
     if option.words == "sweep":
         return ["sppt_protein", "--dry-run", option.name, uri]
     arguments = list(COMPLETE[command]) if command else []
+    if option.is_argument:
+        return [uri, *arguments[1:]]
     if option.name in arguments:
         index = arguments.index(option.name)
         del arguments[index : index + 2]

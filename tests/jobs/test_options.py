@@ -30,13 +30,13 @@ COMMANDS = {
     "evaluate": ["zero-shot", "--model", "m", "--data", "d", f"--out={URI}"],
     "finetune": ["scicite", "--data", "s3://bucket/data"],
     "mtb_pretrain": ["--config", URI],
-    "predict": ["s3://bucket/m", "--input", "a.txt", "--out", "table.tsv"],
+    "predict": ["m", "--input", "a.txt", "--out", "s3://bucket/table.tsv"],
     "preflight": ["--no-ray", "--space", URI],
     "prepare": ["proteins", "--out", "a", "--sequences", URI],
-    "relation_finetune": ["--init", URI],
+    "relation_finetune": ["--config", URI],
     "relation_graphs": ["--config", "hdfs://bucket/config.yaml"],
-    "sppt_mag": ["--compare", f"encoder.source=scratch,{URI}"],
-    "sppt_protein": ["--set", f"encoder.source={URI}"],
+    "sppt_mag": ["--compare", f"encoder.revision=main,{URI}"],
+    "sppt_protein": ["--set", f"encoder.revision={URI}"],
     "sppt_synthetic": ["--all", "--config", "gs://bucket/config.yaml"],
     "sweep": ["s3://bucket/space.yaml"],
 }
@@ -171,6 +171,17 @@ def test_a_uri_anywhere_in_an_argument_is_refused(given: list[str]) -> None:
         ConfigError, match=r"^(--set|--compare|argument): got the URI 's3://b', want a local path"
     ):
         check_uris(given)
+
+
+@pytest.mark.parametrize(
+    "value", ["s3://own/m", "a/hub-id,s3://own/m", "[s3://own/m, 'gs://own/n']", "file:///m"]
+)
+def test_the_source_of_an_encoder_may_be_a_uri(value: str) -> None:
+    for option in ("--set", "--compare"):
+        check_uris([option, f"encoder.source={value}"])
+        check_uris([f"{option}= encoder.source = {value}"])
+        with pytest.raises(ConfigError, match=f"^{option}: got .* is not supported"):
+            check_uris([option, f"encoder.source={value},hdfs://own/m"])
 
 
 @pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])

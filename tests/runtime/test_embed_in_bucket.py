@@ -22,9 +22,9 @@ from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
 from raybio.runtime.embed import embed_file, model_of_folder
-from raybio.runtime.run.remote_model import fetched_model
 from raybio.runtime.spool.lease import LEASE, LostLeaseError, acquire
 from raybio.store.bucket import BucketFolder
+from raybio.store.remote_model import fetched_model
 from tests.paths import ROOT
 
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import fraction, sources_option
+from raybio.cli.options import fraction, model_option, sources_option
 from raybio.cli.stores import Force, Out, check_out, matching, prepare_store, show_store
 from raybio.core.errors import ClusterError
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
+from raybio.runtime.run.folder import model_folder
 
 if TYPE_CHECKING:
     from raybio.methods.biostransformers.formats.medline_parts import FileReport
@@ -43,7 +44,7 @@ MaxBadShare = Annotated[
 def zero_shot(
     model: Annotated[
         list[str],
-        typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable"),
+        model_option("run, its export/, or any model folder or hub id; repeatable"),
     ],
     data: Annotated[
         Path, typer.Option(help="folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")
@@ -67,13 +68,14 @@ def zero_shot(
     """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
+    folders = [model_folder(one, "--model") for one in model]
     from raybio.methods.biostransformers.zero_shot.evaluate import (
         evaluate_zero_shot as evaluate_tasks,
     )
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
     results = evaluate_tasks(
-        model,
+        folders,
         names,
         data,
         seed=seed,

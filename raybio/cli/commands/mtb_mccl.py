@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import LocationType, fraction, location_option, positive, sources_option
+from raybio.cli.options import (
+    LocationType,
+    fraction,
+    location_option,
+    model_option,
+    positive,
+    sources_option,
+)
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
@@ -46,7 +53,7 @@ DEV_SHARE = (
 
 @evaluate.command()
 def relations(
-    model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
+    model: Annotated[str, model_option("run of relation_finetune, or its export/")],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
     split: Annotated[str, typer.Option(help="dev or test")] = "test",
     out: ScoresFile = None,
@@ -59,10 +66,11 @@ def relations(
         )
     if out is not None:
         check_writable_file(out)
+    folder = model_folder(model, "--model")
     from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 
-    evaluation = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
+    evaluation = evaluate_relations(folder, store, split, say=print)
     data = report_data(
         evaluation.relations,
         evaluation.scores,
@@ -78,7 +86,7 @@ def relations(
 @evaluate.command()
 def relation_probe(
     model: Annotated[
-        str, typer.Option(help="run of mtb_pretrain, its export/, or any model folder or hub id")
+        str, model_option("run of mtb_pretrain, its export/, or any model folder or hub id")
     ],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
     label_fraction: Annotated[
@@ -100,17 +108,17 @@ def relation_probe(
         )
     if out is not None:
         check_writable_file(out)
-    model = model_folder(model, "--model")
-    check_model_sources([model])
+    folder = model_folder(model, "--model")
+    check_model_sources([folder])
     documents = _documents(store, ("train", "dev", "test"))
     from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
     from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
     from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 
-    cuts = truncation_remarks(model, documents)
+    cuts = truncation_remarks(folder, documents)
     for cut in cuts:
         print(cut)
-    probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
+    probed = probe_relations(folder, documents, label_fraction=label_fraction, seed=seed, say=print)
     settings = {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed}
     if cuts:
         settings["cut"] = "; ".join(cuts)
@@ -123,7 +131,7 @@ def relation_probe(
 def relation_map(
     model: Annotated[
         list[str],
-        typer.Option(help="run, its export/, or any model folder or hub id; repeatable"),
+        model_option("run, its export/, or any model folder or hub id; repeatable"),
     ],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
     out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],

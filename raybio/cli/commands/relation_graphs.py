@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import LocationType, location_option, sources_option
+from raybio.cli.options import LocationType, location_option, model_option, sources_option
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
@@ -31,11 +31,9 @@ prepare = typer.Typer()
 @evaluate.command()
 def entities_relations(
     relations: Annotated[
-        str, typer.Option(help="run of relation_graphs with a pair head, or its export/")
+        str, model_option("run of relation_graphs with a pair head, or its export/")
     ],
-    entities: Annotated[
-        str, typer.Option(help="run with a tag head (clner, joint), or its export/")
-    ],
+    entities: Annotated[str, model_option("run with a tag head (clner, joint), or its export/")],
     store: Annotated[LocationType, location_option("prepared sentences")],
     out: ScoresFile = None,
 ) -> None:
@@ -76,7 +74,7 @@ def entities_relations(
 def sentence_graphs(
     model: Annotated[
         list[str],
-        typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable"),
+        model_option("run of relation_graphs with graphs, or its export/; repeatable"),
     ],
     store: Annotated[LocationType, location_option("prepared sentences")],
     negatives: Annotated[
@@ -116,13 +114,11 @@ def word_maps(
     out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],
     relations: Annotated[
         str | None,
-        typer.Option(
-            help="run of relation_graphs with a pair head (cldr, clgs, joint), or its export/"
-        ),
+        model_option("run of relation_graphs with a pair head (cldr, clgs, joint), or its export/"),
     ] = None,
     entities: Annotated[
         str | None,
-        typer.Option(help="run with a tag head (clner, joint) of the same fold, or its export/"),
+        model_option("run with a tag head (clner, joint) of the same fold, or its export/"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of t-SNE and of the sampled points")] = 0,
 ) -> None:

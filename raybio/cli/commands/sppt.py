@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import LocationType, fraction, location_option, non_negative, sources_option
+from raybio.cli.options import (
+    LocationType,
+    fraction,
+    location_option,
+    model_option,
+    non_negative,
+    sources_option,
+)
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
@@ -40,7 +47,7 @@ TOPIC_HELP = meanings(TopicConfig)
 @evaluate.command()
 def link_samples(
     model: Annotated[
-        list[str], typer.Option(help="run of sppt_mag, model folder or hub id; repeatable")
+        list[str], model_option("run of sppt_mag, model folder or hub id; repeatable")
     ],
     store: Annotated[LocationType, location_option("prepared articles and their citations")],
     pooling: Annotated[
@@ -64,8 +71,8 @@ def link_samples(
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
     if out is not None:
         check_writable_file(out)
-    _check_has_texts(store)
     name_by_folder = {model_folder(source, "--model"): source for source in model}
+    _check_has_texts(store)
     folders = list(name_by_folder)
     check_model_sources(folders)
     from raybio.core.markdown import markdown_table

@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from raybio.cli.contrastive_probe.options import POOLING_HELP, parse_pooling
+from raybio.cli.options import model_option
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
+from raybio.runtime.run.folder import model_source
 
 
 def ask(
@@ -15,7 +17,7 @@ def ask(
         list[str],
         typer.Argument(help='such as "Metformin might treat [Y]."; several are allowed'),
     ],
-    model: Annotated[str, typer.Option(help="model folder (such as export/ of a run) or hub id")],
+    model: Annotated[str, model_option("run, its export/, or any model folder or hub id")],
     names: Annotated[
         Path, typer.Option(help="text file of a name a line (.gz too), or folder of a benchmark")
     ],
@@ -35,10 +37,11 @@ def ask(
             raise ConfigError(f"query {text!r}: want [Y] once, where the answer belongs")
     if index is not None:
         check_writable_folder(index, "--index")
+    source = model_source(model, "--model")
     from raybio.methods.contrastive_probe.name_search import search_names
 
     nearest = search_names(
-        query, model, names, k=k, pooling=chosen_pooling, index_folder=index, log=print
+        query, source, names, k=k, pooling=chosen_pooling, index_folder=index, log=print
     )
     for text, neighbors in zip(query, nearest, strict=True):
         print(f"\n{text}")

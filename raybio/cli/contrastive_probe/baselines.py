@@ -15,7 +15,7 @@ from raybio.cli.contrastive_probe.options import (
     parse_choice,
     parse_pooling,
 )
-from raybio.cli.options import fraction
+from raybio.cli.options import fraction, model_option
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import (
@@ -23,6 +23,7 @@ from raybio.methods.contrastive_probe.config import (
     BaselineMethod,
     DecodeConfig,
 )
+from raybio.runtime.run.folder import model_source
 
 DEFAULTS = DecodeConfig()
 
@@ -39,7 +40,7 @@ WEIGHT_HELP = (
 
 
 def baselines(
-    model: Annotated[list[str], typer.Option(help="model folder or hub id; repeatable")],
+    model: Annotated[list[str], model_option("run, model folder or hub id; repeatable")],
     benchmark: Annotated[Path, typer.Option(help=BENCHMARK_HELP)],
     out: Annotated[
         Path | None, typer.Option(help="folder of the report; default: it is only printed")
@@ -58,7 +59,7 @@ def baselines(
         typer.Option("--restrict", help="rank the answers of the query's relation, not all names"),
     ] = False,
     rewired: Annotated[
-        str | None, typer.Option(help="hybrid: the encoder, such as export/ of a run")
+        str | None, model_option("hybrid: the encoder, such as export/ of a run")
     ] = None,
     pooling: Annotated[str | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
     weight: Annotated[
@@ -92,15 +93,17 @@ def baselines(
     config = DecodeConfig.from_mapping(
         {name: value for name, value in decode_values.items() if value is not None}
     )
+    models = [model_source(one, "--model") for one in model]
+    rewired_source = None if rewired is None else model_source(rewired, "--rewired")
     from raybio.methods.contrastive_probe.baselines.baseline_report import report_baselines
     from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder
 
     encoder = None
-    if rewired is not None:
+    if rewired_source is not None:
         chosen_weight = DEFAULT_WEIGHT if weight is None else weight
-        encoder = RewiredEncoder(rewired, chosen_pooling, chosen_weight)
+        encoder = RewiredEncoder(rewired_source, chosen_pooling, chosen_weight)
     report_baselines(
-        model,
+        models,
         names,
         benchmark,
         out,

@@ -15,9 +15,11 @@ from raybio.cli.contrastive_probe.options import (
     parse_choice,
     parse_pooling,
 )
+from raybio.cli.options import model_option
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.runtime.run.folder import model_source
 
 Prompts = Literal["human", "default", "released"]
 PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
@@ -42,7 +44,7 @@ Match = Annotated[str, typer.Option(help=HELP["match"])]
 def probe(
     model: Annotated[
         list[str],
-        typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable"),
+        model_option("run, its export/, or any model folder or hub id; repeatable"),
     ],
     benchmark: Annotated[
         list[Path], typer.Option(help=f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources")
@@ -80,10 +82,11 @@ def probe(
     chosen_pooling = parse_pooling(pooling)
     wording = parse_choice(prompts, PROMPTS, "--prompts")
     check_writable_folder(out)
+    models = [model_source(one, "--model") for one in model]
     from raybio.methods.contrastive_probe.probe_report import write_probe_report
 
     write_probe_report(
-        model,
+        models,
         benchmark,
         out,
         config,

@@ -12,7 +12,6 @@ entities, E entities, P pairs.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from raybio.core.batch import PaddedTokens, Tokens
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
+from raybio.encoders.sources import source_folder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import special_ids_around
 from raybio.encoders.transformer import seeded_weights
@@ -221,7 +221,7 @@ def read_parts(source: str) -> dict[str, Tensor]:
 
     Other sources have none.
     """
-    path = Path(source).expanduser() / PARTS
+    path = source_folder(source) / PARTS
     return load_file(path) if path.is_file() else {}
 
 

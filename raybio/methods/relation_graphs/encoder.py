@@ -6,7 +6,6 @@ Shape letters: R sentences, L padded length, W words of all sentences, D width, 
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from safetensors.torch import load_file
@@ -19,6 +18,7 @@ from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.lora import add_adapters, check_lora
 from raybio.encoders.packed import packed_states
+from raybio.encoders.sources import source_folder
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states
@@ -184,7 +184,7 @@ def check_layers(config: WordEncoderConfig) -> None:
     Raises:
         ConfigError: if no layer is left to train.
     """
-    path = Path(config.source).expanduser() / "config.json"
+    path = source_folder(config.source) / "config.json"
     if path.is_file():
         settings = json.loads(path.read_text(encoding="utf-8"))
         num_layers = settings.get("num_hidden_layers")
@@ -203,7 +203,7 @@ def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
 
 def read_heads(source: str) -> dict[str, Tensor]:
     """Return the heads of an exported folder by name; other sources have none."""
-    path = Path(source).expanduser() / HEADS
+    path = source_folder(source) / HEADS
     return load_file(path) if path.is_file() else {}
 
 

@@ -21,6 +21,7 @@ from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
 from raybio.methods.relation_graphs.objective import RelationGraphHead
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_reader import WordReader
+from raybio.training.bucket_source import fetch_encoder
 from raybio.training.collective import SingleProcess
 
 
@@ -34,6 +35,8 @@ def encoder_before_training(config: Config, store: WordStore | None) -> WordEnco
     Raises:
         ConfigError: if the encoder cannot be loaded.
     """
+    # Evaluations of an export build what its run began with.
+    fetch_encoder(config)
     encoder = build_word_encoder(
         config.encoder,
         seed=derive_seed(config.seed, "weights"),

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import RaybioError
-from raybio.core.location import BucketPath, location
+from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.version import code_digest
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import LOCAL_ONLY, others_can_read, token_path
@@ -32,6 +32,7 @@ from raybio.runtime.preflight.here import (
     write_and_read,
 )
 from raybio.runtime.search.faiss_package import CUDA_BY_PACKAGE
+from raybio.store.remote_model import model_path
 from raybio.store.remote_store import has_copy, store_digest
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -223,10 +224,21 @@ def _encoder_problem(question: Question) -> str:
         return ""  # reported as the store's
     try:
         for config in question.configs:
-            method.check(config, store)
+            encoder = getattr(config, "encoder", None)
+            if encoder is not None and is_uri(encoder.source):
+                _look_at_model(encoder.source)
+            else:
+                method.check(config, store)
     except RaybioError as error:
         return str(error)
     return ""
+
+
+def _look_at_model(address: str) -> None:
+    """Refuse a model that this node cannot list; training fetches it."""
+    path = location(address, "encoder.source")
+    assert isinstance(path, BucketPath)
+    model_path(path, "encoder.source")
 
 
 def _token_problem() -> str:

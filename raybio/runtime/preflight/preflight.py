@@ -44,6 +44,7 @@ from raybio.runtime.tracking.tracker import tracking_uri
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
+from raybio.training.bucket_source import fetch_encoder
 from raybio.training.settings import TrainingConfig
 
 MIN_OBJECT_STORE_MIB = 512.0
@@ -135,6 +136,7 @@ def preflight(intent: Intent) -> list[Finding]:
     plan = plans[-1]
     look("bucket", _look_at_buckets, plan)
     look("store", _look_at_store, plan)
+    _fetch_encoders(plan.configs)
     look("encoder", _look_at_encoders, plan)
     look("storage", _look_at_storage, plan)
     look("disk", _look_at_disks, plan, intent.min_free_gib)
@@ -222,6 +224,13 @@ def _fetch_store(store: Location | None) -> None:
     if isinstance(store, BucketPath):
         with contextlib.suppress(RaybioError):
             open_store(store)
+
+
+def _fetch_encoders(configs: Sequence[TrainingConfig]) -> None:
+    """Fetch encoders from buckets before the check, as ``_fetch_store``."""
+    for config in configs:
+        with contextlib.suppress(RaybioError):
+            fetch_encoder(config)
 
 
 def _look_at_store(plan: _Plan) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import torch
 
 from raybio.core.final_report import FinalReport, Score
 from raybio.core.interfaces import System
-from raybio.core.location import location
+from raybio.core.location import is_uri, location
 from raybio.core.markdown import markdown_table
 from raybio.core.table_layout import TableLayout
 from raybio.core.version import VERSION
@@ -220,9 +220,9 @@ def _citation(method: str) -> str:
 
 
 def _without_local_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the name of a local source: a card is published."""
+    """Return the configuration with the name of a source that is a folder: a card is published."""
     encoder = config.get("encoder", {})
     source = encoder.get("source")
-    if source is None or not Path(source).expanduser().is_dir():
+    if source is None or not (is_uri(source) or Path(source).expanduser().is_dir()):
         return config
     return config | {"encoder": encoder | {"source": Path(source).expanduser().name}}

@@ -25,7 +25,7 @@ from raybio.core.errors import (
     RecordFormatError,
 )
 from raybio.core.files import check_local, replace_text
-from raybio.core.location import Location
+from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import (
     FORMATS,
     from_record,
@@ -34,6 +34,7 @@ from raybio.core.records import (
     to_record,
     write_record,
 )
+from raybio.training.bucket_source import fetch_source
 
 COMPLETE = ("finished", "early_stopping")
 """Status of runs that came to their end."""
@@ -145,11 +146,7 @@ class RunFolder:
         if record is None or record == recorded:
             return
         if recorded is not None and committed_in(self.checkpoints):
-            raise CheckpointError(
-                f"{self.identity}: the run began with other weights in encoder.source "
-                f"{record['source']!r}: {_version_of(recorded)} then, {_version_of(record)} now. "
-                "Restore them, or choose another --name"
-            )
+            raise CheckpointError(f"{self.identity}: {changed_encoder(recorded, record)}")
         try:
             write_record(self.identity, "run", identity | {"encoder": record})
         except OSError as error:
@@ -449,13 +446,22 @@ def committed_in(checkpoints: Path) -> bool:
         ) from None
 
 
-def model_folder(given: str, option: str) -> str:
-    """Return the model folder of a run's folder; other paths and hub ids as they are.
+def model_address(given: str, option: str) -> str:
+    """Return the model folder of a run's folder; other paths, URIs and hub ids as they are.
 
     Raises:
         ConfigError: for a run that has no model yet, for a sweep, for a run's name without its
             folder, and for what is not in a folder that is there, with the option that named it.
+        StorageError: for a bucket that is missing or refuses.
     """
+    if is_uri(given):
+        path = location(given, option)
+        if isinstance(path, BucketPath):
+            # Imported here: folders of this machine need no bucket.
+            from raybio.store.remote_model import model_path
+
+            return str(model_path(path, option))
+        given = str(path)
     folder = Path(given).expanduser()
     if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
         near = difflib.get_close_matches(
@@ -486,6 +492,33 @@ def model_folder(given: str, option: str) -> str:
             "end"
         )
     return str(export.absolute())
+
+
+def model_folder(given: str, option: str) -> str:
+    """Return what ``model_address`` does; of a model in a bucket, this machine's copy.
+
+    Raises:
+        RaybioError: as ``model_address``, or if the model cannot be fetched.
+    """
+    source = model_source(given, option)
+    if not is_uri(source):
+        return source
+    # Imported here: it imports the hub's client, which takes a second.
+    from raybio.encoders.sources import source_folder
+
+    return str(source_folder(source))
+
+
+def model_source(given: str, option: str) -> str:
+    """Return what ``model_address`` does; encoders read a model in a bucket by its address then.
+
+    Raises:
+        RaybioError: as ``model_folder``.
+    """
+    address = model_address(given, option)
+    if is_uri(address):
+        fetch_source(address, option, again=True)
+    return address
 
 
 def near_runs(runs: Path, name: str) -> str:
@@ -541,6 +574,14 @@ def local_model(given: str, option: str) -> str:
     from raybio.encoders.hub import fetch_model
 
     return str(fetch_model(folder))
+
+
+def changed_encoder(then: dict[str, str], now: dict[str, str]) -> str:
+    """Return the words of an error about an encoder whose weights are not those of its record."""
+    return (
+        f"the run began with other weights in encoder.source {now['source']!r}: "
+        f"{_version_of(then)} then, {_version_of(now)} now. Restore them, or choose another --name"
+    )
 
 
 def _version_of(encoder: dict[str, str]) -> str:

@@ -8,7 +8,7 @@ import torch
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
-from raybio.runtime.run.encoder_source import pin_encoder
+from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
@@ -50,7 +50,7 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
         with warnings_to(folder.notices):
             if run.setup is not None:
                 run.setup(0, folder.path)
-            pin_encoder(folder)
+            pin_on_worker(folder.encoder)
             system = METHODS[run.method].build(run.config, run.store)
             start_preparation(system.prepare_node)
             reports = train_single_process(

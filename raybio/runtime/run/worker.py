@@ -15,7 +15,7 @@ from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
-from raybio.runtime.run.encoder_source import pin_encoder
+from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.node_preparation import start_preparation
@@ -75,7 +75,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
     config = spec.run.config
     checkpoints = checkpoints_of(folder, config, remote)
     with _writer_log(spec, folder, collective, checkpoints) as log:
-        pin_encoder(folder)
+        pin_on_worker(folder.encoder)
         system = METHODS[spec.run.method].build(config, spec.run.store)
         if context.get_local_rank() == 0:
             start_preparation(system.prepare_node)

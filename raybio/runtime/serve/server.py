@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.location import is_uri
 from raybio.runtime.cluster.connection import (
     LOCAL_STARTS,
     cluster_to_join,
@@ -41,7 +42,7 @@ def serving(
     may use the model.
 
     Args:
-        model: run, export or model folder, as for ``raybio.load``.
+        model: run, export or model folder, also in a bucket, as for ``raybio.load``.
         index: saved index of its embeddings.
         host: address to listen on.
         port: port to listen on.
@@ -69,7 +70,8 @@ def serving(
     # Ray's own limit is 5 s, which a busy machine exceeds.
     os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     cpus = cpus_per_replica or max(0.5, (local_cpus() - 1) / replicas)
-    folder = str(loaded.folder.absolute())
+    # Each machine fetches a model from a bucket.
+    folder = str(model) if is_uri(model) else str(loaded.folder.absolute())
     index_folder = None if index is None else str(Path(index).absolute())
 
     def build() -> Any:

@@ -24,7 +24,7 @@ from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioE
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
-from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_record
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
@@ -279,7 +279,7 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
     folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
     # The commit of the sweep, unless the trial has begun with its own or has another source.
-    pin_record(spec.encoder)
+    pin_on_worker(spec.encoder)
     pin_encoder(folder)
     folder.record_encoder(encoder_record(config))
     folder.stop.unlink(missing_ok=True)

@@ -8,10 +8,10 @@ import pytest
 from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.remote_model import model_path
 from raybio.runtime.spool import spool
 from raybio.runtime.spool.lease import LEASE, LostLeaseError
 from raybio.store.bucket import BucketFolder
+from raybio.store.remote_model import model_path
 from tests.s3 import S3
 
 FILES = ("run.json", "metrics.jsonl", "plots/loss.png", "result.json")

@@ -1,12 +1,17 @@
-"""Models of runs in a bucket."""
+"""Models in buckets: those of runs, and other folders."""
 
 from pathlib import Path
 
 from raybio.core.errors import ConfigError, named_by
 from raybio.core.location import BucketPath
-from raybio.runtime.run.folder import RUN
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_folder import fetched_folder
+
+RUN = "run.json"
+"""The record that makes a folder a run."""
+
+EXPORT = "export"
+"""The folder of a run with its model."""
 
 
 def model_path(path: BucketPath, option: str) -> BucketPath:
@@ -20,8 +25,8 @@ def model_path(path: BucketPath, option: str) -> BucketPath:
         files, folders = BucketFolder(path, is_patient=False).children()
     if RUN not in files:
         return path
-    if "export" in folders:
-        return path / "export"
+    if EXPORT in folders:
+        return path / EXPORT
     kind = "sweep" if "trials" in folders else "run"
     wanted = f"{path}/trials/TRIAL/export" if kind == "sweep" else "run its command to the end"
     raise ConfigError(f"{option} {path}: that {kind} has no model of its own; {wanted}")
@@ -29,6 +34,8 @@ def model_path(path: BucketPath, option: str) -> BucketPath:
 
 def fetched_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
     """Return where a model lies in a bucket, and this machine's copy of it.
+
+    The record of its run lies next to the copy, as it does in the bucket.
 
     Args:
         path: folder of a run or of a model.
@@ -38,4 +45,5 @@ def fetched_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
         RaybioError: as ``model_path`` and ``fetched_folder``.
     """
     found = model_path(path, option)
-    return found, fetched_folder(found, option)
+    beside = (RUN,) if found.name == EXPORT else ()
+    return found, fetched_folder(found, option, beside=beside)
