@@ -9,8 +9,8 @@ import contextlib
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +42,8 @@ class ModelScores:
         chance: the same measures for the same queries, by chance.
         spread: of the model's embeddings; empty where no embedding is trained.
         unit_scores: by split.
-        embedding_map: of the model's embeddings.
+        draw_map: draws a map of the model's embeddings. It is called on the first worker alone,
+            after all collective operations, so that no worker waits for it.
         details: what the method reports of each model; plain JSON.
     """
 
@@ -50,7 +51,7 @@ class ModelScores:
     chance: SplitScores
     spread: Mapping[str, float] | None = None
     unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
-    embedding_map: LabeledMap | None = None
+    draw_map: Callable[[], LabeledMap] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -166,15 +167,17 @@ class Evaluator(ABC):
             for split, units in trained.unit_scores.items()
             if len(units.unit_U) < MAX_UNITS
         }
-        return FinalReport(
+        report = FinalReport(
             sizes={**sizes, **self.sizes()},
             scores=scores,
             spread=spread,
             unit_scores=unit_scores,
-            embedding_map=trained.embedding_map,
             remarks=self.remarks(),
             details={**details_by_name, **self.details()},
         )
+        if trained.draw_map is None or collective.rank != 0:
+            return report
+        return replace(report, embedding_map=trained.draw_map())
 
     def _shared_scores(
         self, model: Encoder, collective: Collective, shared: SharedScores

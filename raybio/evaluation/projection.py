@@ -20,24 +20,57 @@ class Projection(NamedTuple):
     position_S2: np.ndarray
 
 
-def embedding_map(
-    embedding_ND: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    max_rows: int = 2000,
-    perplexity: float = 30.0,
-) -> Projection:
-    """Compute t-SNE coordinates (van der Maaten and Hinton, 2008) of a uniform sample of rows.
+class MapSample(NamedTuple):
+    """Rows that a map will show.
 
-    It is scikit-learn's, started from the first two principal components. The same generator state
-    gives the same map on the same machine. Neighborhoods are meaningful in such a map; distances
-    between far points and sizes of clusters are not.
+    Attributes:
+        row_S: the rows, ascending.
+        sample_SD: their embeddings, float32.
+        seed: of t-SNE.
+    """
+
+    row_S: np.ndarray
+    sample_SD: np.ndarray
+    seed: int
+
+    def lay_out(self, perplexity: float = 30.0) -> Projection:
+        """Compute t-SNE coordinates (van der Maaten and Hinton, 2008), in seconds to minutes.
+
+        It is scikit-learn's, started from the first two principal components. The same sample gives
+        the same map on the same machine. Neighborhoods are meaningful in such a map; distances
+        between far points and sizes of clusters are not.
+
+        Args:
+            perplexity: effective number of neighbors; at most a third of the rows.
+        """
+        # It takes a second to import, which a refused setting need not wait for.
+        from sklearn.manifold import TSNE
+
+        method = TSNE(
+            perplexity=min(perplexity, (len(self.row_S) - 1) / 3),
+            init="pca" if self.sample_SD.std() > 0 else "random",
+            random_state=self.seed,
+            n_jobs=1,
+        )
+        return Projection(self.row_S, method.fit_transform(self.sample_SD).astype(np.float32))
+
+
+def embedding_map(
+    embedding_ND: np.ndarray, rng: np.random.Generator, *, max_rows: int = 2000
+) -> Projection:
+    """Return the t-SNE map of a uniform sample of rows; arguments and errors of ``map_sample``."""
+    return map_sample(embedding_ND, rng, max_rows=max_rows).lay_out()
+
+
+def map_sample(
+    embedding_ND: np.ndarray, rng: np.random.Generator, *, max_rows: int = 2000
+) -> MapSample:
+    """Draw a uniform sample of rows for a map.
 
     Args:
         embedding_ND: embeddings, finite.
         rng: draws the sample and seeds t-SNE.
         max_rows: size of the sample, if there are more rows.
-        perplexity: effective number of neighbors; at most a third of the rows.
 
     Raises:
         ValueError: for fewer than 4 rows, fewer than 2 columns, or embeddings that are not finite.
@@ -54,13 +87,4 @@ def embedding_map(
         raise ValueError(
             "embeddings hold NaN or infinity; look at the run's losses before drawing a map"
         )
-    # It takes a second to import, which a refused setting need not wait for.
-    from sklearn.manifold import TSNE
-
-    method = TSNE(
-        perplexity=min(perplexity, (len(row_S) - 1) / 3),
-        init="pca" if sample_SD.std() > 0 else "random",
-        random_state=int(rng.integers(2**31)),
-        n_jobs=1,
-    )
-    return Projection(row_S, method.fit_transform(sample_SD).astype(np.float32))
+    return MapSample(row_S, sample_SD, seed=int(rng.integers(2**31)))

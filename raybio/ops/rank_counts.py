@@ -29,13 +29,16 @@ class RankCounts(NamedTuple):
     tied_before_P: Tensor
 
 
-def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts:
+def count_ranks(
+    score_BN: Tensor, row_P: Tensor, column_P: Tensor, sorted_BN: Tensor | None = None
+) -> RankCounts:
     """Rank the entries ``score_BN[row_P, column_P]`` in their rows.
 
     Args:
         score_BN: scores; -inf where there is no candidate.
         row_P: rows of the entries, ascending.
         column_P: columns of the entries.
+        sorted_BN: the same scores with each row sorted, which then are not sorted again.
     """
     value_P = score_BN[row_P, column_P]
     used_U, owner_P, num_U = torch.unique_consecutive(
@@ -48,10 +51,15 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
     slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[owner_P]
     above_P = torch.zeros_like(row_P)
     at_least_P = torch.zeros_like(row_P)
-    has_few_U = num_U <= _max_compared(score_BN)
+    has_few_U = num_U <= (_max_compared(score_BN) if sorted_BN is None else 0)
+    searched_BN = score_BN if sorted_BN is None else sorted_BN
+    by_searching = _count_by_searching if sorted_BN is None else _count_in_sorted
     # Each anchor takes the cheaper algorithm, so that few anchors with many links do not slow down
     # all others.
-    for count, is_chosen_U in ((_count_by_comparing, has_few_U), (_count_by_searching, ~has_few_U)):
+    for count, counted_BN, is_chosen_U in (
+        (_count_by_comparing, score_BN, has_few_U),
+        (by_searching, searched_BN, ~has_few_U),
+    ):
         link_K = torch.nonzero(is_chosen_U[owner_P])[:, 0]
         if not len(link_K):
             continue
@@ -60,7 +68,7 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
         value_VW = torch.full(shape, torch.inf, dtype=score_BN.dtype, device=row_P.device)
         value_VW[index_VW] = value_P[link_K]
         used_V = used_U[is_chosen_U]
-        score_VN = score_BN if len(used_V) == len(score_BN) else score_BN[used_V]
+        score_VN = counted_BN if len(used_V) == len(score_BN) else counted_BN[used_V]
         above_VW, at_least_VW = count(score_VN, value_VW)
         above_P[link_K] = above_VW[index_VW]
         at_least_P[link_K] = at_least_VW[index_VW]
@@ -74,32 +82,33 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
 
 
 def sort_rows(score_BN: Tensor) -> Tensor:
-    """Return the block with each row sorted, ascending. Overwrites ``score_BN``.
+    """Return a copy of the block with each row sorted, ascending.
 
     On a GPU it takes the memory of a few blocks more. It serves counts at many thresholds of the
-    same block; the ranks of links (``count_ranks``) need no sorted block there.
+    same block.
     """
     if score_BN.device.type != "cpu":
         return score_BN.sort(1).values
-    score_BN.numpy().sort(axis=1)  # vectorized, many times faster than torch's sort
-    return score_BN
+    # Vectorized, many times faster than torch's sort.
+    return torch.from_numpy(np.sort(score_BN.numpy(), axis=1))
 
 
 def count_at_least(sorted_BN: Tensor, threshold_U: Tensor) -> Tensor:
     """Count the entries of a block with sorted rows >= each of the thresholds, int64 (U,).
 
     Args:
-        sorted_BN: scores, ascending in each row.
+        sorted_BN: scores, ascending in each row. They are overwritten on a CPU.
         threshold_U: ascending.
     """
+    if sorted_BN.device.type == "cpu":
+        # There are more scores than thresholds, and sorting is faster than a search for each.
+        score = sorted_BN.reshape(-1).numpy()
+        score.sort()
+        return torch.from_numpy(len(score) - np.searchsorted(score, threshold_U.numpy()))
     # Slot s has the entries that s thresholds do not exceed.
     num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=sorted_BN.device)
     for part in torch.split(sorted_BN.reshape(-1), _SEARCHED_AT_ONCE):
-        if part.device.type == "cpu":
-            # numpy's search begins at the entry before, which is near in a sorted row.
-            slot = torch.from_numpy(np.searchsorted(threshold_U.numpy(), part.numpy(), "right"))
-        else:
-            slot = torch.searchsorted(threshold_U, part, right=True)
+        slot = torch.searchsorted(threshold_U, part, right=True)
         num_by_slot += torch.bincount(slot, minlength=len(num_by_slot))
     return num_by_slot.flip(0).cumsum(0).flip(0)[1:]
 
@@ -123,8 +132,11 @@ def _max_compared(score_BN: Tensor) -> int:
 def _count_by_searching(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
     if not _sorts_scores(score_UN):
         return _count_by_row_buckets(score_UN, value_UW)
-    ordered_UN = torch.from_numpy(np.sort(score_UN.numpy(), axis=1))
-    num = score_UN.shape[1]
+    return _count_in_sorted(sort_rows(score_UN), value_UW)
+
+
+def _count_in_sorted(ordered_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
+    num = ordered_UN.shape[1]
     above_UW = num - torch.searchsorted(ordered_UN, value_UW, right=True)
     at_least_UW = num - torch.searchsorted(ordered_UN, value_UW)
     return above_UW, at_least_UW

@@ -60,6 +60,28 @@ def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) 
         _request(array_T.ctypes.data, size * first_R, size * end_R)
 
 
+def release_pages(array_T: np.ndarray) -> None:
+    """Give back the pages of a mapped array; those that are read again come from the disk's cache.
+
+    The kernel maps 16 pages around each scattered read, so that all of a file soon counts as memory
+    of the process.
+
+    Args:
+        array_T: a contiguous part of a store's column. Only a file's pages can be read again.
+
+    Raises:
+        ValueError: if the array can be written, and so is no store's.
+    """
+    if array_T.flags.writeable:
+        raise ValueError("release_pages wants an array that is mapped from a store")
+    first = array_T.ctypes.data
+    # Pages that are only in part the array's stay.
+    page = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (first + array_T.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > page:
+        _madvise(page, end - page, mmap.MADV_DONTNEED)
+
+
 def is_large(num_bytes: int) -> bool:
     """Return whether a file of this size is larger than what memory keeps of it."""
     return num_bytes > SHARE_OF_MEMORY * memory_bytes()

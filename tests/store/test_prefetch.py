@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from raybio.store import prefetch
-from raybio.store.prefetch import memory_bytes, request_slices, take_rows
+from raybio.store.prefetch import memory_bytes, release_pages, request_slices, take_rows
 
 NUM_ROWS = 20_000
 
@@ -115,3 +115,33 @@ def test_rows_are_those_of_arrow_in_every_kind_of_column_and_in_slices(kind, mem
     for array in (column, column[2:6], column[3:3], pa.array([], kind), pa.array([""], kind)):
         row_R = np.arange(len(array))[::-1]
         assert take_rows(array, row_R).equals(array.take(pa.array(row_R)))
+
+
+def resident_bytes(path: Path) -> int:
+    """Return how much of a file is mapped into this process and counts as its memory."""
+    is_of_file = False
+    total = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if "-" in name.split()[0]:
+            is_of_file = line.endswith(str(path))
+        elif is_of_file and name == "Rss":
+            total += 1024 * int(value.split()[0])
+    return total
+
+
+def test_released_pages_are_no_memory_of_the_process_and_can_be_read_again(tmp_path):
+    path = tmp_path / "texts.arrow"
+    column, _ = mapped_texts(path)
+    letter_T = np.frombuffer(column.buffers()[2], np.uint8)
+    total = int(letter_T.sum())
+    assert resident_bytes(path) > 0.9 * letter_T.nbytes
+    release_pages(letter_T)
+    assert resident_bytes(path) < 0.1 * letter_T.nbytes
+    assert int(letter_T.sum()) == total
+    release_pages(letter_T[:10])  # no whole page
+
+
+def test_memory_that_is_no_files_is_not_released():
+    with pytest.raises(ValueError, match="mapped from a store"):
+        release_pages(np.ones(10_000))

@@ -92,13 +92,15 @@ class PairCollate:
         shard = self.plan.rows(step, is_shared=world > 1).shard(rank, world)
         token_T, indptr_R1 = self._tokens(shard)
         entry_E, pair_E = entries_of_rows(self.store.term_indptr_N1, shard.article_B)
+        term_E = self.store.term_E[entry_E]
+        self.plan.release()
         return {
             "token_T": token_T,
             "indptr_R1": indptr_R1,
             "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int16),
             "term_N": shard.term_B,
             "pair_E": pair_E,
-            "term_E": self.store.term_E[entry_E],
+            "term_E": term_E,
             "num_deferred": np.asarray(shard.was_deferred_B.sum()),
             "num_forced": np.asarray(shard.is_forced_B.sum()),
             "num_dropped": np.asarray(shard.num_dropped_B.sum()),

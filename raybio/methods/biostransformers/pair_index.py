@@ -28,6 +28,7 @@ from raybio.methods.biostransformers.store import (
 )
 from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.store.columns import compact_int
+from raybio.store.prefetch import release_pages
 
 ARTICLES_PER_BLOCK = 32
 
@@ -35,6 +36,9 @@ ARTICLES_PER_PASS = 1 << 13
 """Articles that are read at once in a pass over the store, a multiple of ARTICLES_PER_BLOCK."""
 
 PAIRS_PER_LOOKUP = 256
+
+RELEASED_BYTES = 1 << 28
+"""Columns that are larger do not stay in the memory of a process that looks pairs up."""
 
 MAX_BINS = 256
 """Bins of the histogram that finds a term's pairs of lowest priority."""
@@ -51,22 +55,32 @@ class Columns(NamedTuple):
         term_E: their terms.
         is_validation_N: whether an article is excluded from training.
         text_N1: pointers to the field's bytes.
+        letter_T: these bytes.
     """
 
     indptr_N1: np.ndarray
     term_E: np.ndarray
     is_validation_N: np.ndarray
     text_N1: np.ndarray
+    letter_T: np.ndarray
 
     @classmethod
     def of(cls, column: Callable[[str, str], pa.Array], field: str) -> Self:
         """Return the columns; ``column`` returns one by its file and name."""
+        text = column(ROWS, field)
         return cls(
             column(INDPTR, "indptr").to_numpy(),
             column(ENTRIES, "term").to_numpy(),
             column(ROWS, "is_validation").to_numpy().view(np.bool_),
-            text_pointers(column(ROWS, field)),
+            text_pointers(text),
+            np.frombuffer(text.buffers()[2] or b"", np.uint8),
         )
+
+    def release(self) -> None:
+        """Give back pages that were read, if there are many."""
+        if sum(column.nbytes for column in self) > RELEASED_BYTES:
+            for column in self:
+                release_pages(column)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,14 +129,27 @@ class PairIndex:
         """Return the number of pairs."""
         return int(self._first_K1[-1])
 
-    def look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return article and entry of each pair, which has a number below ``len``."""
+    def look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return article, entry and term of each pair, which has a number below ``len``."""
         article_B = np.empty(len(pair_B), np.int64)
         entry_B = np.empty(len(pair_B), np.int64)
+        term_B = np.empty(len(pair_B), np.int64)
         for first in range(0, len(pair_B), PAIRS_PER_LOOKUP):
             here = slice(first, first + PAIRS_PER_LOOKUP)
             article_B[here], entry_B[here] = self._look_up(pair_B[here])
-        return article_B, entry_B
+            term_B[here] = self.columns.term_E[entry_B[here]]
+            self.columns.release()
+        return article_B, entry_B, term_B
+
+    def terms_of(self, article_R: np.ndarray) -> list[list[int]]:
+        """Return all terms of each article."""
+        bounds = self.columns.indptr_N1
+        terms = []
+        for number, article in enumerate(article_R.tolist(), 1):
+            terms.append(self.columns.term_E[bounds[article] : bounds[article + 1]].tolist())
+            if number % PAIRS_PER_LOOKUP == 0:
+                self.columns.release()
+        return terms
 
     def _look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # Numbers of another dtype would make numpy copy the array that is searched.
@@ -133,7 +160,7 @@ class PairIndex:
         article_R = np.minimum(article_R, self.store.num_rows - 1)
         if self.is_stop_T is None and self.cap is None:
             return self._look_up_whole(pair_B - self._first_K1[block_B], article_R)
-        entry_E, owner_E = self.entries(self._columns, article_R)
+        entry_E, owner_E = self.entries(self.columns, article_R)
         pair_E = owner_E // ARTICLES_PER_BLOCK
         first_B = np.searchsorted(pair_E, np.arange(len(pair_B)))
         position_B = first_B + pair_B - self._first_K1[block_B]
@@ -144,14 +171,14 @@ class PairIndex:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Look pairs up in their blocks where every entry of an article is a pair: by lengths."""
         shape = (len(offset_B), ARTICLES_PER_BLOCK)
-        length_R = self._num_entries(self._columns, article_R)
+        length_R = self._num_entries(self.columns, article_R)
         # Pairs up to each article of the block.
         end_BR = np.cumsum(length_R.reshape(shape), axis=1)
         slot_B = (end_BR <= offset_B[:, None]).sum(axis=1)
         position_B = np.arange(len(offset_B)) * ARTICLES_PER_BLOCK + slot_B
         article_B = article_R[position_B]
         before_B = end_BR.ravel()[position_B] - length_R[position_B]
-        start_B = self._columns.indptr_N1[article_B].astype(np.int64)
+        start_B = self.columns.indptr_N1[article_B].astype(np.int64)
         return article_B, start_B + offset_B - before_B
 
     @staticmethod
@@ -187,7 +214,8 @@ class PairIndex:
                 reading.release()
 
     @cached_property
-    def _columns(self) -> Columns:
+    def columns(self) -> Columns:
+        """The store's columns, mapped."""
         return Columns.of(self.store.column, self.field)
 
     @cached_property

@@ -203,7 +203,7 @@ class PairPlan:
         chosen_KB, was_deferred_W, is_forced_W = fill_window(
             pairs.article_B.tolist(),
             pairs.term_B.tolist(),
-            self._terms_of(pairs.article_B),
+            self._indices[0].terms_of(pairs.article_B),
             num_steps,
             batch,
         )
@@ -219,7 +219,9 @@ class PairPlan:
         for first in range(start, end, 2 * batch):
             pairs = self._stream(first, min(first + 2 * batch, end))
             filler.offer(
-                pairs.article_B.tolist(), pairs.term_B.tolist(), self._terms_of(pairs.article_B)
+                pairs.article_B.tolist(),
+                pairs.term_B.tolist(),
+                self._indices[0].terms_of(pairs.article_B),
             )
             if filler.is_full:
                 return start + np.array(filler.chosen, dtype=np.int64)
@@ -238,25 +240,22 @@ class PairPlan:
         false_B = np.zeros(size, dtype=bool)
         return StepPairs(*self._look_up(drawn_B), false_B, false_B, np.zeros(size, np.int64))
 
-    def _terms_of(self, article_B: np.ndarray) -> list[list[int]]:
-        """Return all terms of each article."""
-        indptr = self.store.term_indptr_N1
-        term_E = self.store.term_E
-        return [
-            term_E[indptr[article] : indptr[article + 1]].tolist() for article in article_B.tolist()
-        ]
+    def release(self) -> None:
+        """Give back pages of a large store that steps have read."""
+        for index in self._indices:
+            index.columns.release()
 
     def _look_up(self, pair_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return article, field and term of each pair number."""
         field_B = np.searchsorted(self._bounds, pair_B, side="right") - 1
         article_B = np.empty(len(pair_B), dtype=np.int64)
-        entry_B = np.empty(len(pair_B), dtype=np.int64)
+        term_B = np.empty(len(pair_B), dtype=np.int64)
         for number, index in enumerate(self._indices):
             is_field_B = field_B == number
-            articles, entries = index.look_up(pair_B[is_field_B] - self._bounds[number])
+            articles, _, terms = index.look_up(pair_B[is_field_B] - self._bounds[number])
             article_B[is_field_B] = articles
-            entry_B[is_field_B] = entries
-        return article_B, field_B, self.store.term_E[entry_B].astype(np.int64)
+            term_B[is_field_B] = terms
+        return article_B, field_B, term_B
 
     @cached_property
     def _bounds(self) -> np.ndarray:

@@ -1,11 +1,14 @@
 """Records as a reader returns them, and their way to the sorted rows of a store, in bounded memory.
 
-Sequences and texts go through a spool file on disk. Ids, lengths and links stay in memory.
+Sequences and texts go through a spool file on disk, links through sorted runs. Ids and lengths stay
+in memory, and a few bytes a link: whether it is held out, and the held-out links. The links of a
+group are in memory at once, in about 120 bytes each.
 
-Shape letters: N proteins or texts in reading order, R rows of the store, G groups, E links.
+Shape letters: N proteins or texts in reading order, R rows of the store, G groups, E links, P
+ranges of groups.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,6 +21,8 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.splits import hold_out_links, hold_out_nodes, newest_links
 from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
 from raybio.methods.sppt.leakage import link_classes
+from raybio.methods.sppt.link_runs import LinkRuns, divide, id_type, map_array
+from raybio.ops.segments import indptr_from_lengths
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.writer import Draft
@@ -36,7 +41,7 @@ class Corpus(NamedTuple):
         keys: ids (N,).
         group_N: group number of each row.
         spooled_N: number of each row's sequence or text in the spool, -1 where there is none.
-        edge_E2: distinct links between rows.
+        edge_E2: distinct links between rows; may be mapped.
         group_names: name of each group, such as a taxid.
         group_labels: display name of each group.
         noun: name of rows with content, for errors.
@@ -55,88 +60,95 @@ class Corpus(NamedTuple):
     read_as: Sequence[str] = ()
 
 
-MERGE_LINKS = 1 << 21
-"""Fewest links that are gathered before they are merged into the distinct ones."""
+LINE_BITS = 40
+"""Bits of a line's number, where a link stands; the number of its file is above them."""
+
+LINKS_AT_ONCE = 1 << 20
 
 
 class LinkCollector:
-    """Undirected links between numbered rows, in 8 bytes a distinct link.
+    """Undirected links between numbered rows, each once, in either direction.
 
-    Links are merged as they come: a file that lists both directions, or repeats a link, takes no
-    more memory. Self pairs and repetitions are skipped, and counted in the quarantine as no defects
-    of the file.
+    Self pairs and repetitions are skipped, and counted in the quarantine as no defects of the file:
+    a file may list both directions.
     """
 
-    def __init__(self, quarantine: Quarantine, keys: pa.Array) -> None:
-        """Start empty; ``keys`` are the rows' ids."""
+    def __init__(self, quarantine: Quarantine, keys: pa.Array, folder: Path | None = None) -> None:
+        """Start empty.
+
+        Args:
+            quarantine: takes what is skipped.
+            keys: the rows' ids.
+            folder: takes files of 16 bytes a link that is added and 8 bytes a distinct link. None:
+                all links stay in memory.
+        """
         self._quarantine = quarantine
         self._keys = keys
-        # A link u < v is the number u * (number of rows) + v.
-        self._distinct = np.empty(0, dtype=np.int64)
-        self._waiting: list[tuple[np.ndarray, np.ndarray, str]] = []
-        self._num_waiting = 0
+        self._folder = folder
+        # A link u < v is the number u * (number of rows) + v; its value is where it stands.
+        self._runs = LinkRuns(None if folder is None else folder / "link_runs")
+        self._files: list[str] = []
+        self._last_line = 0
 
     def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
-        """Add the links between rows ``u`` and ``v``, which stand in the given lines of a file."""
-        code = np.minimum(u_E, v_E).astype(np.int64) * len(self._keys) + np.maximum(u_E, v_E)
-        is_self = u_E == v_E
-        self._skip(is_self, "self pair (dropped)", code, line_E, file)
-        self._waiting.append((code[~is_self], line_E[~is_self], file))
-        self._num_waiting += len(code)
-        if self._num_waiting >= max(MERGE_LINKS, len(self._distinct) // 8):
-            self._merge()
+        """Add the links between rows ``u`` and ``v``, which stand in ascending lines of a file."""
+        if not len(u_E):
+            return
+        if self._files[-1:] != [file] or line_E[0] <= self._last_line:
+            self._files.append(file)
+        self._last_line = int(line_E[-1])
+        code_E = np.minimum(u_E, v_E).astype(np.int64) * len(self._keys) + np.maximum(u_E, v_E)
+        is_self_E = u_E == v_E
+        origin_E = line_E.astype(np.int64) | len(self._files) - 1 << LINE_BITS
+        self._skip(
+            "self pair (dropped)", int(is_self_E.sum()), code_E[is_self_E], origin_E[is_self_E]
+        )
+        self._runs.add(code_E[~is_self_E], origin_E[~is_self_E])
 
     def merged(self) -> np.ndarray:
-        """Return the distinct links (E, 2), u < v, ascending; both directions are one link."""
-        self._merge()
-        edge_E2 = np.empty((len(self._distinct), 2), dtype=np.int64)
-        np.floor_divide(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 0])
-        np.remainder(self._distinct, max(len(self._keys), 1), out=edge_E2[:, 1])
-        return edge_E2
+        """Return the distinct links (E, 2), u < v, ascending; mapped if there is a folder.
 
-    def _merge(self) -> None:
-        """Merge the waiting links into the distinct ones."""
-        if not self._waiting:
-            return
-        code = np.concatenate([codes for codes, _, _ in self._waiting])
-        order = np.argsort(code, kind="stable")
-        ascending = code[order]
-        is_new = np.ones(len(code), dtype=bool)
-        is_new[1:] = ascending[1:] != ascending[:-1]
-        if len(self._distinct):
-            index = np.searchsorted(self._distinct, ascending)
-            nearest = self._distinct[np.minimum(index, len(self._distinct) - 1)]
-            is_new &= nearest != ascending
-        is_repeated = np.zeros(len(code), dtype=bool)
-        is_repeated[order[~is_new]] = True
-        start = 0
-        for codes, lines, file in self._waiting:
-            block = is_repeated[start : start + len(codes)]
-            self._skip(block, "duplicate link (merged)", codes, lines, file)
-            start += len(codes)
-        self._waiting.clear()
-        self._num_waiting = 0
-        merged = np.concatenate([self._distinct, ascending[is_new]])
-        # Two ascending runs: the stable sort merges them.
-        merged.sort(kind="stable")
-        self._distinct = merged
+        It is called once.
+        """
+        if self._folder is None:
+            blocks = [np.empty((0, 2), np.int64), *self._distinct_blocks()]
+            return np.concatenate(blocks)
+        path = self._folder / "distinct_links"
+        dtype = id_type(len(self._keys))
+        with path.open("wb") as file:
+            for edge_E2 in self._distinct_blocks():
+                file.write(edge_E2.astype(dtype).data)
+        return map_array(path, dtype, width=2)
 
-    def _skip(
-        self,
-        is_skipped_E: np.ndarray,
-        reason: str,
-        code_E: np.ndarray,
-        line_E: np.ndarray,
-        file: str,
-    ) -> None:
-        """Count skipped links, and keep the first few as examples."""
-        first = np.flatnonzero(is_skipped_E)[: self._quarantine.num_examples]
-        examples = []
-        for line, code in zip(line_E[first].tolist(), code_E[first].tolist(), strict=True):
-            pair = pa.array(divmod(code, len(self._keys)))
-            examples.append((line, " ".join(self._keys.take(pair).to_pylist())))
-        num_skipped = int(is_skipped_E.sum())
-        self._quarantine.add_many("link", reason, file, num_skipped, examples, is_bad=False)
+    def _distinct_blocks(self) -> Iterator[np.ndarray]:
+        """Yield blocks of the distinct links, ascending, and count the others."""
+        num_repeated = 0
+        # The first few of the repeated links in the order of the files.
+        first_code = np.empty(0, np.int64)
+        first_origin = np.empty(0, np.int64)
+        for code_E, origin_E in self._runs.blocks():
+            is_new_E = np.ones(len(code_E), dtype=bool)
+            is_new_E[1:] = code_E[1:] != code_E[:-1]
+            yield divide(code_E[is_new_E], len(self._keys))
+            num_repeated += len(code_E) - int(is_new_E.sum())
+            first_code = np.concatenate([first_code, code_E[~is_new_E]])
+            first_origin = np.concatenate([first_origin, origin_E[~is_new_E]])
+            order = np.argsort(first_origin)[: self._quarantine.num_examples]
+            first_code = first_code[order]
+            first_origin = first_origin[order]
+        self._skip("duplicate link (merged)", num_repeated, first_code, first_origin)
+
+    def _skip(self, reason: str, num: int, code_E: np.ndarray, origin_E: np.ndarray) -> None:
+        """Count skipped links, and keep the first few of the given ones as examples."""
+        first = slice(self._quarantine.num_examples)
+        pairs = divide(code_E[first], len(self._keys)).tolist()
+        for pair, origin in zip(pairs, origin_E[first].tolist(), strict=True):
+            file = self._files[origin >> LINE_BITS]
+            line = origin & (1 << LINE_BITS) - 1
+            words = " ".join(self._keys.take(pa.array(pair)).to_pylist())
+            self._quarantine.add("link", reason, file, line, words, is_bad=False)
+        num_more = num - len(pairs)
+        self._quarantine.add_many("link", reason, "", num_more, [], is_bad=False)
 
 
 def assemble(
@@ -170,35 +182,40 @@ def assemble(
             or rows have no date to split by.
     """
     has_content_N = corpus.spooled_N >= 0
-    edge_E2 = corpus.edge_E2[has_content_N[corpus.edge_E2].all(axis=1)]
-    if len(edge_E2) == 0:
+    is_linked_N = np.zeros(len(corpus.keys), dtype=bool)
+    for block_E2 in _blocks(corpus.edge_E2):
+        is_linked_N[block_E2[has_content_N[block_E2].all(axis=1)]] = True
+    row_R = np.flatnonzero(is_linked_N)
+    if len(row_R) == 0:
         raise DataError(
             f"no link between two {corpus.noun} is left of {len(corpus.edge_E2):,} links and "
             f"{len(corpus.keys):,} rows: do the ids of the two inputs match?"
         )
-    is_linked_N = np.zeros(len(corpus.keys), dtype=bool)
-    is_linked_N[edge_E2] = True
-    row_R = np.flatnonzero(is_linked_N)
     row_R = row_R[np.argsort(corpus.group_N[row_R], kind="stable")]
     row_N = np.full(len(corpus.keys), -1, dtype=np.int64)
     row_N[row_R] = np.arange(len(row_R))
     used_G, group_R = np.unique(corpus.group_N[row_R], return_inverse=True)
     group_R = group_R.astype(np.int32)
-    edge_E2 = np.sort(row_N[edge_E2], axis=1)
+    links = _renumber(corpus.edge_E2, row_N, group_R, draft.folder)
     content = spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters")
     cluster_R = None if cluster is None else cluster(content, draft.folder)
     if held_out == "date":
+        edge_E2 = links.edge_E2
         is_heldout_E = _links_of_newest(edge_E2, corpus, row_R, share=heldout_share)
         provenance = provenance | {
             "training_until": _last_date(edge_E2[~is_heldout_E], corpus, row_R)
         }
     else:
         is_heldout_E = _held_out_links(
-            edge_E2, group_R, cluster_R, held_out, share=heldout_share, seed=seed
+            links, group_R, cluster_R, held_out, share=heldout_share, seed=seed
         )
-    graph = Graph.from_edges(edge_E2[~is_heldout_E], len(row_R), group_R)
+    graph = _training_graph(links, is_heldout_E, group_R, draft.folder)
+    heldout_E2 = links.edge_E2[is_heldout_E].astype(np.int64)
+    # In the order of the corpus.
+    corpus_E2 = np.sort(row_R[heldout_E2], axis=1)
+    heldout_E2 = heldout_E2[np.lexsort([corpus_E2[:, 1], corpus_E2[:, 0]])]
     if cluster_R is not None:
-        classes = link_classes(graph, edge_E2[is_heldout_E], cluster_R)
+        classes = link_classes(graph, heldout_E2, cluster_R)
         leakage = classes.counts() | {"clusters": int(cluster_R.max(initial=-1)) + 1}
         provenance = provenance | {"leakage": leakage}
     rows = LinkedRows(
@@ -208,14 +225,70 @@ def assemble(
         group_names=[corpus.group_names[group] for group in used_G],
         group_labels=[corpus.group_labels[group] for group in used_G],
         graph=graph,
-        heldout_E2=edge_E2[is_heldout_E],
+        heldout_E2=heldout_E2,
         cluster_N=cluster_R,
     )
     return commit(draft, rows, provenance)
 
 
+class _Links(NamedTuple):
+    """Links between the rows of a store, mapped, and ranges of rows that no link leaves.
+
+    Attributes:
+        edge_E2: links, u < v, ascending.
+        row_P1: range p holds the rows ``row_P1[p]`` to ``row_P1[p + 1] - 1``: whole groups.
+        link_P1: and the links ``link_P1[p]`` to ``link_P1[p + 1] - 1``.
+    """
+
+    edge_E2: np.ndarray
+    row_P1: np.ndarray
+    link_P1: np.ndarray
+
+    def parts(self) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield rows, links, and the links' ends (E, 2) from the first of the rows, of a range."""
+        for number in range(len(self.row_P1) - 1):
+            rows = slice(*self.row_P1[number : number + 2].tolist())
+            links = slice(*self.link_P1[number : number + 2].tolist())
+            yield rows, links, self.edge_E2[links].astype(np.int64) - rows.start
+
+
+def _renumber(edge_E2: np.ndarray, row_N: np.ndarray, group_R: np.ndarray, folder: Path) -> _Links:
+    """Return the links between rows of the store; ``row_N`` is -1 where there is none."""
+    num_rows = len(group_R)
+    runs = LinkRuns(folder / "row_runs")
+    num_links_G = np.zeros(int(group_R[-1]) + 1, np.int64)
+    is_across = False
+    for block_E2 in _blocks(edge_E2):
+        row_E2 = np.sort(row_N[block_E2], axis=1)
+        row_E2 = row_E2[row_E2[:, 0] >= 0]
+        group_E2 = group_R[row_E2]
+        num_links_G += np.bincount(group_E2[:, 0], minlength=len(num_links_G))
+        is_across |= bool((group_E2[:, 0] != group_E2[:, 1]).any())
+        code_E = row_E2[:, 0] * num_rows + row_E2[:, 1]
+        runs.add(code_E, code_E)
+    path = folder / "row_links"
+    dtype = id_type(num_rows)
+    with path.open("wb") as file:
+        for code_E, _ in runs.blocks():
+            file.write(divide(code_E, num_rows).astype(dtype).data)
+    row_G1 = np.searchsorted(group_R, np.arange(len(num_links_G) + 1))
+    link_G1 = indptr_from_lengths(num_links_G)
+    bounds = [0]
+    for group in range(1, len(num_links_G)):
+        if not is_across and link_G1[group] - link_G1[bounds[-1]] >= LINKS_AT_ONCE:
+            bounds.append(group)
+    bounds.append(len(num_links_G))
+    return _Links(map_array(path, dtype, width=2), row_G1[bounds], link_G1[bounds])
+
+
+def _blocks(edge_E2: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield blocks of links."""
+    for start in range(0, len(edge_E2), LINKS_AT_ONCE):
+        yield edge_E2[start : start + LINKS_AT_ONCE]
+
+
 def _held_out_links(
-    edge_E2: np.ndarray,
+    links: _Links,
     group_R: np.ndarray,
     cluster_R: np.ndarray | None,
     held_out: HeldOut,
@@ -229,20 +302,44 @@ def _held_out_links(
         DataError: if rows are to be held out and none can be.
     """
     rng = np.random.default_rng(seed)
+    is_out_E = np.zeros(len(links.edge_E2), dtype=bool)
     if held_out == "random":
-        return hold_out_links(edge_E2, len(group_R), group_R, share=share, rng=rng)
+        # The draws of all ranges are those of one range: a number a link, then one a group.
+        rng_of_groups = np.random.Generator(np.random.PCG64(seed).advance(len(is_out_E)))
+        for rows, part, edge_E2 in links.parts():
+            group_P = group_R[rows]
+            is_out_E[part] = hold_out_links(
+                edge_E2, len(group_P), group_P, share=share, rng=rng, rng_of_groups=rng_of_groups
+            )
+        return is_out_E
     is_alone = held_out == "proteins" or cluster_R is None
     unit_R = np.arange(len(group_R)) if is_alone else cluster_R
     assert unit_R is not None
-    is_out_R = hold_out_nodes(edge_E2, unit_R, share=share, rng=rng)
-    is_out_E: np.ndarray = is_out_R[edge_E2].any(axis=1)
+    is_out_R = hold_out_nodes(links.edge_E2, unit_R, share=share, rng=rng)
+    for rows, part, edge_E2 in links.parts():
+        is_out_E[part] = is_out_R[rows][edge_E2].any(axis=1)
     if share and not is_out_E.any():
         raise DataError(
             f"--held-out {held_out}: nothing can be held out: every protein or cluster of "
-            f"relatives has more than {share:.0%} of the {len(edge_E2):,} links. Want a larger "
+            f"relatives has more than {share:.0%} of the {len(is_out_E):,} links. Want a larger "
             "--heldout-share, or --held-out random"
         )
     return is_out_E
+
+
+def _training_graph(
+    links: _Links, is_heldout_E: np.ndarray, group_R: np.ndarray, folder: Path
+) -> Graph:
+    """Return the graph of the links that are not held out, over a file of their ends."""
+    degree_R = np.zeros(len(group_R), np.int64)
+    path = folder / "neighbors"
+    dtype = id_type(len(group_R))
+    with path.open("wb") as file:
+        for rows, part, edge_E2 in links.parts():
+            graph = Graph.from_edges(edge_E2[~is_heldout_E[part]], rows.stop - rows.start)
+            degree_R[rows] = graph.degree_N
+            file.write((graph.indices + rows.start).astype(dtype).data)
+    return Graph(indptr_from_lengths(degree_R), map_array(path, dtype), group_R)
 
 
 MAX_TIMES_SHARE = 3

@@ -7,15 +7,19 @@ it, or a relative of it, has a training link. Relatives of texts are their copie
 - C1: both ends are seen; C2: one is; C3: none is.
 - A link has a *twin* if a training link connects the same two clusters of relatives.
 
-Shape letters: N nodes, E held-out links.
+Shape letters: N nodes, E held-out links, W distinct pairs of clusters of held-out links, L training
+links from both ends.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from raybio.methods.sppt.graph.csr import Graph
+
+LINKS_AT_ONCE = 1 << 21
 
 
 class LinkClasses(NamedTuple):
@@ -70,11 +74,15 @@ def link_classes(graph: Graph, heldout_E2: np.ndarray, cluster_N: np.ndarray) ->
     is_seen_C = np.zeros(num_clusters, bool)
     is_seen_C[cluster_N[graph.degree_N > 0]] = True
     ends_E2 = cluster_N[heldout_E2]
-    source_L = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
-    # Both directions of a training link are listed, so one order of the ends is enough.
-    known_L = cluster_N[source_L].astype(np.int64) * num_clusters + cluster_N[graph.indices]
     wanted_E = ends_E2[:, 0].astype(np.int64) * num_clusters + ends_E2[:, 1]
-    return LinkClasses(
-        is_seen_C[ends_E2].sum(axis=1).astype(np.int64),
-        np.isin(wanted_E, known_L),
-    )
+    wanted_W, index_E = np.unique(wanted_E, return_inverse=True)
+    is_known_W = np.zeros(len(wanted_W), bool)
+    entries = np.arange(LINKS_AT_ONCE, len(graph.indices), LINKS_AT_ONCE)
+    bounds = np.unique([0, *np.searchsorted(graph.indptr, entries), graph.num_nodes])
+    for first, end in pairwise(bounds.tolist()):
+        source_L = np.repeat(cluster_N[first:end], graph.degree_N[first:end])
+        target_L = cluster_N[graph.indices[graph.indptr[first] : graph.indptr[end]]]
+        # Both directions of a training link are listed, so one order of the ends is enough.
+        known_L = source_L.astype(np.int64) * num_clusters + target_L
+        is_known_W |= np.isin(wanted_W, known_L)
+    return LinkClasses(is_seen_C[ends_E2].sum(axis=1).astype(np.int64), is_known_W[index_E])

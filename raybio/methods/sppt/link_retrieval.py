@@ -8,7 +8,7 @@ Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P dire
 K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -150,8 +150,8 @@ def link_retrieval(
     """Rank the other nodes of each node's group by nearness, and score the ranks of its links.
 
     Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
-    group) numbers, and 512 bytes for each anchor of the largest group (counts of its pairs, for the
-    average precision).
+    group) numbers, ``ENTRIES_AT_ONCE`` numbers for a group of at most so many pairs, and 512 bytes
+    for each anchor of the largest group (counts of its pairs, for the average precision).
 
     Args:
         embedding_ND: embeddings, on the device that computes the scores.
@@ -318,6 +318,12 @@ class GroupRanking:
                 score_BN[row - start, column] = -torch.inf
             yield start, end, score_BN
 
+    def links_of(self, start: int, end: int) -> tuple[slice, Tensor, Tensor]:
+        """Return the links of anchors ``[start, end)``: their slice, rows from start, columns."""
+        links = slice(*np.searchsorted(self.row_P, [start, end]).tolist())
+        row_P = torch.from_numpy(self.row_P[links] - start).to(self.candidates.device)
+        return links, row_P, torch.from_numpy(self.column_P[links]).to(self.candidates.device)
+
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over workers."""
         return tensor if self.collective is None else self.collective.all_sum(tensor)
@@ -331,36 +337,29 @@ def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetri
         node_N: node id of each candidate.
         group: number of the group.
     """
-    device = ranking.candidates.device
-    # One row each: score, above, at least, tied before. Links of other workers stay 0, so that a
-    # sum joins them.
-    link_4P = torch.zeros((4, len(ranking.row_P)), dtype=torch.float64, device=device)
-    # Every block is scored twice; the only block of a small group is kept instead.
-    is_one_block = len(node_N) <= ranking.block_rows and len(node_N) ** 2 <= ENTRIES_AT_ONCE
-    kept_blocks = list(ranking.blocks()) if is_one_block else None
+    # Every block is scored twice, for the scores of links and for counts; those of a small group
+    # are kept instead.
+    is_small = len(node_N) ** 2 <= ENTRIES_AT_ONCE
+    kept_blocks = list(ranking.blocks()) if is_small else None
+    # Links of other workers stay 0, so that a sum joins them.
+    link_P = torch.zeros(len(ranking.row_P), dtype=torch.float64, device=ranking.candidates.device)
     for start, end, score_BN in kept_blocks or ranking.blocks():
-        low, high = np.searchsorted(ranking.row_P, [start, end])
-        row_P = torch.from_numpy(ranking.row_P[low:high] - start).to(device)
-        column_P = torch.from_numpy(ranking.column_P[low:high]).to(device)
-        link_4P[0, low:high] = score_BN[row_P, column_P].double()
-        link_4P[1:, low:high] = torch.stack(count_ranks(score_BN, row_P, column_P)).double()
-    link_4P = ranking.sum(link_4P)
-    score_P = link_4P[0].cpu().numpy()
-    above_P, at_least_P, tied_before_P = link_4P[1:].cpu().numpy().astype(np.int64)
-    precision_A = _average_precision(ranking, score_P, kept_blocks)
-    ranks = _LinkRanks(ranking.row_P, score_P, above_P, at_least_P, tied_before_P)
+        links, row_P, column_P = ranking.links_of(start, end)
+        link_P[links] = score_BN[row_P, column_P].double()
+    score_P = ranking.sum(link_P).cpu().numpy()
+    ranks, precision_A = _count_pairs(ranking, score_P, kept_blocks or ranking.blocks())
     return _per_anchor(ranks, precision_A, node_N, group)
 
 
-def _average_precision(
-    ranking: GroupRanking, score_P: Floats, kept_blocks: list[tuple[int, int, Tensor]] | None
-) -> Floats:
-    """Return each anchor's contribution to the average precision of the group's pairs (A,).
+def _count_pairs(
+    ranking: GroupRanking, score_P: Floats, blocks: Iterable[tuple[int, int, Tensor]]
+) -> tuple["_LinkRanks", Floats]:
+    """Return the ranks of links, and each anchor's contribution to the average precision (A,).
 
     Args:
         ranking: links and candidates.
         score_P: score of each link.
-        kept_blocks: blocks of scores, which are overwritten; None: they are computed.
+        blocks: blocks of scores, as of ``ranking.blocks``.
     """
     device = ranking.candidates.device
     threshold_U, threshold_P = np.unique(score_P, return_inverse=True)
@@ -371,19 +370,25 @@ def _average_precision(
     num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
     # An anchor has fewer than 2^31 pairs. All anchors of a group are held at once, so this counts.
     num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int32, device=device)
-    for start, end, score_BN in kept_blocks or ranking.blocks():
+    # One row each: above, at least, tied before.
+    rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)
+    for start, end, score_BN in blocks:
         sorted_BN = sort_rows(score_BN)
-        num_pairs_U += count_at_least(sorted_BN, threshold)
+        links, row_P, column_P = ranking.links_of(start, end)
+        rank_3P[:, links] = torch.stack(count_ranks(score_BN, row_P, column_P, sorted_BN))
         low, high = np.searchsorted(row_A, [start, end])
         rows = torch.from_numpy(row_A[low:high] - start).to(device)
         num_pairs_AK[low:high] = count_at_least_by_row(sorted_BN, counted)[rows].int()
-    return average_precision_contributions(
+        num_pairs_U += count_at_least(sorted_BN, threshold)
+    precision_A = average_precision_contributions(
         anchor_P,
         threshold_P,
         ranking.sum(num_pairs_U).cpu().numpy(),
         ranking.sum(num_pairs_AK).cpu().numpy(),
         index_K,
     )
+    rank_3P = ranking.sum(rank_3P)
+    return _LinkRanks(ranking.row_P, score_P, *rank_3P.cpu().numpy()), precision_A
 
 
 @dataclass(frozen=True)

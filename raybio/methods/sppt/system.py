@@ -23,7 +23,7 @@ from raybio.evaluation.evaluator import (
     bootstrap_seed,
     device_of,
 )
-from raybio.evaluation.projection import embedding_map
+from raybio.evaluation.projection import map_sample
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
 from raybio.methods.sppt.config import LinkEvaluationConfig, MaskConfig, ObjectiveConfig
@@ -189,10 +189,9 @@ class LinkEvaluator(Evaluator):
         embedding_SD = self.embed(model, collective, self._queries.node_S)
         spread = spread_metrics(embedding_SD)
         scores = self._score_vectors(embedding_SD, collective, rng)
-        # t-SNE takes seconds; only the first worker stores the report.
         is_drawn = stage == "trained" and collective.rank == 0
-        drawn = self._map(embedding_SD, rng) if is_drawn else None
-        return replace(scores, spread=spread, embedding_map=drawn)
+        draw_map = self._map(embedding_SD, rng) if is_drawn else None
+        return replace(scores, spread=spread, draw_map=draw_map)
 
     def untrained(
         self, model: Encoder, collective: Collective
@@ -285,11 +284,11 @@ class LinkEvaluator(Evaluator):
             unit_scores=link_unit_scores(retrievals),
         )
 
-    def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> LabeledMap:
-        drawn = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+    def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> Callable[[], LabeledMap]:
+        sample = map_sample(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
-        groups = [labels[group] for group in self._queries.group_S[drawn.row_S]]
-        return LabeledMap(drawn.position_S2, groups)
+        groups = [labels[group] for group in self._queries.group_S[sample.row_S]]
+        return lambda: LabeledMap(sample.lay_out().position_S2, groups)
 
     def _bootstrap(self) -> np.random.Generator:
         return np.random.default_rng(bootstrap_seed(self.config.seed))

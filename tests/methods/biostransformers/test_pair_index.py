@@ -44,7 +44,7 @@ def all_entries(store, field, is_stop_T=None, cap=None, priority_of=None):
 
 def found_pairs(index):
     number = np.random.default_rng(0).permutation(len(index))
-    article, entry = index.look_up(number)
+    article, entry, _ = index.look_up(number)
     pairs = dict(
         zip(number.tolist(), zip(article.tolist(), entry.tolist(), strict=True), strict=True)
     )
@@ -52,11 +52,17 @@ def found_pairs(index):
 
 
 @pytest.mark.parametrize("field", ["title", "abstract"])
-def test_pairs_are_those_of_the_list_in_its_order(store, field):
+def test_pairs_are_those_of_the_list_in_its_order(store, monkeypatch, field):
     is_stop_T = np.isin(np.arange(len(store.term_names)), [0, 5, 12])
     for stops in (None, is_stop_T):
         index = PairIndex(store, field, stops)
         assert found_pairs(index) == all_entries(store, field, stops)
+    # Read again after each look-up, as in a store that is too large to stay in memory.
+    monkeypatch.setattr(pair_index, "RELEASED_BYTES", 0)
+    assert found_pairs(index) == all_entries(store, field, is_stop_T)
+    terms = index.terms_of(np.arange(store.num_rows))
+    assert [len(of_article) for of_article in terms] == np.diff(store.term_indptr_N1).tolist()
+    assert sum(terms, []) == store.term_E.tolist()
     nothing = PairIndex(store, "vernacular_title")
     assert len(nothing) == 0
     assert nothing.look_up(np.empty(0, np.int64))[0].tolist() == []

@@ -81,7 +81,9 @@ def assert_equal(found, expected, tolerance=1e-9):
 )
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
 @pytest.mark.parametrize("block_rows", [1024, 7])
-def test_retrieval_equals_the_loop(kind, metric, block_rows):
+def test_retrieval_equals_the_loop(monkeypatch, kind, metric, block_rows):
+    if block_rows == 7:
+        monkeypatch.setattr(ranking, "ENTRIES_AT_ONCE", 0)  # blocks are scored twice
     embedding = embeddings(kind)
     graph, group = problem()
     score = scores(embedding, metric)
@@ -99,18 +101,41 @@ def test_retrieval_equals_the_loop(kind, metric, block_rows):
 
 
 @pytest.mark.parametrize("sorts_scores", [True, False])
-@pytest.mark.parametrize("compare_at_most", [0, 1000])
+@pytest.mark.parametrize("compare_at_most", [0, 3, 1000])
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies"])
-def test_all_ways_of_counting_agree_with_the_loop(monkeypatch, sorts_scores, compare_at_most, kind):
+def test_all_ways_of_counting_agree_with_the_definition(
+    monkeypatch, sorts_scores, compare_at_most, kind
+):
     monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
     monkeypatch.setattr(rank_counts, "_max_compared", lambda _: compare_at_most)
     monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 100)
-    graph, group = problem(scattered=True)
-    embedding = embeddings(kind)
-    found = link_retrieval(torch.from_numpy(embedding), graph.indptr, graph.indices, group_N=group)
-    assert_equal(
-        found, oracles.link_retrieval(*matrices(graph, group, scores(embedding, "euclidean")))
+    graph, _ = problem()
+    row_P = np.repeat(np.arange(60), np.diff(graph.indptr))
+    column_P = graph.indices.astype(np.int64)
+    score_NN = scores(embeddings(kind), "euclidean")
+    np.fill_diagonal(score_NN, -np.inf)
+    own_P = score_NN[row_P, column_P][:, None]
+    is_before_PN = np.arange(60) < column_P[:, None]
+    expected = (
+        (score_NN[row_P] > own_P).sum(1),
+        (score_NN[row_P] >= own_P).sum(1),
+        ((score_NN[row_P] == own_P) & is_before_PN).sum(1),
     )
+    block = torch.from_numpy(score_NN)
+    pairs = torch.from_numpy(row_P), torch.from_numpy(column_P)
+    for more in ((), (rank_counts.sort_rows(block),)):
+        found = rank_counts.count_ranks(block, *pairs, *more)
+        for counts, wanted in zip(found, expected, strict=True):
+            assert counts.tolist() == wanted.tolist()
+
+
+def test_entries_above_thresholds_are_counted_as_by_comparing_each():
+    block = torch.from_numpy(scores(embeddings("grid"), "euclidean"))
+    block.fill_diagonal_(-torch.inf)
+    threshold_U = torch.unique(torch.cat([block.flatten()[1:50], torch.tensor([-3.5, 1.0])]))
+    expected = [int((block >= threshold).sum()) for threshold in threshold_U]
+    sorted_BN = rank_counts.sort_rows(block)
+    assert rank_counts.count_at_least(sorted_BN, threshold_U).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["normal", "copies", "grid"])
@@ -245,7 +270,9 @@ def test_per_anchor_results_name_their_anchors():
 
 @pytest.mark.parametrize("world", [2, 3, 20])
 @pytest.mark.parametrize("kind", ["normal", "copies"])
-def test_rows_divided_over_workers_give_exactly_the_result_of_one(world, kind):
+def test_rows_divided_over_workers_give_exactly_the_result_of_one(monkeypatch, world, kind):
+    if world == 3:
+        monkeypatch.setattr(ranking, "ENTRIES_AT_ONCE", 0)  # blocks are scored twice
     graph, group = problem()
     embedding = torch.from_numpy(embeddings(kind))
     ignored, _ = problem(seed=1, num_links=30)

@@ -1,20 +1,34 @@
 import gzip
 import os
+import random
 import stat
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.sppt import corpus, leakage, link_runs
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.corpus import group_order, number_groups
+from raybio.methods.sppt.corpus import (
+    Corpus,
+    LinkCollector,
+    assemble,
+    group_order,
+    number_groups,
+)
+from raybio.methods.sppt.graph import splits
 from raybio.methods.sppt.ids import is_first_occurrence
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
+from raybio.methods.sppt.proteins.store import commit_proteins
+from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Spool
 from raybio.store.store import open_store
+from raybio.store.writer import Draft
 from tests.paths import ROOT, SHARED_DATA
 
 SEVEN_SPECIES = SHARED_DATA / "ppi_multispecies_normalised"
@@ -242,3 +256,90 @@ def test_the_first_of_each_value_is_found_like_by_a_set():
         wanted.append(value not in seen)
         seen.add(value)
     assert is_first_occurrence(pa.array(values)).tolist() == wanted
+
+
+@pytest.mark.parametrize("held_out", ["random", "homology", "proteins"])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_links_through_files_and_in_ranges_of_species_give_the_store_of_links_in_memory(
+    tmp_path, monkeypatch, held_out, is_sorted
+):
+    draw = random.Random(0)
+    proteins = [
+        (f"p{number}", str(2 + number // 30), "".join(draw.choices("ACDEF", k=20)))
+        for number in range(150)
+    ]
+    edges = []
+    for number in range(600):
+        species = number % 5
+        a, b = draw.sample(range(30 * species, 30 * species + 30), 2)
+        edges.append((f"p{a}", f"p{b}"))
+    edges += [edges[7][::-1], ("p1", "p1"), edges[7]]
+    if not is_sorted:
+        draw.shuffle(proteins)
+        draw.shuffle(edges)
+    tables = write_tables(tmp_path, proteins, edges)
+    config = PrepareConfig(held_out=held_out, heldout_share=0.2)
+    whole = prepare_proteins(tmp_path / "whole", tables, config)
+    monkeypatch.setattr(link_runs, "LINKS_PER_RUN", 50)
+    for module, name in (
+        (corpus, "LINKS_AT_ONCE"),
+        (leakage, "LINKS_AT_ONCE"),
+        (splits, "EDGES_AT_ONCE"),
+    ):
+        monkeypatch.setattr(module, name, 60)
+    in_parts = prepare_proteins(tmp_path / "parts", tables, config)
+    assert in_parts.digest == whole.digest
+    assert sorted(path.name for path in in_parts.path.iterdir()) == sorted(
+        path.name for path in whole.path.iterdir()
+    )
+
+
+def peak_bytes(folder, num_species, is_sorted):
+    """Return the peak of traced memory and the number of links of a store of complete graphs."""
+    num_proteins = 120
+    num_rows = num_species * num_proteins
+    keys = pa.array([f"p{row}" for row in range(num_rows)], pa.large_string())
+    group_N = np.repeat(np.arange(num_species, dtype=np.int32), num_proteins)
+    names = [str(species) for species in range(num_species)]
+    u_E, v_E = np.nonzero(~np.eye(num_proteins, dtype=bool))
+    order = np.random.default_rng(0).permutation(num_species)
+    folder.mkdir()
+    tracemalloc.start()
+    with Draft(folder / "store") as draft, Spool(draft.folder / "spool") as spool:
+        spooled_N = spool.append(pa.array([b"ACDEF"] * num_rows, pa.large_binary()))
+        links = LinkCollector(Quarantine(), keys, draft.folder)
+        line = 1
+        for part in (slice(None, None, 2), slice(1, None, 2)):
+            for species in range(num_species) if is_sorted else order.tolist():
+                u = u_E[part] + species * num_proteins
+                v = v_E[part] + species * num_proteins
+                links.add(u, v, np.arange(line, line + len(u)), "links")
+                line += len(u)
+        store = assemble(
+            Corpus(keys, group_N, spooled_N, links.merged(), names, names),
+            spool,
+            draft,
+            commit=commit_proteins,
+            heldout_share=0.05,
+            seed=0,
+            provenance={"sources": {}, "parameters": {}, "quarantine": {}},
+            cluster=lambda content, folder: np.arange(len(content.indptr_N1) - 1),
+        )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    counts = store.manifest["counts"]
+    return peak, counts["links"] + counts["heldout_links"]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_memory_grows_by_few_bytes_a_link_in_any_order_of_the_species(
+    tmp_path, monkeypatch, is_sorted
+):
+    monkeypatch.setattr(link_runs, "LINKS_PER_RUN", 8000)
+    monkeypatch.setattr(corpus, "LINKS_AT_ONCE", 8000)
+    monkeypatch.setattr(leakage, "LINKS_AT_ONCE", 8000)
+    small, num_few = peak_bytes(tmp_path / "small", 4, is_sorted)
+    large, num_many = peak_bytes(tmp_path / "large", 20, is_sorted)
+    assert num_many == 5 * num_few == 20 * 7140
+    # Links that stay in memory take 120 bytes each. Part of this is for the proteins.
+    assert (large - small) / (num_many - num_few) < 16

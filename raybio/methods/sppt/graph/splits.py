@@ -1,12 +1,15 @@
 """Held-out links and nodes of a graph.
 
-Shape letters: N nodes, E edges, L distinct links, G groups, C clusters, K some of the links.
+Shape letters: N nodes, E edges, L distinct links, G groups, C clusters, K some of the links,
+B edges of a block.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from raybio.ops.segments import Integers, Positions
+
+EDGES_AT_ONCE = 1 << 20
 
 
 def hold_out_links(
@@ -16,6 +19,7 @@ def hold_out_links(
     *,
     share: float,
     rng: np.random.Generator,
+    rng_of_groups: np.random.Generator | None = None,
 ) -> NDArray[np.bool_]:
     """Choose the edges to keep out of training: a random share of each group's links.
 
@@ -30,7 +34,9 @@ def hold_out_links(
         num_nodes: N.
         group_N: (N,) integers; a link belongs to the group of its smaller end.
         share: fraction of links, in [0, 1].
-        rng: draws the links.
+        rng: draws the links: a number a distinct link, in ascending order.
+        rng_of_groups: draws how the groups' numbers are rounded, a number a group; None: ``rng``
+            does, afterwards.
 
     Returns:
         (E,) True where an edge is held out.
@@ -51,7 +57,8 @@ def hold_out_links(
     _, group_L = np.unique(np.asarray(group_N)[end_L2[:, 0]], return_inverse=True)
     num_links_G = np.bincount(group_L)
     # Rounded at random: rounded down, many small groups would all hold out nothing.
-    wanted_G = np.floor(share * num_links_G + rng.random(len(num_links_G))).astype(np.int64)
+    wanted_G = share * num_links_G + (rng_of_groups or rng).random(len(num_links_G))
+    wanted_G = np.floor(wanted_G).astype(np.int64)
     order = np.lexsort([random_L, group_L])
     # The only link of a node is never held out.
     order = order[(degree_N[end_L2[order]] > 1).all(axis=1)]
@@ -91,16 +98,22 @@ def hold_out_nodes(
     _, number_N = np.unique(np.asarray(cluster_N), return_inverse=True)
     num_clusters = int(number_N.max(initial=-1)) + 1
     wanted = share * len(edge)
-    end_E2 = number_N[edge]
-    is_inner_E = end_E2[:, 0] == end_E2[:, 1]
-    num_links_C = np.bincount(end_E2.ravel(), minlength=num_clusters)
-    num_links_C -= np.bincount(end_E2[is_inner_E, 0], minlength=num_clusters)
+    blocks = [slice(i, i + EDGES_AT_ONCE) for i in range(0, len(edge), EDGES_AT_ONCE)]
+    num_links_C = np.zeros(num_clusters, np.int64)
+    for block in blocks:
+        end_B2 = number_N[edge[block]]
+        is_inner_B = end_B2[:, 0] == end_B2[:, 1]
+        num_links_C += np.bincount(end_B2.ravel(), minlength=num_clusters)
+        num_links_C -= np.bincount(end_B2[is_inner_B, 0], minlength=num_clusters)
     order_C = np.lexsort([rng.permutation(num_clusters), num_links_C > wanted])
     rank_C = np.empty(num_clusters, np.int64)
     rank_C[order_C] = np.arange(num_clusters)
-    # A link is held out with the first of its two clusters.
-    first_E = rank_C[end_E2].min(axis=1)
-    num_held_C = np.cumsum(np.bincount(first_E, minlength=num_clusters))
+    num_first_C = np.zeros(num_clusters, np.int64)
+    for block in blocks:
+        # A link is held out with the first of its two clusters.
+        first_B = rank_C[number_N[edge[block]]].min(axis=1)
+        num_first_C += np.bincount(first_B, minlength=num_clusters)
+    num_held_C = np.cumsum(num_first_C)
     num_drawn = int(np.searchsorted(num_held_C, wanted, side="right"))
     num_drawn = min(num_drawn, int((num_links_C <= wanted).sum()))
     is_held_N: NDArray[np.bool_] = rank_C[number_N] < num_drawn

@@ -78,7 +78,7 @@ class NodeLabelEvaluator(Evaluator):
         return replace(
             self._scores_of(self._classify(embedding_ND)),
             spread=spread_metrics(embedding_ND),
-            embedding_map=self._map(embedding_ND) if stage == "trained" else None,
+            draw_map=partial(self._map, embedding_ND) if stage == "trained" else None,
         )
 
     def _scores_of(self, classified: LeaveOneOut) -> ModelScores:

@@ -1,5 +1,7 @@
 """SPPT on texts: what is its own beside SPPT on proteins."""
 
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, hash_uniform
+from raybio.evaluation.projection import MapSample, Projection
 from raybio.methods.sppt.articles.evaluate import RANDOM, evaluate_link_samples
 from raybio.methods.sppt.articles.link_samples import (
     MEASURES,
@@ -21,8 +24,9 @@ from raybio.methods.sppt.articles.link_samples import (
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.articles.system import build, check
 from raybio.store.store import open_store
-from raybio.training.collective import SingleProcess
+from raybio.training.collective import ProcessGroup, SingleProcess
 from tests.methods.conformance_cases import tiny_config
+from tests.training.workers import TIMEOUT_SECONDS, run_workers
 
 SAMPLES = {"evaluation.test_graphs": 3, "evaluation.samples": 4, "evaluation.nodes_per_sample": 5}
 
@@ -109,6 +113,36 @@ def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     ((first,), (second,)) = (worker.brought for worker in workers)
     assert (first[1] == 0).all() and (second[[0, 2]] == 0).all() and (first[0] != 0).all()
     np.testing.assert_allclose((first + second).T, list(alone.values()))
+
+
+def evaluate_while_the_map_waits(
+    rank: int, collective: ProcessGroup, folder: Path, store: str
+) -> None:
+    """Evaluate; rank 0 draws its map once rank 1 has the whole report."""
+    lay_out = MapSample.lay_out
+    has_report = folder / "rank 1 has its report"
+
+    def lay_out_later(sample: MapSample) -> Projection:
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not has_report.exists():
+            assert time.monotonic() < end, "rank 1 waits for the map"
+            time.sleep(0.02)
+        return lay_out(sample)
+
+    MapSample.lay_out = lay_out_later  # type: ignore[assignment,method-assign]
+    system = build(tiny_config("sppt_mag", **SAMPLES), store)
+    report = system.final_evaluate(system.model, collective)
+    assert "samples" in report.scores["trained"]
+    assert (report.embedding_map is None) == (rank == 1)
+    if rank == 1:
+        has_report.touch()
+
+
+def test_no_worker_waits_for_the_map_that_the_first_one_draws(
+    tiny_citations: LinkedTextStore, tmp_path: Path
+) -> None:
+    work = partial(evaluate_while_the_map_waits, store=str(tiny_citations.path))
+    run_workers(work, 2, tmp_path)
 
 
 def test_rivals_rank_the_nodes_of_samples_by_what_the_whole_graph_says(

@@ -49,7 +49,7 @@ class Cane:
             raise DataError(f"{self._file(TEXTS)}: is empty, want {WANTED_TEXTS}")
         spool.append(pa.array([text.encode() for text in texts], pa.large_binary()))
         keys = pa.array([str(index) for index in range(len(texts))], pa.large_string())
-        links = LinkCollector(quarantine, keys)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
         links.add(*self._links(len(texts), quarantine), self._file(LINKS).name)
         quarantine.check("link")
         spooled_N = np.where(has_text_N, np.arange(len(texts)), -1)

@@ -94,7 +94,7 @@ class OgbMag:
         quarantine.check("abstract")
         id_by_number = {number: name for name, number in number_by_id.items()}
         keys = pa.array([id_by_number[number] for number in range(num_papers)], pa.large_string())
-        links = LinkCollector(quarantine, keys)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
         file = self._file(CITATIONS)
         u_E, v_E = _read_citations(file)
         is_unknown = (np.minimum(u_E, v_E) < 0) | (np.maximum(u_E, v_E) >= num_papers)

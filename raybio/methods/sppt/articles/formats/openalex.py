@@ -135,7 +135,7 @@ class OpenAlex:
         keys = pc.binary_join_element_wise(w, digits, nothing)
         num_older = len(number_W) - len(distinct_N)
         quarantine.add_many("work", OLDER, "", num_older, [], is_bad=False)
-        links = LinkCollector(quarantine, keys)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
         is_first_W = np.zeros(len(number_W), dtype=bool)
         is_first_W[first_N] = True
         for citing, cited in _references(path, np.array(num_references, dtype=np.int64)):

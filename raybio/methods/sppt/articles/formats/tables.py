@@ -49,7 +49,7 @@ class LinkedTables:
             DataError: if a table is missing, empty or has too many bad rows.
         """
         keys, spooled_N, date_N = self._read_articles(spool, quarantine)
-        links = LinkCollector(quarantine, keys)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
         file = Path(self.citations).name
         types = (pa.string(), pa.string())
         blocks = read_columns(

@@ -149,7 +149,7 @@ class Tables:
         rows = rows_by_id(
             keys, proteins.group_N, proteins.names, config.taxids, is_part=proteins.is_part
         )
-        links = LinkCollector(quarantine, keys)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
         unknown: dict[str, None] = {}
         for layout in layouts:
             blocks = read_links(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.sppt import corpus
+from raybio.methods.sppt import corpus, link_runs
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import links as link_blocks
@@ -89,10 +89,10 @@ def test_files_in_any_order_and_blocks_of_any_size_give_the_same_links(tmp_path,
     rows = rows_by_id(array, group_N, names, (), is_part=False)
     layout = read_layout(source.edges[0])
     expected = sorted(tuple(sorted((keys.index(a), keys.index(b)))) for a, b, _ in links)
-    for block_bytes, merge_links in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
-        monkeypatch.setattr(corpus, "MERGE_LINKS", merge_links)
+    for block_bytes, links_per_run in ((1 << 20, 1 << 20), (500, 7), (5000, 100)):
+        monkeypatch.setattr(link_runs, "LINKS_PER_RUN", links_per_run)
         quarantine = Quarantine()
-        collector = corpus.LinkCollector(quarantine, array)
+        collector = corpus.LinkCollector(quarantine, array, tmp_path)
         read = read_links(layout, rows, group_N, quarantine, block_bytes=block_bytes)
         for block in read:
             collector.add(*block, source.edges[0].name)
