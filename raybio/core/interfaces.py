@@ -74,10 +74,18 @@ class Gathered(NamedTuple):
 
 
 class Collective(Protocol):
-    """Collective operations over all workers. With one process, each is the identity."""
+    """Collective operations over all workers. With one process, each is the identity.
+
+    Attributes:
+        rank: number of this worker.
+        world: number of workers.
+        num_open_gathers: gathers with a gradient whose backward pass, a collective operation, too,
+            has not run yet; set to 0 where a step begins.
+    """
 
     rank: int
     world: int
+    num_open_gathers: int
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers; gradients flow back to the workers that own them."""
@@ -89,6 +97,10 @@ class Collective(Protocol):
 
     def all_max(self, tensor: Tensor) -> Tensor:
         """Return the elementwise maximum over workers, without gradient."""
+        ...
+
+    def start_sum(self, tensor: Tensor) -> Callable[[], None]:
+        """Start to sum ``tensor`` over workers in place; return what waits for the end of it."""
         ...
 
 
