@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from raybio.core.batch import StaticShape, TokenBatch, Tokens
@@ -99,8 +100,11 @@ class Collective(Protocol):
         """Return the elementwise maximum over workers, without gradient."""
         ...
 
-    def start_sum(self, tensor: Tensor) -> Callable[[], None]:
-        """Start to sum ``tensor`` over workers in place; return what waits for the end of it."""
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
+        """Start to sum ``tensor`` over workers in place; return what waits for the end of it.
+
+        It is sent and added in ``dtype``; None: its own.
+        """
         ...
 
 
@@ -120,6 +124,11 @@ class Objective(Protocol):
     @property
     def uses_rows(self) -> bool:
         """Whether the separable part is used."""
+        ...
+
+    @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Names of the terms of ``row_loss``: a worker without rows reports zeros."""
         ...
 
     @property

@@ -42,7 +42,7 @@ class SingleProcess:
         """Return a detached copy of ``tensor``."""
         return tensor.detach().clone()
 
-    def start_sum(self, tensor: Tensor) -> Callable[[], None]:
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
         """Leave ``tensor`` as it is."""
         return lambda: None
 
@@ -109,13 +109,17 @@ class ProcessGroup:
         """Element-wise maximum over workers, without gradient; booleans become int64."""
         return self._all_reduce(tensor, dist.ReduceOp.MAX, "all_max")
 
-    def start_sum(self, tensor: Tensor) -> Callable[[], None]:
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
         """Start to sum ``tensor`` over workers in place, bit-identical on each.
+
+        Args:
+            tensor: without gradient.
+            dtype: it is sent and added in; None: its own.
 
         Returns:
             Waits until ``tensor`` holds the sum; on a GPU only its stream waits.
         """
-        sent = self._on_backend_device(tensor)
+        sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
         with _NamedFailure(self, "sum of gradients"):
             work = dist.all_reduce(sent, group=self.group, async_op=True)
 

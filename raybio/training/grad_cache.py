@@ -70,6 +70,10 @@ def compute_gradients(
             step.cached()
         else:
             step.plain()
+    if system.objective.uses_rows:
+        # Workers add their terms in the order of the names, so a worker without rows has them, too.
+        for name in system.objective.row_terms:
+            step.terms.setdefault(name, torch.zeros((), device=device))
     return step.loss, step.terms
 
 

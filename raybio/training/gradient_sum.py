@@ -11,6 +11,7 @@ Shape letters: P parameters of a bucket.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +26,29 @@ class GradientSum:
     """The gradients of a model's parameters, of the global batch.
 
     A parameter without gradient on some workers counts as zero there; without gradient on all of
-    them it has None. The resulting bits are the same on every worker, and those of a sum after the
-    backward pass.
+    them it has None. The resulting bits are the same on every worker. In fp32 they are those of a
+    sum after the backward pass.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], collective: Collective) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        collective: Collective,
+        *,
+        sent_as: Literal["fp32", "bf16"] = "fp32",
+    ) -> None:
         """Make the buckets.
 
         Args:
             parameters: in an order that is the same on every worker; frozen ones are ignored. Their
                 device and dtype must not change any more.
             collective: the workers.
+            sent_as: ``bf16``: each worker's gradients are rounded to bf16 and added in bf16;
+                ``fp32``: they are sent as they are.
         """
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._collective = collective
+        self._dtype = torch.bfloat16 if sent_as == "bf16" else None
         self._buckets: list[_Bucket] = []
         if collective.world > 1:
             self._buckets = [_Bucket(bucket) for bucket in _cut(self._parameters)]
@@ -104,7 +114,7 @@ class GradientSum:
     def _start_next(self) -> None:
         bucket = self._buckets[len(self._waits)]
         bucket.write_counts()
-        self._waits.append(self._collective.start_sum(bucket.flat))
+        self._waits.append(self._collective.start_sum(bucket.flat, self._dtype))
 
 
 class _Bucket:

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from raybio.core.config import REPLACES, BaseConfig
 
-
 class ScheduleConfig(BaseConfig):
     """When the loop logs, evaluates, saves and stops, in steps (optimizer updates).
 
@@ -166,6 +165,11 @@ class TrainingConfig(BaseConfig):
         "auto",
         description="arithmetic of the encoder; auto: bf16 if the machine has it; tf32: float32 "
         "with products in TF32, on NVIDIA GPUs",
+    )
+    gradients_sent_as: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="numbers in which workers send and add their gradients; bf16: half the bytes, "
+        "rounded to 8 bits",
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",

@@ -79,7 +79,9 @@ class TrainStep:
         device = next(system.model.parameters()).device
         system.model.static_shape = static_shape(system.model, config.memory, device)
         self.optimizer = build_optimizer(system.model, config.optim)
-        self.gradients = GradientSum(system.model.parameters(), collective)
+        self.gradients = GradientSum(
+            system.model.parameters(), collective, sent_as=config.gradients_sent_as
+        )
         self.num_skipped = 0
         self._has_diverged: Tensor | None = None
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raybio.core.config import override_all
 from raybio.core.interfaces import Collective
 from raybio.methods import METHODS
 from raybio.store.store import Store
@@ -16,6 +17,7 @@ from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.gradient_sum import GradientSum
 from raybio.training.precision import Precision
+from raybio.training.step import TrainStep
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
@@ -179,6 +181,11 @@ def method_steps(rank: int, collective: ProcessGroup, folder: Path, store: str) 
         assert num_buckets > 3
         assert starts == (num_buckets if len(arrays["row_R"]) else 0), (lambda_spml, caching)
         starts = 0
+    config = override_all(config, {"gradients_sent_as": "bf16", "optim.max_grad_norm": None})
+    step = TrainStep(system, config, collective, Precision("fp32", "cpu"))
+    step(0, system.batch_type.from_arrays(arrays))
+    for gradient in gradients_of(system.model).values():
+        assert gradient is None or torch.equal(gradient, gradient.bfloat16().float())
 
 
 def test_each_way_through_a_step_has_the_bits_of_a_sum_after_backward(
@@ -227,3 +234,35 @@ def failing_step(rank: int, collective: ProcessGroup, folder: Path) -> None:
     with pytest.raises(ZeroDivisionError), gradients.of_step():
         raise ZeroDivisionError
     assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
+
+
+def bf16_sums(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    gradient_sum.BUCKET_BYTES = 60
+    rows = [
+        torch.randn(4, 5, generator=torch.Generator().manual_seed(number)) for number in range(2)
+    ]
+    own = []
+    for row_BD in rows:
+        model = Heads()
+        model(row_BD, 0).backward()
+        own.append(gradients_of(model))
+    gradients = GradientSum(model.parameters(), collective, sent_as="bf16")
+    with gradients.of_step(), gradients.last_backward():
+        model(rows[rank], 0).backward()
+    # One rounding of each worker's gradient, and one of the sum.
+    expected = {
+        name: None if one is None else (one.bfloat16().float() + own[1][name].bfloat16().float())
+        for name, one in own[0].items()
+    }
+    expected = {
+        name: None if total is None else total.bfloat16().float()
+        for name, total in expected.items()
+    }
+    found = gradients_of(model)
+    assert_same_bits(found, expected)
+    assert found["first.weight"].dtype == torch.float32
+    assert not torch.equal(found["first.weight"], own[0]["first.weight"] + own[1]["first.weight"])
+
+
+def test_gradients_sent_as_bf16_are_rounded_on_each_worker_and_in_the_sum(tmp_path: Path) -> None:
+    run_workers(bf16_sums, 2, tmp_path)
