@@ -10,6 +10,7 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import DivergedError
 from raybio.core.interfaces import Collective, System
 from raybio.core.randomness import derive_seed
+from raybio.training.determinism import deterministic_kernels
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.gradient_sum import GradientSum
 from raybio.training.micro_batches import static_shape
@@ -103,7 +104,14 @@ class TrainStep:
 
         Returns:
             Its metrics, to be read.
+
+        Raises:
+            ConfigError: for an operation without a deterministic kernel and ``determinism: exact``.
         """
+        with deterministic_kernels(self.config.determinism):
+            return self._launch(step, batch)
+
+    def _launch(self, step: int, batch: TokenBatch) -> LaunchedStep:
         parameters = [
             parameter for parameter in self.system.model.parameters() if parameter.requires_grad
         ]
