@@ -40,8 +40,9 @@ from raybio.core.interfaces import Collective, System
 from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.collective import ProcessGroup, SingleProcess, sum_gradients
+from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.grad_cache import compute_gradients
+from raybio.training.gradient_sum import GradientSum
 from raybio.training.loop import fit
 from raybio.training.precision import Precision
 from tests.device_operations import DeviceOperations
@@ -98,8 +99,8 @@ def gradients_on(
 ) -> list[torch.Tensor]:
     """Return the gradients of all weights, of the global batch."""
     collective = collective or SingleProcess()
-    system.model.zero_grad(set_to_none=True)
     system.model.packing = is_packed
+    weights = [weight for weight in system.model.parameters() if weight.requires_grad]
     compute_gradients(
         system,
         batch,
@@ -108,9 +109,8 @@ def gradients_on(
         gradient_caching=is_cached,
         precision=Precision(precision, bench.device.type),
         seed_of=lambda number: number,
+        gradients=GradientSum(weights, collective),
     )
-    weights = [weight for weight in system.model.parameters() if weight.requires_grad]
-    sum_gradients(weights, collective)
     return [weight.grad.clone() for weight in weights if weight.grad is not None]
 
 

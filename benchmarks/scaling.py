@@ -16,7 +16,6 @@ import math
 import multiprocessing
 import os
 import platform
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -32,7 +31,8 @@ from p32_many_workers import METHODS, ROWS_PER_WORKER, WORKERS_PER_NODE, collati
 from raybio.core.interfaces import Encoder
 from raybio.core.markdown import markdown_table
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU
-from raybio.training.collective import BUCKET_BYTES, ProcessGroup, SingleProcess
+from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.gradient_sum import BUCKET_BYTES
 from raybio.training.precision import Precision
 from raybio.training.step import TrainStep
 
@@ -52,6 +52,7 @@ class Rates:
     Attributes:
         tokens: tokens that a GPU trains on a second.
         tokens_per_worker: tokens of a worker's step.
+        micro_batch: tokens of its last micro-batch.
         parameters: parameters that are trained.
         width: of an embedding.
         bandwidth: bytes a second between nodes, of each worker.
@@ -63,6 +64,7 @@ class Rates:
 
     tokens: float = 0.6e6
     tokens_per_worker: float = 32_768
+    micro_batch: float = 16_384
     parameters: float = 110e6
     width: float = 768
     bandwidth: float = 12.5e9
@@ -94,7 +96,7 @@ class Ledger:
         self._count(dist, "all_reduce", lambda tensor, *_, **__: tensor)
         self._count(dist, "all_gather", lambda _, tensor, *__, **___: tensor)
         self._count(dist, "reduce_scatter_tensor", lambda _, tensor, *__, **___: tensor)
-        self._name(sys.modules["raybio.training.step"], "sum_gradients", PARTS[0])
+        self._name(ProcessGroup, "start_sum", PARTS[0])
         self._name(ProcessGroup, "_gather_rows", PARTS[1])
         self._name(ProcessGroup, "_sum_own_rows", PARTS[2])
         return self
@@ -244,7 +246,12 @@ def step_seconds(inputs: Inputs, world: int, rates: Rates) -> dict[str, float]:
     # Nearly all that is gathered are embeddings.
     gathered = inputs.at_two.num_bytes[PARTS[1]] * scale * rates.width / inputs.width
     # A ring: each byte of a sum passes twice, each gathered row once.
-    wire = 2 * (world - 1) / world * 4 * rates.parameters + 2 * (world - 1) * gathered
+    gradients = 2 * (world - 1) / world * 4 * rates.parameters / rates.bandwidth
+    rows = 2 * (world - 1) * gathered / rates.bandwidth
+    # Sums run during the last micro-batch's backward pass, two thirds of its computation; the last
+    # bucket is complete when that ends.
+    hidden = 2 / 3 * rates.micro_batch / rates.tokens
+    last_bucket = gradients * min(BUCKET_BYTES / (4 * rates.parameters), 1)
     small = sum(inputs.at_two.collectives[part] for part in PARTS[1:])
     num_buckets = math.ceil(4 * rates.parameters / BUCKET_BYTES)
     alone, shared = inputs.collate_seconds
@@ -253,7 +260,7 @@ def step_seconds(inputs: Inputs, world: int, rates: Rates) -> dict[str, float]:
     return {
         "compute": compute,
         "imbalance": working - compute,
-        "bytes": wire / rates.bandwidth,
+        "bytes": max(gradients - hidden, last_bucket) + rows,
         "collectives": (small + num_buckets) * rates.latency * math.log2(world),
         "input": max(collate * rates.tokens_per_worker / rates.cores - working, 0),
         "checkpoint": 12 * rates.parameters / rates.copy / rates.checkpoint_steps,
@@ -348,11 +355,11 @@ def page(inputs_by_method: Mapping[str, Inputs], checks: list[list[str]], rates:
             "## Predicted efficiency",
             "",
             "Share of a step that a single worker would need as well. **No GPU and no network was measured.** Assumed: "
-            f"{rates.tokens / 1e6:g} M tokens/s a GPU, {rates.tokens_per_worker:,.0f} tokens a worker and step, "
+            f"{rates.tokens / 1e6:g} M tokens/s a GPU, {rates.tokens_per_worker:,.0f} tokens a worker and step, the last {rates.micro_batch:,.0f} of them in one micro-batch, "
             f"{rates.parameters / 1e6:g} M parameters, embeddings of {rates.width:g}, {rates.bandwidth / 1e9:g} GB/s between nodes, "
             f"{1e6 * rates.latency:g} µs a small collective of two workers, {rates.cores:g} cores of this machine collate for a worker, a checkpoint every "
             f"{rates.checkpoint_steps:g} steps that is copied at {rates.copy / 1e9:g} GB/s. Gradients are summed in fp32 "
-            "after the backward pass, so nothing of it is hidden. Evaluation is not in it: its cost depends on the store.",
+            "during the last micro-batch's backward pass; what does not fit there counts. Evaluation is not in it: its cost depends on the store.",
             "",
             markdown_table(["method", *(f"{world} workers" for world in WORKERS)], efficiencies),
             "",

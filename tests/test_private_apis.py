@@ -42,6 +42,10 @@ KNOWN = {
     "._attn_implementation",
     # torch: one kernel for all gradients.
     "._foreach_mul_",
+    # torch: whether the running backward pass reaches a parameter, as register_multi_grad_hook asks
+    # with a hook more for each.
+    "._C",
+    "._will_engine_execute_node",
 }
 
 

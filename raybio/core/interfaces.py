@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from raybio.core.batch import StaticShape, TokenBatch, Tokens
@@ -74,10 +75,18 @@ class Gathered(NamedTuple):
 
 
 class Collective(Protocol):
-    """Collective operations over all workers. With one process, each is the identity."""
+    """Collective operations over all workers. With one process, each is the identity.
+
+    Attributes:
+        rank: number of this worker.
+        world: number of workers.
+        num_open_gathers: gathers with a gradient whose backward pass, a collective operation, too,
+            has not run yet; set to 0 where a step begins.
+    """
 
     rank: int
     world: int
+    num_open_gathers: int
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers; gradients flow back to the workers that own them."""
@@ -89,6 +98,13 @@ class Collective(Protocol):
 
     def all_max(self, tensor: Tensor) -> Tensor:
         """Return the elementwise maximum over workers, without gradient."""
+        ...
+
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
+        """Start to sum ``tensor`` over workers in place; return what waits for the end of it.
+
+        It is sent and added in ``dtype``; None: its own.
+        """
         ...
 
 
@@ -108,6 +124,11 @@ class Objective(Protocol):
     @property
     def uses_rows(self) -> bool:
         """Whether the separable part is used."""
+        ...
+
+    @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Names of the terms of ``row_loss``: a worker without rows reports zeros."""
         ...
 
     @property

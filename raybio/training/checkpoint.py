@@ -6,7 +6,7 @@
         state.json             step, the loop's own state, which parameters the optimizer updates,
                                sha256 of the frozen weights
         manifest.json          sha256 and bytes of the files above, configuration, data digest,
-                               versions
+                               versions, hardware and flags
 
 A folder is written under another name and renamed when everything in it is on the disk; a second
 writing of the same step (after the first proved to be damaged) becomes ``step-00000100-1``. One
@@ -118,11 +118,15 @@ class CheckpointStore:
             ) from error
 
     def load_newest(
-        self, config: BaseConfig, data_digest: str, ignore: Iterable[str] = ()
+        self,
+        config: BaseConfig,
+        data_digest: str,
+        ignore: Iterable[str] = (),
+        arithmetic: Mapping[str, Any] | None = None,
     ) -> CheckpointState | None:
         """Return the newest checkpoint that verifies; None if there is none.
 
-        Later saves carry this configuration and digest.
+        Later saves carry this configuration, digest and arithmetic.
 
         A damaged one is skipped with a warning that names the file.
 
@@ -130,13 +134,16 @@ class CheckpointStore:
             config: the run's whole configuration.
             data_digest: sha256 of the store that the run reads.
             ignore: dotted paths of settings that may differ.
+            arithmetic: see ``Identity``; None: unknown.
 
         Raises:
             CheckpointError: if there are checkpoints and none verifies, or the newest belongs to
                 another configuration or other data (the message lists what differs).
         """
         self._join_writer()
-        self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest, self._run)
+        self._identity = Identity(
+            config.to_mapping(), fingerprint(config), data_digest, self._run, arithmetic or {}
+        )
         newest = self.latest()
         if newest is None:
             return None
@@ -475,7 +482,11 @@ def copy_to_run(source: Path, directory: Path, config: BaseConfig, run: Mapping[
     try:
         state = read_checkpoint(source)
         identity = Identity(
-            config.to_mapping(), fingerprint(config), state.manifest["data_digest"], run
+            config.to_mapping(),
+            fingerprint(config),
+            state.manifest["data_digest"],
+            run,
+            state.manifest.get("arithmetic", {}),
         )
         directory.mkdir(parents=True, exist_ok=True)
         folder = directory / f"{_WRITING}{source.name}-{os.getpid()}"

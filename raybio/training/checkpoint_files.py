@@ -53,12 +53,15 @@ class Identity(NamedTuple):
         data_digest: digest of the store.
         run: copies of the run's own records, from which a lost one is written again; empty if they
             are not known.
+        arithmetic: what the last bits depend on, on the worker that writes; see
+            ``determinism.describe_arithmetic``.
     """
 
     config: dict[str, Any]
     config_fingerprint: str
     data_digest: str
     run: Mapping[str, Any]
+    arithmetic: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,20 @@
-"""Collective operations: gather rows with their gradient, sum, and sum the gradients of parameters.
+"""Collective operations: gather rows with their gradient, and sum.
 
 Shape letters: N rows of this worker, M rows of all workers, W workers, P rows of the worker that
 has most, D width (any trailing shape is allowed).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raybio.core.errors import ClusterError
-from raybio.core.interfaces import Collective, Gathered
-
-BUCKET_BYTES = 32 * 2**20
+from raybio.core.interfaces import Gathered
 
 _DTYPES = (
     torch.float32, torch.float64, torch.bfloat16, torch.float16,
@@ -30,6 +28,7 @@ class SingleProcess:
 
     rank = 0
     world = 1
+    num_open_gathers = 0
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Return the rows themselves."""
@@ -42,6 +41,10 @@ class SingleProcess:
     def all_max(self, tensor: Tensor) -> Tensor:
         """Return a detached copy of ``tensor``."""
         return tensor.detach().clone()
+
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
+        """Leave ``tensor`` as it is."""
+        return lambda: None
 
 
 class ProcessGroup:
@@ -66,6 +69,7 @@ class ProcessGroup:
         self.group = group
         self.rank = dist.get_rank(group)
         self.world = dist.get_world_size(group)
+        self.num_open_gathers = 0
         self._is_nccl = dist.get_backend(group) == "nccl"
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
@@ -89,6 +93,7 @@ class ProcessGroup:
             # Backward is a collective too: without this worker the others would hang.
             local_ND = local_ND.detach().requires_grad_()
         if any_wants_grad:
+            self.num_open_gathers += 1
             with torch.enable_grad():
                 gathered = _GatherRows.apply(local_ND, self, num_rows_W)  # type: ignore[no-untyped-call]
                 row_MD = cast(Tensor, gathered)
@@ -103,6 +108,28 @@ class ProcessGroup:
     def all_max(self, tensor: Tensor) -> Tensor:
         """Element-wise maximum over workers, without gradient; booleans become int64."""
         return self._all_reduce(tensor, dist.ReduceOp.MAX, "all_max")
+
+    def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
+        """Start to sum ``tensor`` over workers in place, bit-identical on each.
+
+        Args:
+            tensor: without gradient.
+            dtype: it is sent and added in; None: its own.
+
+        Returns:
+            Waits until ``tensor`` holds the sum; on a GPU only its stream waits.
+        """
+        sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
+        with _NamedFailure(self, "sum of gradients"):
+            work = dist.all_reduce(sent, group=self.group, async_op=True)
+
+        def wait() -> None:
+            with _NamedFailure(self, "sum of gradients"):
+                work.wait()
+            if sent is not tensor:
+                tensor.copy_(sent)
+
+        return wait
 
     def _all_reduce(self, tensor: Tensor, operation: Any, name: str) -> Tensor:
         total = self._on_backend_device(tensor.detach()).clone()
@@ -200,7 +227,9 @@ class _GatherRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
         """Return this worker's rows of the summed gradients of all workers."""
-        return ctx.collective._sum_own_rows(grad_MD, ctx.num_rows_W), None, None
+        grad_ND = ctx.collective._sum_own_rows(grad_MD, ctx.num_rows_W)
+        ctx.collective.num_open_gathers -= 1
+        return grad_ND, None, None
 
 
 class _NamedFailure:
@@ -222,56 +251,3 @@ class _NamedFailure:
                 f"failed: {error}. Another worker stopped, and its own log has the cause, or "
                 "it is slower than RAYBIO_COLLECTIVE_TIMEOUT_SECONDS allows."
             ) from error
-
-
-def sum_gradients(parameters: Iterable[nn.Parameter], collective: Collective) -> None:
-    """Sum ``.grad`` of each parameter over the workers, in flat buckets of about 32 MB.
-
-    A parameter without gradient on some workers counts as zero there; without gradient on all of
-    them it keeps None. The order of ``parameters`` must be the same on every worker. The resulting
-    bits are then the same, too.
-    """
-    if collective.world == 1:
-        return
-    for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
-        _sum_bucket(bucket, collective)
-
-
-def _sum_bucket(bucket: list[nn.Parameter], collective: Collective) -> None:
-    has_grad = [parameter.grad is not None for parameter in bucket]
-    pieces = []
-    for parameter in bucket:
-        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        pieces.append(gradient.reshape(-1))
-    # The last entries count the workers that have a gradient, which saves a second collective.
-    counts = torch.tensor(has_grad, dtype=pieces[0].dtype, device=pieces[0].device)
-    flat = collective.all_sum(torch.cat([*pieces, counts]))
-    is_on_any_worker = [True] * len(bucket)
-    if not all(has_grad):
-        is_on_any_worker = (flat[-len(bucket) :] > 0).tolist()
-    summed_pieces = torch.split(flat[: -len(bucket)], [parameter.numel() for parameter in bucket])
-    for parameter, summed, is_present in zip(bucket, summed_pieces, is_on_any_worker, strict=True):
-        if not is_present:
-            continue
-        if parameter.grad is None:
-            parameter.grad = summed.view_as(parameter).clone()
-        else:
-            parameter.grad.copy_(summed.view_as(parameter))
-
-
-def _buckets(parameters: Iterator[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Yield runs of parameters of one dtype and device, of at most ``BUCKET_BYTES`` each."""
-    bucket: list[nn.Parameter] = []
-    num_bytes = 0
-    for parameter in parameters:
-        if bucket:
-            first = bucket[0]
-            is_other_kind = (first.dtype, first.device) != (parameter.dtype, parameter.device)
-            if is_other_kind or num_bytes + parameter.nbytes > BUCKET_BYTES:
-                yield bucket
-                bucket = []
-                num_bytes = 0
-        bucket.append(parameter)
-        num_bytes += parameter.nbytes
-    if bucket:
-        yield bucket

@@ -15,7 +15,7 @@ Shape letters: R sequences of the shard, D width.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from torch import Tensor
 from raybio.core.batch import TokenBatch, Tokens
 from raybio.core.interfaces import Collective, Encoded, LossReport, System
 from raybio.ops.similarity import at_least_fp32
+from raybio.training.gradient_sum import GradientSum
 from raybio.training.micro_batches import MicroBatch, micro_batches
 from raybio.training.precision import Precision
 
@@ -38,8 +39,9 @@ def compute_gradients(
     gradient_caching: bool,
     precision: Precision,
     seed_of: Callable[[int], int],
+    gradients: GradientSum | None = None,
 ) -> tuple[Tensor, Terms]:
-    """Add this worker's share of the step's gradient to the model's parameters.
+    """Give the model's parameters the gradient of the step.
 
     Args:
         system: model and objective.
@@ -50,6 +52,8 @@ def compute_gradients(
         gradient_caching: encode twice and keep the graph of one micro-batch at a time, not all.
         precision: the arithmetic of the encoder.
         seed_of: number of a micro-batch -> seed of its dropout.
+        gradients: sums over the workers; None: this worker's share is added to the gradients that
+            the parameters have.
 
     Returns:
         This worker's shares of the loss and of its named terms, detached.
@@ -57,12 +61,19 @@ def compute_gradients(
     device = next(system.model.parameters()).device
     cut = micro_batches(batch.to("cpu"), system.model, device, max_tokens=max_tokens)
     step = _Step(system, batch.to(device), collective, list(cut), precision, seed_of)
-    if not system.objective.uses_embeddings:
-        step.separable()
-    elif gradient_caching and len(step.micro_batches) > 1:
-        step.cached()
-    else:
-        step.plain()
+    if gradients is not None:
+        step.last_backward = gradients.last_backward
+    with nullcontext() if gradients is None else gradients.of_step():
+        if not system.objective.uses_embeddings:
+            step.separable()
+        elif gradient_caching and len(step.micro_batches) > 1:
+            step.cached()
+        else:
+            step.plain()
+    if system.objective.uses_rows:
+        # Workers add their terms in the order of the names, so a worker without rows has them, too.
+        for name in system.objective.row_terms:
+            step.terms.setdefault(name, torch.zeros((), device=device))
     return step.loss, step.terms
 
 
@@ -87,13 +98,15 @@ class _Step:
         self.device = batch.token_T.device
         self.micro_batches = micro_batches
         self.normalizer = self.objective.normalizer(batch, collective)
+        self.last_backward: Callable[[], AbstractContextManager[None]] = nullcontext
         self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
 
     def separable(self) -> None:
         """Back-propagate each micro-batch on its own: nothing couples the sequences."""
         for number in range(len(self.micro_batches)):
-            self._backward(self._row_loss(*self._encode(number)))
+            is_last = number == len(self.micro_batches) - 1
+            self._backward(self._row_loss(*self._encode(number)), is_last)
 
     def plain(self) -> None:
         """Keep the graphs of all micro-batches until the coupling loss is known."""
@@ -105,7 +118,7 @@ class _Step:
             if self.objective.uses_rows:
                 losses.append(self._row_loss(tokens, encoded))
         losses.append(self._embedding_loss(self._in_order(embeddings)))
-        self._backward(torch.stack(losses).sum())
+        self._backward(torch.stack(losses).sum(), is_last=True)
 
     def cached(self) -> None:
         """Encode everything twice and keep the graph of one micro-batch at a time."""
@@ -115,7 +128,7 @@ class _Step:
                 _, encoded = self._encode(number)
                 embeddings.append(encoded.embedding_RD)
         embedding_RD = self._in_order(embeddings).requires_grad_()
-        self._backward(self._embedding_loss(embedding_RD))
+        self._backward(self._embedding_loss(embedding_RD), is_last=False)
         gradient_RD = embedding_RD.grad
         if gradient_RD is None:
             gradient_RD = torch.zeros_like(embedding_RD)
@@ -125,7 +138,7 @@ class _Step:
             loss = (encoded.embedding_RD * rows_gradient).sum()
             if self.objective.uses_rows:
                 loss = loss + self._row_loss(tokens, encoded)
-            self._backward(loss)
+            self._backward(loss, is_last=number == len(self.micro_batches) - 1)
 
     def _encode(self, number: int) -> tuple[Tokens, Encoded]:
         tokens = self.micro_batches[number].tokens
@@ -144,8 +157,9 @@ class _Step:
             report = self.objective.embedding_loss(embedding_RD, self.batch, self.collective)
         return self._add(report)
 
-    def _backward(self, loss: Tensor) -> None:
-        with self.precision.matmul_settings():
+    def _backward(self, loss: Tensor, is_last: bool) -> None:
+        overlap = self.last_backward if is_last else nullcontext
+        with self.precision.matmul_settings(), overlap():
             loss.backward()
 
     def _add(self, report: LossReport) -> Tensor:

@@ -5,6 +5,7 @@ store owns saving, and the caller that iterates decides what to do with a report
 """
 
 import difflib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,11 @@ from raybio.core.interfaces import Collective, System
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
 from raybio.training.collective import SingleProcess
+from raybio.training.determinism import (
+    changed_arithmetic,
+    describe_arithmetic,
+    set_environment,
+)
 from raybio.training.precision import (
     Precision,
     check_precision,
@@ -28,6 +34,8 @@ from raybio.training.precision import (
 from raybio.training.settings import TrainingConfig
 from raybio.training.snapshot import BaseWeights, TrainingState
 from raybio.training.step import LaunchedStep, TrainStep
+
+_log = logging.getLogger(__name__)
 
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> this worker's shards of that step and all later ones, in order."""
@@ -181,6 +189,7 @@ class _Run:
         self.checkpoints = checkpoints
         self.schedule = config.schedule
         self._check_metrics()
+        set_environment(config.determinism)
         self.base = None if checkpoints is None else BaseWeights.of(system.model)
         system.model.to(device)
         saved = self._newest_checkpoint()
@@ -390,9 +399,21 @@ class _Run:
     def _newest_checkpoint(self) -> Any:
         if self.checkpoints is None:
             return None
-        return self.checkpoints.load_newest(
-            self.config, self.system.data_digest, ignore=changeable_settings(self.config)
+        arithmetic = describe_arithmetic(self.device, self.config.determinism)
+        saved = self.checkpoints.load_newest(
+            self.config, self.system.data_digest, changeable_settings(self.config), arithmetic
         )
+        # The first worker has written it; others may have other machines.
+        if saved is not None and self.collective.rank == 0:
+            changes = changed_arithmetic(saved.manifest.get("arithmetic", {}), arithmetic)
+            if changes:
+                _log.warning(
+                    "the checkpoint of step %d was computed otherwise, so the run will not end "
+                    "with the bits of an unbroken one (%s)",
+                    saved.step,
+                    "; ".join(changes),
+                )
+        return saved
 
     def _decide_precision(self, given: str | None) -> str:
         """Return the run's precision; a resumed run keeps the one it began with."""
@@ -484,7 +505,7 @@ class _Meter:
 
 def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
     """Return the settings that may change when a run resumes: no finished step depends on them."""
-    settings = ["schedule.keep_checkpoints", "schedule.log_every_steps"]
+    settings = ["determinism", "schedule.keep_checkpoints", "schedule.log_every_steps"]
     depends_on_max_steps = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
     if not depends_on_max_steps:
         settings += ["schedule.max_epochs", "schedule.max_steps"]

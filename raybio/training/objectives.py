@@ -24,6 +24,11 @@ class CouplingObjective:
         return False
 
     @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Return no names."""
+        return ()
+
+    @property
     def uses_embeddings(self) -> bool:
         """Return True: the whole loss couples the sequences."""
         return True

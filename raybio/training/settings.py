@@ -7,6 +7,16 @@ from pydantic import Field, model_validator
 
 from raybio.core.config import REPLACES, BaseConfig
 
+EXACT_ENVIRONMENT = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "TORCHINDUCTOR_DETERMINISTIC": "1",
+    "NCCL_ALGO": "Ring",
+}
+"""Environment variables of ``determinism: exact``; what is set already stays.
+
+They are read when cuBLAS starts, torch's compiler is imported and the first collective is called.
+"""
+
 
 class ScheduleConfig(BaseConfig):
     """When the loop logs, evaluates, saves and stops, in steps (optimizer updates).
@@ -166,6 +176,16 @@ class TrainingConfig(BaseConfig):
         "auto",
         description="arithmetic of the encoder; auto: bf16 if the machine has it; tf32: float32 "
         "with products in TF32, on NVIDIA GPUs",
+    )
+    determinism: Literal["exact", "fast"] = Field(
+        "exact",
+        description="exact: deterministic kernels only, so that a resumed run ends with the same "
+        "bits; fast: torch's own choice",
+    )
+    gradients_sent_as: Literal["fp32", "bf16"] = Field(
+        "fp32",
+        description="numbers in which workers send and add their gradients; bf16: half the bytes, "
+        "rounded to 8 bits",
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",

@@ -10,8 +10,9 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import DivergedError
 from raybio.core.interfaces import Collective, System
 from raybio.core.randomness import derive_seed
-from raybio.training.collective import sum_gradients
+from raybio.training.determinism import deterministic_kernels
 from raybio.training.grad_cache import compute_gradients
+from raybio.training.gradient_sum import GradientSum
 from raybio.training.micro_batches import static_shape
 from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from raybio.training.precision import Precision
@@ -79,6 +80,9 @@ class TrainStep:
         device = next(system.model.parameters()).device
         system.model.static_shape = static_shape(system.model, config.memory, device)
         self.optimizer = build_optimizer(system.model, config.optim)
+        self.gradients = GradientSum(
+            system.model.parameters(), collective, sent_as=config.gradients_sent_as
+        )
         self.num_skipped = 0
         self._has_diverged: Tensor | None = None
 
@@ -100,11 +104,17 @@ class TrainStep:
 
         Returns:
             Its metrics, to be read.
+
+        Raises:
+            ConfigError: for an operation without a deterministic kernel and ``determinism: exact``.
         """
+        with deterministic_kernels(self.config.determinism):
+            return self._launch(step, batch)
+
+    def _launch(self, step: int, batch: TokenBatch) -> LaunchedStep:
         parameters = [
             parameter for parameter in self.system.model.parameters() if parameter.requires_grad
         ]
-        self.optimizer.zero_grad(set_to_none=True)
         loss, terms = compute_gradients(
             self.system,
             batch,
@@ -115,8 +125,8 @@ class TrainStep:
             seed_of=lambda number: derive_seed(
                 self.config.seed, "dropout", step, self.collective.rank, number
             ),
+            gradients=self.gradients,
         )
-        sum_gradients(parameters, self.collective)
         num_tokens = torch.full((), len(batch.token_T), device=loss.device)
         shares = {"loss": loss, **terms, "tokens": num_tokens}
         names = sorted(shares)

@@ -21,8 +21,9 @@ from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.collective import SingleProcess, sum_gradients
+from raybio.training.collective import SingleProcess
 from raybio.training.grad_cache import compute_gradients
+from raybio.training.gradient_sum import GradientSum
 from raybio.training.loop import Report, fit
 from raybio.training.micro_batches import reads_packed
 from raybio.training.precision import Precision
@@ -79,6 +80,7 @@ def gradients(
         collective,
         precision=Precision("fp32", "cpu"),
         seed_of=lambda number: number,
+        gradients=GradientSum(system.model.parameters(), collective),
         **settings,
     )
     return {
@@ -250,12 +252,7 @@ def save_gradients(rank: int, collective: Collective, folder: Path, name: str, s
     system = METHODS[name].build(
         tiny_config(name, **{"plan.global_batch_rows": uneven_rows(name)}), store
     )
-    gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
-    parameters = [parameter for parameter in system.model.parameters() if parameter.requires_grad]
-    sum_gradients(parameters, collective)
-    found = {
-        key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None
-    }
+    found = gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
     save_file(found, folder / f"{rank}.safetensors")
 
 

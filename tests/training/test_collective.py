@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raybio.core.errors import ClusterError
-from raybio.training import collective as gather
-from raybio.training.collective import ProcessGroup, SingleProcess, sum_gradients
+from raybio.training import gradient_sum
+from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.gradient_sum import GradientSum
 from tests.training.workers import run_workers
 
 WIDTH = 5
@@ -109,12 +110,14 @@ def small_model() -> nn.Module:
 
 
 def summed_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
-    gather.BUCKET_BYTES = 40  # two tensors a bucket, so that buckets and their borders are used
+    gradient_sum.BUCKET_BYTES = (
+        40  # two tensors a bucket, so that buckets and their borders are used
+    )
     model = small_model()
-    (model["both"](torch.full((1, 3), float(rank + 1))).sum()).backward()
-    if rank == 0:
-        model["first"](torch.ones(1, 3)).sum().backward()
-    sum_gradients(model.parameters(), collective)
+    with GradientSum(model.parameters(), collective).of_step():
+        (model["both"](torch.full((1, 3), float(rank + 1))).sum()).backward()
+        if rank == 0:
+            model["first"](torch.ones(1, 3)).sum().backward()
     gradients = {
         name: None if p.grad is None else p.grad.tolist() for name, p in model.named_parameters()
     }
@@ -142,6 +145,7 @@ def train_three_steps(collective: SingleProcess | ProcessGroup) -> Tensor:
     torch.manual_seed(3)
     model = nn.Linear(WIDTH, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    gradients = GradientSum(model.parameters(), collective)
     for step in range(3):
         batch_BD = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(step))
         first, last = (
@@ -150,9 +154,8 @@ def train_three_steps(collective: SingleProcess | ProcessGroup) -> Tensor:
         )
         embedding_ND = model(batch_BD[first:last])
         row_MD = collective.all_gather(embedding_ND).row_MD
-        optimizer.zero_grad()
-        ((embedding_ND @ row_MD.T).logsumexp(1).sum() / 7).backward()
-        sum_gradients(model.parameters(), collective)
+        with gradients.of_step(), gradients.last_backward():
+            ((embedding_ND @ row_MD.T).logsumexp(1).sum() / 7).backward()
         optimizer.step()
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 

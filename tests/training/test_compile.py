@@ -1,6 +1,7 @@
 """Compiled encoders: one shape, the gradients of padded batches, and exact resume."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from raybio.core.errors import ConfigError
 from raybio.encoders import packed
 from raybio.methods import METHODS
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.collective import SingleProcess
+from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.loop import fit
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from raybio.training.step import TrainStep
+from tests.training.workers import run_workers
 
 TINY = {
     "precision": "fp32",
@@ -125,3 +127,20 @@ def test_auto_compiles_nothing_on_a_cpu(store: Path) -> None:
     system = METHODS["biostransformers"].build(config, store)
     TrainStep(system, config, SingleProcess(), Precision("fp32", "cpu"))
     assert system.model.static_shape is None
+
+
+def compiled_steps(rank: int, collective: ProcessGroup, folder: Path, store: Path) -> None:
+    packed.BACKEND = "aot_eager"
+    config = config_of()
+    system = METHODS["biostransformers"].build(config, store)
+    system.model.train()
+    train_step = TrainStep(system, config, collective, Precision("fp32", "cpu"))
+    torch._dynamo.utils.counters.clear()
+    for step in range(3):
+        train_step(step, system.batch_type.from_arrays(system.collate(step, rank, 2)))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def test_hooks_and_buffers_of_gradients_do_not_compile_anew(store: Path, tmp_path: Path) -> None:
+    run_workers(partial(compiled_steps, store=store), 2, tmp_path)

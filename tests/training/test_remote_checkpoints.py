@@ -289,7 +289,7 @@ def test_a_checkpoint_without_all_of_its_files_takes_no_slot_of_a_whole_one(
     )
     store = CheckpointStore(tmp_path / "own", keep=1, remote=remote, retry_delays_seconds=())
     # What ``load_newest`` does, which would refuse a run of damaged checkpoints alone.
-    store._identity = Identity(Settings().to_mapping(), "", DATA, {})
+    store._identity = Identity(Settings().to_mapping(), "", DATA, {}, {})
     save(node, store, 2)
     assert steps_in(folder) == [2]
     store.close()

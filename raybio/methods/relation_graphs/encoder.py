@@ -221,7 +221,9 @@ def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
         num_layers_kept=config.num_layers_kept,
     )
     if config.recompute_activations:
-        body.model.gradient_checkpointing_enable()
+        body.model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
     add_adapters(body.model, config, seed=seed)
     return body
 

@@ -45,6 +45,11 @@ class StructurePreserving:
         return self.config.lambda_spml < 1
 
     @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Return the names of the terms of ``row_loss``."""
+        return ("mlm_loss",)
+
+    @property
     def uses_embeddings(self) -> bool:
         """Whether the graph loss counts (λ > 0)."""
         return self.config.lambda_spml > 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster.resources import Node, Resources, check_resources
+from raybio.training.settings import EXACT_ENVIRONMENT
 
 LOCAL_STARTS = 3
 
@@ -305,6 +306,8 @@ def _worker_environment(threads: int | None) -> dict[str, str]:
     carried = {name: os.environ[name] for name in names if name in os.environ}
     # Before torch is imported; a cluster's own machines know their CPUs only later, so there the
     # worker sets them.
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_DETERMINISTIC"):
+        carried[name] = os.environ.get(name, EXACT_ENVIRONMENT[name])
     return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
 
 

@@ -26,6 +26,7 @@ from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
 from raybio.runtime.spool.relay import worker_copy
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.determinism import set_environment
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 
 NOTICE_SECONDS = 10.0
@@ -66,6 +67,7 @@ def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None
 
 
 def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None) -> None:
+    set_environment(spec.run.config.determinism)
     context = ray.train.get_context()
     local_threads = torch.get_num_threads() // context.get_local_world_size()
     torch.set_num_threads(spec.threads or max(1, local_threads))

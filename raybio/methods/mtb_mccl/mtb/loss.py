@@ -45,6 +45,11 @@ class MatchingTheBlanks:
         return self.config.mlm_weight > 0
 
     @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Return the names of the terms of ``row_loss``."""
+        return ("mlm_loss",)
+
+    @property
     def uses_embeddings(self) -> bool:
         """Whether pairs are compared."""
         return self.config.relation_weight + self.config.self_weight > 0

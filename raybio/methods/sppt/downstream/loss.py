@@ -38,6 +38,11 @@ class TaskLoss:
         return self.labels == "residues"
 
     @property
+    def row_terms(self) -> tuple[str, ...]:
+        """Return the names of the terms of ``row_loss``."""
+        return ("task_loss",)
+
+    @property
     def uses_embeddings(self) -> bool:
         """Whether the loss is over sequences."""
         return self.labels != "residues"

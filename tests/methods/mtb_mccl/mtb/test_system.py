@@ -14,7 +14,7 @@ from raybio.core.interfaces import Collective, System
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.methods.mtb_mccl.mtb.system import build
-from raybio.training.collective import SingleProcess, sum_gradients
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests import relation_oracles
 from tests.methods.conformance_cases import tiny_config
@@ -116,14 +116,7 @@ def test_training_lowers_it(form: str, tiny_documents: DocumentStore) -> None:
 
 def save_gradients(rank: int, collective: Collective, folder: Path, form: str, store: str) -> None:
     system = system_of(form, store)
-    gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
-    sum_gradients(
-        [parameter for parameter in system.model.parameters() if parameter.requires_grad],
-        collective,
-    )
-    found = {
-        key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None
-    }
+    found = gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
     save_file(found, folder / f"{rank}.safetensors")
 
 

@@ -1,0 +1,190 @@
+"""Gradients of parameters, summed over the workers while the last backward pass still runs.
+
+The gradients of a step are views of flat buckets of about 32 MB, so that no bucket is put together
+or taken apart. In the step's last backward pass a bucket is sent when its last gradient is in it.
+Workers may cut their shards into different numbers of micro-batches, or have none: the order of the
+buckets is the same on all of them, and what backward did not send is sent after it.
+
+Shape letters: P parameters of a bucket.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from raybio.core.interfaces import Collective
+
+BUCKET_BYTES = 32 * 2**20
+
+
+class GradientSum:
+    """The gradients of a model's parameters, of the global batch.
+
+    A parameter without gradient on some workers counts as zero there; without gradient on all of
+    them it has None. The resulting bits are the same on every worker. In fp32 they are those of a
+    sum after the backward pass.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        collective: Collective,
+        *,
+        sent_as: Literal["fp32", "bf16"] = "fp32",
+    ) -> None:
+        """Make the buckets.
+
+        Args:
+            parameters: in an order that is the same on every worker; frozen ones are ignored. Their
+                device and dtype must not change any more.
+            collective: the workers.
+            sent_as: ``bf16``: each worker's gradients are rounded to bf16 and added in bf16;
+                ``fp32``: they are sent as they are.
+        """
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._collective = collective
+        self._dtype = torch.bfloat16 if sent_as == "bf16" else None
+        self._buckets: list[_Bucket] = []
+        if collective.world > 1:
+            self._buckets = [_Bucket(bucket) for bucket in _cut(self._parameters)]
+        # Backward reaches the last parameters first.
+        self._buckets.reverse()
+        self._is_last = False
+        self._is_counted = False
+        self._waits: list[Callable[[], None]] = []
+
+    @contextmanager
+    def of_step(self) -> Iterator[None]:
+        """Context of all passes of a step; it begins without gradients and ends with their sums."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._waits = []
+        self._is_counted = False
+        self._collective.num_open_gathers = 0
+        hooks = []
+        for bucket in self._buckets:
+            bucket.begin()
+            for index, parameter in enumerate(bucket.parameters):
+                hook = partial(self._accumulated, bucket, index)
+                hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+        try:
+            yield
+        finally:
+            for registered in hooks:
+                registered.remove()
+        while len(self._waits) < len(self._buckets):
+            self._start_next()
+        for bucket, wait in zip(self._buckets, self._waits, strict=True):
+            wait()
+            bucket.finish()
+
+    @contextmanager
+    def last_backward(self) -> Iterator[None]:
+        """Context of the step's last backward pass on this worker; without it nothing overlaps."""
+        self._is_last = True
+        try:
+            yield
+        finally:
+            self._is_last = False
+
+    def _accumulated(self, bucket: "_Bucket", index: int, _: Tensor) -> None:
+        """Note that a backward pass has added to a gradient, and start the sums that can start."""
+        bucket.has_grad_P[index] = True
+        if not self._is_last:
+            return
+        if not self._is_counted:
+            self._is_counted = True
+            for each in self._buckets:
+                each.count_missing()
+        bucket.num_missing -= 1
+        assert bucket.num_missing >= 0, "a gradient came after its bucket was complete"
+        # The workers gather in backward passes, too, in front of all buckets.
+        while (
+            len(self._waits) < len(self._buckets)
+            and self._buckets[len(self._waits)].num_missing == 0
+            and not self._collective.num_open_gathers
+        ):
+            self._start_next()
+
+    def _start_next(self) -> None:
+        bucket = self._buckets[len(self._waits)]
+        bucket.write_counts()
+        self._waits.append(self._collective.start_sum(bucket.flat, self._dtype))
+
+
+class _Bucket:
+    """Gradients of a run of parameters in one flat tensor.
+
+    Attributes:
+        parameters: P parameters of one dtype and device.
+        flat: their gradients, and at its end for each the number of workers that have it. That
+            saves a second collective.
+        has_grad_P: whether a parameter has a gradient on this worker.
+        num_missing: gradients that the last backward pass has still to add to.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        first = parameters[0]
+        sizes = [parameter.numel() for parameter in parameters]
+        self.parameters = parameters
+        self.flat = torch.zeros(
+            sum(sizes) + len(parameters), dtype=first.dtype, device=first.device
+        )
+        *pieces, self._count_P = self.flat.split([*sizes, len(parameters)])
+        self._gradients = []
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            strides = torch.empty_like(parameter, device="meta").stride()
+            self._gradients.append(piece.as_strided(parameter.shape, strides))
+        # Held, because a parameter gets another node when nobody holds the one it has.
+        self._nodes = [get_gradient_edge(parameter).node for parameter in parameters]
+        self.has_grad_P: list[bool] = []
+        self.num_missing = 0
+
+    def begin(self) -> None:
+        """Set all gradients to zero."""
+        self.flat.zero_()
+        self.has_grad_P = [False] * len(self.parameters)
+        for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def count_missing(self) -> None:
+        """Count the gradients that the running backward pass reaches."""
+        self.num_missing = sum(map(torch._C._will_engine_execute_node, self._nodes))
+
+    def write_counts(self) -> None:
+        """Add to the bucket which gradients this worker has."""
+        self._count_P.fill_(1)
+        for index, has_grad in enumerate(self.has_grad_P):
+            if not has_grad:
+                self._count_P[index].zero_()
+
+    def finish(self) -> None:
+        """Take the gradient away from parameters that have none on any worker."""
+        if all(self.has_grad_P):
+            return
+        for parameter, count in zip(self.parameters, self._count_P.tolist(), strict=True):
+            if count == 0:
+                parameter.grad = None
+
+
+def _cut(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield runs of parameters of one dtype and device, of at most ``BUCKET_BYTES`` each."""
+    bucket: list[nn.Parameter] = []
+    num_bytes = 0
+    for parameter in parameters:
+        if bucket:
+            first = bucket[0]
+            is_other_kind = (first.dtype, first.device) != (parameter.dtype, parameter.device)
+            if is_other_kind or num_bytes + parameter.nbytes > BUCKET_BYTES:
+                yield bucket
+                bucket = []
+                num_bytes = 0
+        bucket.append(parameter)
+        num_bytes += parameter.nbytes
+    if bucket:
+        yield bucket

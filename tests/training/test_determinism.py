@@ -1,0 +1,135 @@
+"""``determinism``: deterministic kernels in steps, environment, record and notice."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import LossReport
+from raybio.methods import METHODS
+from raybio.store.store import Store
+from raybio.training import loop
+from raybio.training.checkpoint import CheckpointStore, newest_manifest
+from raybio.training.determinism import (
+    changed_arithmetic,
+    describe_arithmetic,
+    deterministic_kernels,
+    set_environment,
+)
+from raybio.training.loop import fit
+from raybio.training.settings import EXACT_ENVIRONMENT
+from tests.methods.conformance_cases import tiny_config
+
+CPU = torch.device("cpu")
+
+
+def flags() -> tuple[bool, bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+
+
+def walk(store: Store, folder: Path, max_steps: int, **settings: object) -> None:
+    config = tiny_config(
+        "sppt_protein",
+        **{"schedule.max_steps": max_steps, "optim.schedule": "constant"},
+        **settings,
+    )
+    system = METHODS["sppt_protein"].build(config, store.path)
+    checkpoints = CheckpointStore(folder)
+    list(fit(system, config, checkpoints=checkpoints))
+    checkpoints.wait()
+
+
+@pytest.mark.parametrize(("setting", "is_exact"), [("exact", True), ("fast", False)])
+def test_a_step_uses_deterministic_kernels_and_restores_the_flags(
+    setting: str,
+    is_exact: bool,
+    tiny_store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = tiny_config("sppt_protein", determinism=setting)
+    objective = type(METHODS["sppt_protein"].build(config, tiny_store.path).objective)
+    original = objective.embedding_loss
+    seen = []
+
+    def noted(*args: Any) -> LossReport:
+        seen.append(flags())
+        return original(*args)
+
+    monkeypatch.setattr(objective, "embedding_loss", noted)
+    before = flags()
+    walk(tiny_store, tmp_path, 1, determinism=setting)
+    assert seen == [(True, False, False) if is_exact else before]
+    assert flags() == before
+
+
+def test_an_operation_without_a_deterministic_kernel_is_refused_with_the_way_out() -> None:
+    def put() -> None:
+        torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+
+    before = flags()
+    refused = pytest.raises(ConfigError, match=r"got exact, .*put_.* Set determinism=fast")
+    with refused, deterministic_kernels("exact"):
+        put()
+    assert flags() == before
+    with deterministic_kernels("fast"):
+        put()
+    with pytest.raises(RuntimeError, match="of another kind"), deterministic_kernels("exact"):
+        raise RuntimeError("of another kind")
+
+
+def test_exact_sets_the_environment_and_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in EXACT_ENVIRONMENT:
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    set_environment("fast")
+    assert not EXACT_ENVIRONMENT.keys() & os.environ.keys()
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    set_environment("exact")
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert (os.environ["TORCHINDUCTOR_DETERMINISTIC"], os.environ["NCCL_ALGO"]) == ("1", "Ring")
+
+
+def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_changed(
+    tiny_store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "raybio")
+    walk(tiny_store, tmp_path, 1)
+    manifest = newest_manifest(tmp_path)
+    assert manifest is not None
+    recorded = manifest["arithmetic"]
+    assert recorded == describe_arithmetic(CPU, "exact")
+    assert recorded["torch"] == torch.__version__ and recorded["device"].startswith("CPU with")
+    walk(tiny_store, tmp_path, 2)
+    assert "computed otherwise" not in caplog.text
+
+    def described(device: torch.device, setting: str) -> dict[str, Any]:
+        return describe_arithmetic(device, setting) | {"device": "NVIDIA H100", "driver": "570.1"}
+
+    monkeypatch.setattr(loop, "describe_arithmetic", described)
+    walk(tiny_store, tmp_path, 3, determinism="fast")
+    assert "the checkpoint of step 2 was computed otherwise" in caplog.text
+    for change in (
+        f"device: {recorded['device']} -> NVIDIA H100",
+        "driver: None -> 570.1",
+        "determinism: exact -> fast",
+    ):
+        assert change in caplog.text
+    caplog.clear()
+    walk(tiny_store, tmp_path, 4, determinism="fast")
+    assert "computed otherwise" not in caplog.text
+
+
+def test_checkpoints_without_a_record_bring_no_notice() -> None:
+    assert changed_arithmetic({}, describe_arithmetic(CPU, "exact")) == []
