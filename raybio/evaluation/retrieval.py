@@ -8,6 +8,7 @@ pairs, K ranks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ RETRIEVAL = TableLayout(
 )
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.integer[Any]]
 
 
 def query_measures(retrieval: Retrieval) -> dict[str, Floats]:
@@ -68,7 +70,7 @@ def query_measures(retrieval: Retrieval) -> dict[str, Floats]:
 
     def summed(value_P: Floats, cutoff: int) -> Floats:
         weights = np.where(rank_P < cutoff, value_P, 0.0)
-        return np.bincount(query_P, weights, minlength=len(num_gold_U))
+        return np.asarray(np.bincount(query_P, weights, minlength=len(num_gold_U)), np.float64)
 
     best_U = rank_P[retrieval.indptr[:-1]]
     measures = {
@@ -86,7 +88,7 @@ def query_measures(retrieval: Retrieval) -> dict[str, Floats]:
     return measures
 
 
-def chance_measures(num_gold_U: NDArray[np.int64], num_documents: int) -> dict[str, float]:
+def chance_measures(num_gold_U: Integers, num_documents: int) -> dict[str, float]:
     """Return the expected scores of documents in random order, exactly.
 
     A rank holds a relevant document with probability R / C. A share (R - 1) / (C - 1) of the
@@ -117,10 +119,10 @@ def retrieval_report(
     models: Mapping[str, TextScorer],
     documents: Sequence[str],
     queries: Sequence[str],
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
+    indptr: Integers,
+    indices: Integers,
     *,
-    unit_U: NDArray[np.int64],
+    unit_U: Integers,
     seed: int = 0,
     remarks: Sequence[str] = (),
 ) -> FinalReport:
@@ -180,6 +182,6 @@ def _with_random_ties(scorer: TextScorer) -> TextScorer:
     return lambda queries, documents: with_random_ties(scorer(queries, documents))
 
 
-def _ideal_gain(num_gold_U: NDArray[np.int64], cutoff: int) -> Floats:
+def _ideal_gain(num_gold_U: Integers, cutoff: int) -> Floats:
     gain_K = np.cumsum(1 / np.log2(np.arange(cutoff) + 2))
     return np.asarray(gain_K[np.minimum(num_gold_U, cutoff) - 1])

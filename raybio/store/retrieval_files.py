@@ -3,6 +3,7 @@
 Shape letters: C documents, Q queries with a relevant document, P (query, relevant document) pairs.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,7 @@ def _read_judgments(
                 )
     for column, known in (("query-id", query_by_id), ("corpus-id", document_by_id)):
         if unknown[column]:
-            file = "queries" if known is query_by_id else "corpus"
+            file = "file of queries" if known is query_by_id else "corpus"
             raise DataError(
                 f"{path}: {len(unknown[column]):,} of {num_rows:,} lines have a {column} that is "
                 f"not in the {file}, such as {unknown[column][0]}; the {file} has ids such as "
@@ -183,9 +184,12 @@ def _read_judgments(
 
 def _score(text: str, where: str) -> float:
     try:
-        return float(text)
+        score = float(text)
     except ValueError:
-        raise DataError(f"{where}: got the score {text!r}, want a number") from None
+        score = math.nan
+    if math.isnan(score):
+        raise DataError(f"{where}: got the score {text!r}, want a number")
+    return score
 
 
 def _check_suffix(path: Path, wanted: str) -> None:
