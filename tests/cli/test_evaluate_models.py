@@ -191,7 +191,8 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
     for measure, score in scores.items():
         value_U = units["trained"]["queries"].value_by_measure[measure]
         assert len(value_U) == 18
-        assert score["low"] <= score["value"] == pytest.approx(value_U.mean()) <= score["high"]
+        assert score["low"] <= score["value"] <= score["high"]
+        assert score["value"] == pytest.approx(value_U.mean())
     assert units.keys() == {"TF-IDF", "BM25", str(tmp_path / "initial"), "trained"}
     relations = json.loads((out / "table.json").read_text())["relations"]
     assert {each["row"] for each in relations} == set(names[:-1])
@@ -240,7 +241,7 @@ def test_what_does_not_fit_is_refused(
         (ConfigError, "--pooling: got 'max'",
          ["retrieval", "--model", model, *task, *out, "--pooling", "max"]),
         (ConfigError, "reads proteins, and .* is a store of texts", [*links, tiny_citations.path]),
-        (StoreError, "is a store of articles, which has no links", [*links, tiny_articles.path]),
+        (StoreError, "is a store of articles; want proteins or articles with their links", [*links, tiny_articles.path]),
         (ConfigError, "--split heldout: want train, val",
          [*links, tiny_store.path, "--split", "train,heldout"]),
         (ConfigError, "--metric: got 'dot'", [*links, tiny_store.path, "--metric", "dot"]),

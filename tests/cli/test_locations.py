@@ -48,6 +48,7 @@ COMPLETE = {
     "word-maps": ["--relations", "m", "--out", "out"],
     "link-samples": ["--model", "m"],
     "task-fit": ["--labels", FILE],
+    "links": ["--model", "m", "--out", "out"],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 

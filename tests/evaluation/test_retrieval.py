@@ -117,12 +117,12 @@ def test_chance_beyond_the_cut_offs_is_what_random_orders_give() -> None:
     num_gold_U, num_documents = np.array([1, 15, 130]), 300
     indptr = np.cumsum([0, *num_gold_U])
     means = []
-    for _ in range(3000):
+    for _ in range(1000):
         ranks = [rng.permutation(num_documents)[:num_gold] for num_gold in num_gold_U]
         values = query_measures(Retrieval(indptr, np.concatenate(ranks), num_documents))
         means.append([value_U.mean() for value_U in values.values()])
     chance = chance_measures(num_gold_U, num_documents)
-    assert list(chance.values()) == pytest.approx(np.mean(means, axis=0), abs=0.01)
+    assert list(chance.values()) == pytest.approx(np.mean(means, axis=0), abs=0.02)
 
 
 def test_a_report_has_the_rivals_and_other_models_above_the_first_one() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, StoreError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Encoder
 from raybio.core.location import Location
@@ -128,9 +128,10 @@ def evaluate_model_links(
 
 def _open(path: Location) -> LinkedStore:
     kind = open_graph(path).manifest["kind"]
-    if kind == LinkedTextStore.kind:
-        return open_store(path, LinkedTextStore)
-    return open_store(path, ProteinStore)
+    for store_type in (ProteinStore, LinkedTextStore):
+        if kind == store_type.kind:
+            return open_store(path, store_type)
+    raise StoreError(f"{path}: is a store of {kind}; want proteins or articles with their links")
 
 
 class _Run(NamedTuple):
