@@ -203,6 +203,9 @@ def _show(
     from raybio.runtime.compare.model_report import write_model_report
     from raybio.runtime.compare.table import lines_for_terminal
 
+    scored = report.scores["trained"]
+    if not layout.splits.keys() & scored.keys():
+        raise ConfigError(f"--split: nothing of it is in the store, which has {', '.join(scored)}")
     table = write_model_report(label, report, layout, out, settings)
     console = stdout_console()
     for renderable in lines_for_terminal(table):

@@ -19,6 +19,8 @@ from raybio.evaluation.unit_scores import read_unit_scores
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
+from raybio.runtime.embed import model_of_folder
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from raybio.training.settings import TrainingConfig
@@ -130,7 +132,7 @@ def test_other_models_are_rows_of_the_same_table_and_chosen_splits_are_shown(
     assert {"train", "val"} <= scores[str(run)].keys()
     assert "held-out links" in shown
     assert "training links" not in shown
-    fewer = ["--nodes", 2, "--metric", "cosine", "--seed", 5]
+    fewer = ["--nodes", 2, "--metric", "cosine", "--seed", 5, "--split", "val"]
     shown = evaluate("links", *models, "--store", tiny_store.path, "--out", out, *fewer)
     assert "nodes were evaluated: 2 drawn nodes of each group" in " ".join(shown.split())
     report = json.loads((out / "report.json").read_text())
@@ -146,13 +148,12 @@ def test_a_source_that_is_gone_costs_the_row_initial_only(
     config = tiny_config("sppt_protein", **{"encoder.source": str(tmp_path / "start")})
     run, final = write_run(tmp_path / "own", "sppt_protein", config, tiny_store)
     (tmp_path / "start").rename(tmp_path / "elsewhere")
-    shown = evaluate(
-        "links", "--model", run, "--store", tiny_store.path, "--out", tmp_path / "report"
+    report = evaluate_model_links(
+        {"own": model_of_folder(run / "export")}, tiny_store.path, LinkEvaluationOptions()
     )
-    assert "no row initial: " in shown
-    scores = json.loads((tmp_path / "report" / "report.json").read_text())["scores"]
-    assert "initial" not in scores
-    assert scores[str(run)] == plain(final)["trained"]
+    assert any(remark.startswith("no row initial: ") for remark in report.remarks)
+    assert "initial" not in report.scores
+    assert report.scores["trained"] == final.scores["trained"]
 
 
 def write_task(folder: Path, store: ArticleStore) -> list[object]:
@@ -244,6 +245,8 @@ def test_what_does_not_fit_is_refused(
         (StoreError, "is a store of articles; want proteins or articles with their links", [*links, tiny_articles.path]),
         (ConfigError, "--split heldout: want train, val",
          [*links, tiny_store.path, "--split", "train,heldout"]),
+        (ConfigError, "--split: nothing of it is in the store, which has train, val",
+         [*links, tiny_store.path, "--split", "samples", "--nodes", 2]),
         (ConfigError, "--metric: got 'dot'", [*links, tiny_store.path, "--metric", "dot"]),
     ]  # fmt: skip
     for error, message, arguments in refused:
