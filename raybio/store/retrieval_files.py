@@ -64,9 +64,11 @@ def read_retrieval_files(corpus: Path, queries: Path, qrels: Path) -> RetrievalF
     position_by_id = {document_id: row for row, document_id in enumerate(document_ids)}
     query_ids = list(query_by_id)
     positions = [row for row, query_id in enumerate(query_ids) if query_id in relevant_by_query]
-    judged_ids = [query_ids[position] for position in positions]
-    gold = [sorted(position_by_id[each] for each in relevant_by_query[name]) for name in judged_ids]
-    texts = [query_by_id[query_id] for query_id in judged_ids]
+    evaluated_ids = [query_ids[position] for position in positions]
+    gold = [
+        sorted(position_by_id[each] for each in relevant_by_query[name]) for name in evaluated_ids
+    ]
+    texts = [query_by_id[query_id] for query_id in evaluated_ids]
     return RetrievalFiles(
         document_ids,
         documents,
@@ -74,7 +76,7 @@ def read_retrieval_files(corpus: Path, queries: Path, qrels: Path) -> RetrievalF
         np.asarray(positions, np.int64),
         np.cumsum([0, *map(len, gold)]),
         np.concatenate([np.asarray(rows, np.int64) for rows in gold]),
-        [*_remarks(query_by_id, judged_ids, document_by_id), *(_GRADES if has_grades else ())],
+        [*_remarks(query_by_id, evaluated_ids, document_by_id), *(_GRADES if has_grades else ())],
     )
 
 
@@ -82,9 +84,9 @@ _GRADES = ("scores above 1 count as 1: relevance is yes or no",)
 
 
 def _remarks(
-    query_by_id: dict[str, str], judged_ids: Sequence[str], document_by_id: dict[str, str]
+    query_by_id: dict[str, str], evaluated_ids: Sequence[str], document_by_id: dict[str, str]
 ) -> Iterator[str]:
-    num_unjudged = len(query_by_id) - len(judged_ids)
+    num_unjudged = len(query_by_id) - len(evaluated_ids)
     if num_unjudged:
         yield (
             f"{num_unjudged:,} of {len(query_by_id):,} queries have no relevant document and are "
@@ -93,10 +95,10 @@ def _remarks(
     num_empty = sum(not document for document in document_by_id.values())
     if num_empty:
         yield f"{num_empty:,} of {len(document_by_id):,} documents are empty; they stay candidates"
-    num_empty = sum(not query_by_id[query_id] for query_id in judged_ids)
+    num_empty = sum(not query_by_id[query_id] for query_id in evaluated_ids)
     if num_empty:
-        yield f"{num_empty:,} of {len(judged_ids):,} queries are empty; they count"
-    num_shared = sum(query_id in document_by_id for query_id in judged_ids)
+        yield f"{num_empty:,} of {len(evaluated_ids):,} queries are empty; they count"
+    num_shared = sum(query_id in document_by_id for query_id in evaluated_ids)
     if num_shared:
         yield (
             f"{num_shared:,} queries have the id of a document, which stays a candidate, as in "

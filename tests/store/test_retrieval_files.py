@@ -16,7 +16,7 @@ CORPUS = [
     {"_id": "d1", "title": "", "text": ""},
 ]
 QUERIES = [{"_id": "q1", "text": "which machine"}, {"_id": "q2", "text": "unjudged"}]
-QUERIES += [{"_id": "d2", "text": "BLAST"}, {"_id": "q4", "text": "judged, not relevant"}]
+QUERIES += [{"_id": "d2", "text": "BLAST"}, {"_id": "q4", "text": "none is relevant"}]
 QRELS = [("q1", "d10", 1), ("d2", "d2", 2), ("d2", "d1", 1), ("q1", "d1", 0), ("q4", "d1", -1)]
 
 
