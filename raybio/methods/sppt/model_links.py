@@ -128,9 +128,10 @@ def evaluate_model_links(
 
 def _open(path: Location) -> LinkedStore:
     kind = open_graph(path).manifest["kind"]
-    for store_type in (ProteinStore, LinkedTextStore):
-        if kind == store_type.kind:
-            return open_store(path, store_type)
+    if kind == ProteinStore.kind:
+        return open_store(path, ProteinStore)
+    if kind == LinkedTextStore.kind:
+        return open_store(path, LinkedTextStore)
     raise StoreError(f"{path}: is a store of {kind}; want proteins or articles with their links")
 
 
