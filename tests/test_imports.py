@@ -222,6 +222,7 @@ for words, code, heavy in json.loads(sys.argv[1]):
 
 def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
     """Yield (words, exit code) of command lines that start nothing."""
+    from raybio.cli import evaluate_models
     from raybio.cli.commands import (
         biostransformers,
         contrastive_probe,
@@ -240,7 +241,8 @@ def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
     for name in Trainings.entries:
         yield ["train", name, "--help"], 0
         yield ["train", name, "--help-all"], 0
-    for module in (biostransformers, contrastive_probe, mtb_mccl, relation_graphs, sppt):
+    of_methods = (biostransformers, contrastive_probe, mtb_mccl, relation_graphs, sppt)
+    for module in (evaluate_models, *of_methods):
         for group in ("evaluate", "prepare"):
             for command in getattr(module, group, typer.Typer()).registered_commands:
                 yield [group, command.callback.__name__.replace("_", "-"), "--help"], 0

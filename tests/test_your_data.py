@@ -70,17 +70,23 @@ def write_files(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_store: Store) -> Path:
-    """The files of the page and a model, in the folder in which commands are given."""
+def folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_store: Store, tiny_citations: Store
+) -> Path:
+    """The files of the page and its models, in the folder in which commands are given."""
     assert len(write_files(tmp_path)) > 25
     system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
     system.export(tmp_path / "MODEL", {})
+    system = METHODS["sppt_mag"].build(tiny_config("sppt_mag"), tiny_citations.path)
+    system.export(tmp_path / "TEXT_MODEL", {})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     return tmp_path
 
 
-def test_every_command_that_prepares_or_plans_runs_on_the_files_of_the_page(folder: Path) -> None:
+def test_every_command_that_prepares_plans_or_evaluates_runs_on_the_files_of_the_page(
+    folder: Path,
+) -> None:
     prepared = []
     for words in commands_of_page():
         assert words[0] == "raybio"

@@ -2,6 +2,7 @@
 
 import typer
 
+from raybio.cli import evaluate_models
 from raybio.cli.commands import (
     biostransformers,
     contrastive_probe,
@@ -17,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 for _commands in (
+    evaluate_models.evaluate,
     biostransformers.evaluate,
     mtb_mccl.evaluate,
     relation_graphs.evaluate,

@@ -98,8 +98,8 @@ def test_links_that_training_does_not_have_are_requested_too(
 
 def test_a_store_of_proteins_is_refused_before_a_model_is_read(tiny_store: Store) -> None:
     message = (
-        "is a store of proteins, want linked texts: this command embeds texts.*final table of a "
-        "run of raybio train sppt_protein"
+        "is a store of proteins, want linked texts: this command embeds texts.*use raybio "
+        "evaluate links"
     )
     with pytest.raises(ConfigError, match=message):
         evaluate("--model", "no/such/model", "--store", tiny_store.path)

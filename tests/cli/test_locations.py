@@ -57,6 +57,7 @@ COMPLETE = {
     "word-maps": ["--store", "store", "--relations", "m", "--out", "out"],
     "link-samples": ["--store", "store", "--model", "m"],
     "task-fit": ["--labels", FILE],
+    "links": ["--model", "m", "--out", "out"],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 

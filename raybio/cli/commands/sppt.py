@@ -64,7 +64,7 @@ def link_samples(
 ) -> None:
     """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7.
 
-    For stores of articles only: a run of sppt_protein scores links in its own final table.
+    For stores of articles only; raybio evaluate links takes proteins too.
     """
     check_store(store)
     if pooling not in ("mean", "cls"):
@@ -128,9 +128,8 @@ def _check_has_texts(path: Location) -> None:
     if kind != LinkedTextStore.kind:
         raise ConfigError(
             f"--store {path}: is a store of {kind}, want {LinkedTextStore.kind}: this command "
-            "embeds texts. For links of proteins read the final table of a run of "
-            "raybio train sppt_protein: it scores training and held-out links of the whole "
-            "store, with and without training"
+            "embeds texts. For links of proteins use raybio evaluate links: it scores training "
+            "and held-out links of the whole store"
         )
 
 

@@ -149,7 +149,8 @@ class LinkEvaluator(Evaluator):
     Attributes:
         linked: rows and links.
         read: reader of rows as tokens, without random crops.
-        fresh: returns the encoder with its initial weights.
+        fresh: returns the encoder with its initial weights; None: they are unknown, and the report
+            has no such row.
         evaluation: settings of link retrieval.
         config: the run's seed and memory.
         heldout_parts: held-out links that the final evaluation also scores by themselves, by name.
@@ -165,7 +166,7 @@ class LinkEvaluator(Evaluator):
 
     linked: Linked
     read: ReadRows
-    fresh: Callable[[], Encoder]
+    fresh: Callable[[], Encoder] | None
     evaluation: LinkEvaluationConfig
     config: TrainingConfig
     heldout_parts: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -181,6 +182,7 @@ class LinkEvaluator(Evaluator):
 
     def initial_encoder(self) -> Encoder:
         """Return the encoder with its initial weights."""
+        assert self.fresh is not None
         return self.fresh()
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
@@ -205,7 +207,10 @@ class LinkEvaluator(Evaluator):
         random = self._score_vectors(noise_SD, collective, self._bootstrap())
         del noise_SD
         yield "random", random
-        yield from super().untrained(model, collective)
+        if self.fresh is None:
+            yield from self.rivals(device_of(model), collective)
+        else:
+            yield from super().untrained(model, collective)
 
     def rivals(
         self, device: torch.device, collective: Collective

@@ -270,12 +270,12 @@ def _over_runs(values: Sequence[float], units: Sequence[UnitScores], measure: st
     return score | {"low": low, "high": high, "deviation": deviation}
 
 
-def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
+def write_table(table: ResultTable, folder: Path) -> list[Path]:
     """Write ``table.md``, ``table.json`` and the plots of the table; return the files.
 
     There are none if the store has no held-out rows.
     """
-    json_path = folder.path / "table.json"
+    json_path = folder / "table.json"
     content = {
         "scores": table.rows,
         "differences": [asdict(test) | {"verdict": test.verdict} for test in table.tests],
@@ -288,7 +288,7 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     splits = {split: table.layout.splits[split] for split in table.splits}
     if not splits:
         return []
-    markdown_path = folder.path / "table.md"
+    markdown_path = folder / "table.md"
     paths = [json_path, markdown_path]
     sections = []
     for split in splits:
@@ -299,11 +299,11 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
         if differences[1]:
             legend = f"Differences, {table.layout.splits[split]} ({table.difference_legend})"
             sections.append(f"{legend}\n\n{markdown_table(*differences)}\n")
-        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=title))
+        paths.append(plot_table(header, body, folder / "plots" / f"table-{split}.png", title=title))
     if table.relations:
         header, *body = table.relations_table
         sections.append(f"{table.relations_caption}\n\n{markdown_table(header, body)}\n")
-    plot = folder.plots / "comparison.png"
+    plot = folder / "plots" / "comparison.png"
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, plot))
     remarks = [f"{remark}." for remark in (table.legend, *table.all_remarks)]
     markdown_path.write_text("\n\n".join([*sections, *remarks]) + "\n", encoding="utf-8")

@@ -201,7 +201,7 @@ def _written_table(variants: Sequence[Variant], results: Sequence[Result]) -> Re
     if len(results) > 1:
         cost = cost_in_words(cost_of(each.folder) for each in results)
         table = replace(table, remarks=[*table.remarks, *([f"cost: {cost}"] if cost else [])])
-    paths = write_table(table, result.folder)
+    paths = write_table(table, result.folder.path)
     if variants[0].value_by_path:
         paths += over_steps(variants, results)
         paths += write_setting_plots(

@@ -41,19 +41,25 @@ def initial_text_encoder(
     return encoder
 
 
-def text_rows(linked: HasTexts, encoder: TextEncoder) -> TextRows:
+def text_rows(linked: HasTexts, encoder: TextEncoder, *, is_masked: bool = True) -> TextRows:
     """Return the reader of texts as the encoder's tokens.
 
+    Args:
+        linked: the texts.
+        encoder: has the tokenizer.
+        is_masked: whether words will be masked, as in training.
+
     Raises:
-        ConfigError: if the encoder's tokenizer has no mask token.
+        ConfigError: if words will be masked, and the encoder's tokenizer has no mask token.
     """
     source = TokenizerSource.of(encoder.tokenizer)
-    if source.mask_id is None:
+    if is_masked and source.mask_id is None:
         raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
     tokens = partial(tokenize_rows, linked, tokenize)
-    return TextRows(tokens, source.mask_id, source.special_ids, ordinary_ids)
+    mask_id = -1 if source.mask_id is None else source.mask_id
+    return TextRows(tokens, mask_id, source.special_ids, ordinary_ids)
 
 
 def stored_tokens(store: LinkedTextStore, encoder: TextEncoder, num_reads: float) -> CachedTokens:

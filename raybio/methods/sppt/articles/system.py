@@ -10,17 +10,18 @@ Differences from the authors' code: those of SPPT on proteins; an anchor is enco
 with two masks; the loss is the paper's sum of two means, which is twice that of the code.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
-from raybio.core.interfaces import System
+from raybio.core.interfaces import Encoder, System
 from raybio.core.location import Location
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
-from raybio.encoders.text import check_mask_head, check_text_encoder, text_reader
+from raybio.encoders.text import TextEncoder, check_mask_head, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.config import Config
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
@@ -28,6 +29,7 @@ from raybio.methods.sppt.articles.encoder import initial_text_encoder, stored_to
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
 from raybio.methods.sppt.articles.store import LinkedTextStore, text_copies
+from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, link_system
 from raybio.store.store import open_store
@@ -88,26 +90,13 @@ def build(config: Config, store_path: str | Location) -> System:
         ConfigError: if the encoder cannot be loaded, or has no head for masked words.
     """
     store = open_store(store_path, LinkedTextStore)
-    new_encoder = partial(
-        initial_text_encoder,
-        config.encoder,
-        config.objective,
-        count_by_word=store.count_by_word,
-        seed=config.seed,
-    )
+    new_encoder = partial(initial_encoder, config, store)
     encoder = new_encoder()
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     rows_per_step = config.plan.global_batch_rows * (1 + config.plan.num_positives_per_anchor)
     tokens = stored_tokens(store, encoder, config.schedule.max_steps * rows_per_step)
     read = replace(text_rows(store, encoder), tokens=tokens)
-    evaluator = ArticleLinkEvaluator(
-        store,
-        read,
-        new_encoder,
-        config.evaluation,
-        config,
-        heldout_parts=_heldout_parts(store),
-    )
+    evaluator = link_evaluator(config, store, read, fresh=new_encoder)
     return link_system(
         "sppt_mag",
         config,
@@ -120,6 +109,37 @@ def build(config: Config, store_path: str | Location) -> System:
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         prepare_node=preparation([tokens]),
+    )
+
+
+def initial_encoder(config: Config, store: LinkedTextStore) -> TextEncoder:
+    """Return the encoder at the start of training.
+
+    Raises:
+        ConfigError: if it cannot be loaded, or has no head for masked words.
+    """
+    return initial_text_encoder(
+        config.encoder, config.objective, count_by_word=store.count_by_word, seed=config.seed
+    )
+
+
+def link_evaluator(
+    config: Config,
+    store: LinkedTextStore,
+    read: ReadRows,
+    *,
+    fresh: Callable[[], Encoder] | None,
+) -> ArticleLinkEvaluator:
+    """Return the evaluation of an encoder on a store's links.
+
+    Args:
+        config: its seed, memory and evaluation count.
+        store: the articles.
+        read: reader of their texts as the encoder's tokens.
+        fresh: returns the encoder with its initial weights; None: they are unknown.
+    """
+    return ArticleLinkEvaluator(
+        store, read, fresh, config.evaluation, config, heldout_parts=_heldout_parts(store)
     )
 
 

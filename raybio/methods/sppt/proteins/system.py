@@ -5,12 +5,13 @@ and to place interacting proteins of a species close together. ``../README.md`` 
 reproduced and where it differs from the authors' code.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
-from raybio.core.interfaces import System
+from raybio.core.interfaces import Encoder, System
 from raybio.core.location import Location
 from raybio.core.randomness import derive_seed
 from raybio.encoders.input_lengths import InputLengths
@@ -108,17 +109,12 @@ def build(config: Config, store_path: str | Location) -> System:
         ConfigError: if encoder, batch or lengths do not fit each other.
     """
     store = open_store(store_path, ProteinStore)
-    encoder = _encoder(config)
+    encoder = initial_encoder(config)
     _check_length(config, encoder.max_tokens)
     table = TokenTable.of(encoder.vocabulary)
     max_length = config.input.max_length
-    evaluator = LinkEvaluator(
-        store,
-        ProteinRows(store, table, max_length),
-        partial(_encoder, config),
-        config.evaluation,
-        config,
-        heldout_parts=_heldout_parts(store),
+    evaluator = link_evaluator(
+        config, store, encoder, max_length=max_length, fresh=partial(initial_encoder, config)
     )
     return link_system(
         "sppt_protein",
@@ -137,6 +133,33 @@ def build(config: Config, store_path: str | Location) -> System:
     )
 
 
+def link_evaluator(
+    config: Config,
+    store: ProteinStore,
+    encoder: ProteinEncoder,
+    *,
+    max_length: int,
+    fresh: Callable[[], Encoder] | None,
+) -> LinkEvaluator:
+    """Return the evaluation of an encoder on a store's links.
+
+    Args:
+        config: its seed, memory and evaluation count.
+        store: the proteins.
+        encoder: has the vocabulary.
+        max_length: tokens of a sequence, special ones included; of longer ones the front is read.
+        fresh: returns the encoder with its initial weights; None: they are unknown.
+    """
+    return LinkEvaluator(
+        store,
+        ProteinRows(store, TokenTable.of(encoder.vocabulary), max_length),
+        fresh,
+        config.evaluation,
+        config,
+        heldout_parts=_heldout_parts(store),
+    )
+
+
 def _heldout_parts(store: ProteinStore) -> dict[str, np.ndarray]:
     """Return the held-out links by what training shows of their ends; none without clusters."""
     if not store.has_clusters:
@@ -145,6 +168,6 @@ def _heldout_parts(store: ProteinStore) -> dict[str, np.ndarray]:
     return classes.parts(store.heldout)
 
 
-def _encoder(config: Config) -> ProteinEncoder:
+def initial_encoder(config: Config) -> ProteinEncoder:
     """Return the encoder with its initial weights."""
     return build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))

@@ -1,0 +1,213 @@
+"""Evaluations of any model on data of one's own: retrieval of documents, and of links."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raybio.cli.console import stdout_console
+from raybio.cli.options import LocationType, location_option
+from raybio.cli.stores import check_store
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_folder
+from raybio.core.table_layout import TableLayout
+from raybio.runtime.run.folder import local_model
+
+if TYPE_CHECKING:
+    from raybio.core.final_report import FinalReport
+    from raybio.evaluation.lexical import TextScorer
+    from raybio.training.embedding_model import EmbeddingModel
+
+evaluate = typer.Typer()
+
+Models = Annotated[
+    list[str],
+    typer.Option(
+        help="run, model folder (such as export/ of a run) or hub id; repeatable: the table "
+        "compares the first with the others"
+    ),
+]
+Pooling = Annotated[
+    str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
+]
+Report = Annotated[Path, typer.Option(help="folder of the report")]
+
+
+@evaluate.command()
+def retrieval(
+    model: Models,
+    corpus: Annotated[Path, typer.Option(help="JSON lines: _id, text and perhaps title (.gz too)")],
+    queries: Annotated[Path, typer.Option(help="JSON lines: _id, text (.gz too)")],
+    qrels: Annotated[Path, typer.Option(help="TSV with header: query-id, corpus-id, score")],
+    out: Report,
+    pooling: Pooling = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
+) -> None:
+    """Rank a corpus for queries (BEIR's files); compare with TF-IDF, BM25 and chance.
+
+    nDCG@10, MRR@10, MAP@100, and accuracy, precision and recall at cut-offs, as of the
+    InformationRetrievalEvaluator of sentence-transformers.
+    """
+    _check_report(out, pooling)
+    model_by_name = _read_models(model, pooling)
+    for name, each in model_by_name.items():
+        if each.reads != "texts":
+            raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
+    from raybio.evaluation.retrieval import RETRIEVAL, retrieval_report
+    from raybio.store.retrieval_files import read_retrieval_files
+
+    files = read_retrieval_files(corpus, queries, qrels)
+    remarks = list(files.remarks)
+    for name, each in model_by_name.items():
+        cut = _cut(each, [*files.queries, *files.documents])
+        if cut:
+            remarks.append(f"{name}: {cut}")
+    report = retrieval_report(
+        {name: _scorer(name, each) for name, each in model_by_name.items()},
+        files.documents,
+        files.queries,
+        files.indptr,
+        files.indices,
+        unit_U=files.position_Q,
+        seed=seed,
+        remarks=remarks,
+    )
+    settings = {"models": model, "seed": seed, "pooling": pooling}
+    settings |= {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels)}
+    _show(model[0], report, RETRIEVAL, out, settings)
+
+
+@evaluate.command()
+def links(
+    model: Models,
+    store: Annotated[
+        LocationType, location_option("prepared proteins or articles, and their links")
+    ],
+    out: Report,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="tables that are shown, separated by commas: train, val, and parts of val "
+            "(no_twins, c1, c2, c3); default: all that the store has"
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="nodes drawn from each group, to which their neighbors are added; 0: whole "
+            "groups; default: as the run, else whole groups of proteins and 5,000 articles",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="euclidean or cosine; default: as the run, else euclidean")
+    ] = None,
+    pooling: Pooling = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="seed of random vectors and intervals; default: the run's, else 0"
+        ),
+    ] = None,
+) -> None:
+    """Link retrieval of any model on a store, with the rows of a run's final table.
+
+    For the export of a run over this store, the settings of the run count: the figures are those
+    of its table.
+    """
+    from raybio.methods.sppt.table import LINK_RETRIEVAL
+
+    layout = _shown(LINK_RETRIEVAL, split)
+    if metric not in (None, "euclidean", "cosine"):
+        raise ConfigError(f"--metric: got {metric!r}, want euclidean or cosine")
+    _check_report(out, pooling)
+    check_store(store)
+    model_by_name = _read_models(model, pooling)
+    from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
+
+    options = LinkEvaluationOptions(nodes, metric, seed)
+    report = evaluate_model_links(model_by_name, store, options, report=print)
+    settings: dict[str, Any] = {"models": model, "store": str(store), "pooling": pooling}
+    settings |= {"nodes": nodes, "metric": metric, "seed": seed}
+    _show(model[0], report, layout, out, settings)
+
+
+def _check_report(out: Path, pooling: str | None) -> None:
+    if pooling not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    check_writable_folder(out)
+
+
+def _read_models(models: Sequence[str], pooling: str | None) -> "dict[str, EmbeddingModel]":
+    """Return how each model embeds, by what the user called it; no weights are loaded."""
+    folder_by_name = {name: local_model(name, "--model") for name in models}
+    # Imported here: torch takes seconds to import.
+    from raybio.runtime.embed import model_of_folder
+
+    model_by_name = {}
+    for name, folder in folder_by_name.items():
+        try:
+            model_by_name[name] = model_of_folder(folder)
+        except ConfigError:
+            if pooling is None:
+                raise
+            # Of several models, --pooling is for those that do not state theirs.
+            model_by_name[name] = model_of_folder(folder, pooling)  # type: ignore[arg-type]
+    return model_by_name
+
+
+def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
+    """Return the scorer by cosines of a model's embeddings; it loads the weights."""
+    import torch
+
+    from raybio.ops.retrieval import Scores, cosine_scores
+
+    def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
+        print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        encoder = model.load().to(device)
+        query_QD, document_CD = (
+            torch.from_numpy(model.embed(encoder, model.contents_of(texts))).to(device)
+            for texts in (queries, documents)
+        )
+        return cosine_scores(query_QD, document_CD)
+
+    return score
+
+
+def _cut(model: "EmbeddingModel", texts: Sequence[str]) -> str:
+    """Return a remark on the texts that the model truncates."""
+    import pyarrow as pa
+
+    contents = pa.chunked_array([pa.array(model.contents_of(texts), pa.large_binary())])
+    return model.input_lengths([contents], 1).remark
+
+
+def _shown(layout: TableLayout, split: str | None) -> TableLayout:
+    """Return the layout with some of its splits."""
+    if split is None:
+        return layout
+    names = [name.strip() for name in split.split(",")]
+    unknown = [name for name in names if name not in layout.splits]
+    if unknown:
+        raise ConfigError(f"--split {unknown[0]}: want {', '.join(layout.splits)}")
+    return replace(layout, splits={name: layout.splits[name] for name in names})
+
+
+def _show(
+    label: str, report: "FinalReport", layout: TableLayout, out: Path, settings: dict[str, Any]
+) -> None:
+    """Write the report, and print its table."""
+    from raybio.runtime.compare.model_report import write_model_report
+    from raybio.runtime.compare.table import lines_for_terminal
+
+    scored = report.scores["trained"]
+    if not layout.splits.keys() & scored.keys():
+        raise ConfigError(f"--split: nothing of it is in the store, which has {', '.join(scored)}")
+    table = write_model_report(label, report, layout, out, settings)
+    console = stdout_console()
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    print(f"report: {out / 'report.json'}, {out / 'table.md'}")

@@ -1,0 +1,201 @@
+"""Link retrieval of any encoders on a store of linked rows, by command.
+
+The first model is evaluated as a run's final table is. Where it is the export of a run over this
+store, the run's own settings count, and the figures are those of its table. Other models are
+further rows, on the same nodes.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import torch
+
+from raybio.core.errors import ConfigError, StoreError
+from raybio.core.final_report import FinalReport
+from raybio.core.interfaces import Encoder
+from raybio.core.location import Location
+from raybio.core.records import read_record
+from raybio.encoders.text import TextEncoder
+from raybio.methods.sppt.articles import system as articles
+from raybio.methods.sppt.articles.config import Config as ArticleConfig
+from raybio.methods.sppt.articles.encoder import text_rows
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.graph_store import open_graph
+from raybio.methods.sppt.proteins import system as proteins
+from raybio.methods.sppt.proteins.config import Config as ProteinConfig
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.system import LinkEvaluator
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from raybio.training.embedding_model import EmbeddingModel
+
+_ROWS_AT_ONCE = 4096
+
+LinkedStore = ProteinStore | LinkedTextStore
+Config = ProteinConfig | ArticleConfig
+
+
+@dataclass(frozen=True)
+class LinkEvaluationOptions:
+    """What replaces the settings of the run, or the defaults of its method; None: nothing.
+
+    Attributes:
+        nodes: nodes drawn from each group, to which their neighbors are added; 0: whole groups.
+        metric: distance by which candidates are ranked, "euclidean" or "cosine".
+        seed: of random vectors and intervals.
+    """
+
+    nodes: int | None = None
+    metric: str | None = None
+    seed: int | None = None
+
+    def applied_to(self, config: Config) -> Config:
+        """Return the settings with these in their place."""
+        evaluation: dict[str, Any] = {}
+        if self.nodes is not None:
+            evaluation["num_nodes_per_group_at_the_end"] = self.nodes
+        if self.metric is not None:
+            evaluation["metric"] = self.metric
+        changes: dict[str, Any] = {"evaluation": config.evaluation.model_copy(update=evaluation)}
+        if self.seed is not None:
+            changes["seed"] = self.seed
+        return config.model_copy(update=changes)
+
+
+def evaluate_model_links(
+    models: Mapping[str, EmbeddingModel],
+    store_path: Location,
+    options: LinkEvaluationOptions = LinkEvaluationOptions(),
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> FinalReport:
+    """Return the evaluation of the first model, with the other models as further rows.
+
+    Args:
+        models: at least one, by the name of its row.
+        store_path: store of proteins or of articles.
+        options: what replaces settings.
+        report: called with progress messages.
+
+    Raises:
+        ConfigError: for a model that cannot be loaded or reads other inputs, or that has the name
+            of another row.
+        RecordError: if the ``run.json`` of a model's run is damaged.
+        StoreError: for a store that cannot be read, or has no links.
+    """
+    store = _open(store_path)
+    for name, model in models.items():
+        if model.reads != store.inputs_are:
+            raise ConfigError(
+                f"--model {name}: reads {model.reads}, and {store_path} is a store of "
+                f"{store.inputs_are}; want a model of {store.inputs_are}"
+            )
+    first_name, *other_names = models
+    run = _run_of(models[first_name], store)
+    config = options.applied_to(run.config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    report(f"evaluating {first_name}")
+    encoder = models[first_name].load().to(device)
+    evaluator = _evaluator(models[first_name], encoder, store, config, run.initial)
+    final = evaluator.final_report(encoder, SingleProcess())
+    for name in models:
+        if name in final.scores:
+            raise ConfigError(f"--model {name}: is the name of another row; give its path")
+    scores = dict(final.scores)
+    spread = dict(final.spread)
+    unit_scores = dict(final.unit_scores)
+    for name in other_names:
+        report(f"evaluating {name}")
+        encoder = models[name].load().to(device)
+        evaluator = _evaluator(models[name], encoder, store, config, None)
+        of_model = evaluator.score(encoder, SingleProcess(), name)
+        scores[name] = of_model.scores
+        unit_scores[name] = of_model.unit_scores
+        if of_model.spread is not None:
+            spread[name] = of_model.spread
+    remarks = [*final.remarks, *run.remarks]
+    for name, model in models.items():
+        blocks = -(-store.num_rows // _ROWS_AT_ONCE)
+        cut = model.input_lengths(_contents(store), blocks).remark
+        if cut:
+            remarks.append(f"{name}: {cut}")
+    return replace(final, scores=scores, spread=spread, unit_scores=unit_scores, remarks=remarks)
+
+
+def _open(path: Location) -> LinkedStore:
+    kind = open_graph(path).manifest["kind"]
+    if kind == ProteinStore.kind:
+        return open_store(path, ProteinStore)
+    if kind == LinkedTextStore.kind:
+        return open_store(path, LinkedTextStore)
+    raise StoreError(f"{path}: is a store of {kind}; want proteins or articles with their links")
+
+
+class _Run(NamedTuple):
+    """What is known of the training of a model.
+
+    Attributes:
+        config: its settings; those of a run over other data, or unknown: the method's defaults.
+        initial: its encoder before training; None: unknown.
+        remarks: why it is unknown, where it should be known.
+    """
+
+    config: Config
+    initial: Encoder | None
+    remarks: list[str]
+
+
+def _run_of(model: EmbeddingModel, store: LinkedStore) -> _Run:
+    """Return what ``run.json`` next to an export says, if the run was over this store."""
+    is_protein = isinstance(store, ProteinStore)
+    config_type = ProteinConfig if is_protein else ArticleConfig
+    record = read_record(Path(model.folder).absolute().parent / "run.json", "run") or {}
+    method = "sppt_protein" if is_protein else "sppt_mag"
+    is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
+    if record.get("method") != method or not is_over_store:
+        return _Run(config_type(), None, [])
+    config: Config = config_type.from_mapping(record["config"])
+    initial: Encoder
+    try:
+        if isinstance(store, ProteinStore):
+            assert isinstance(config, ProteinConfig)
+            initial = proteins.initial_encoder(config)
+        else:
+            assert isinstance(config, ArticleConfig)
+            initial = articles.initial_encoder(config, store)
+    except ConfigError as error:
+        # Its source may have moved since; the trained model is there.
+        return _Run(config, None, [f"no row initial: {str(error).rstrip('.')}"])
+    return _Run(config, initial, [])
+
+
+def _evaluator(
+    model: EmbeddingModel,
+    encoder: Encoder,
+    store: LinkedStore,
+    config: Config,
+    initial: Encoder | None,
+) -> LinkEvaluator:
+    """Return the evaluation of a model; it reads rows as the model's folder says."""
+    fresh = None if initial is None else lambda: initial
+    if isinstance(store, ProteinStore):
+        assert isinstance(config, ProteinConfig)
+        assert isinstance(encoder, ProteinEncoder)
+        length = min(model.max_tokens or encoder.max_tokens, encoder.max_tokens)
+        return proteins.link_evaluator(config, store, encoder, max_length=length, fresh=fresh)
+    assert isinstance(config, ArticleConfig)
+    assert isinstance(encoder, TextEncoder)
+    read = text_rows(store, encoder, is_masked=False)
+    return articles.link_evaluator(config, store, read, fresh=fresh)
+
+
+def _contents(store: LinkedStore) -> Iterator[pa.ChunkedArray]:
+    """Yield the inputs of the rows in blocks."""
+    for start in range(0, store.num_rows, _ROWS_AT_ONCE):
+        end = min(start + _ROWS_AT_ONCE, store.num_rows)
+        _, contents = store.inputs(store.input_fields[0], start, end)
+        yield pa.chunked_array([contents])
