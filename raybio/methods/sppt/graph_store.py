@@ -53,6 +53,21 @@ class GraphStore(Store):
         """The training graph, over mapped CSR arrays."""
         return Graph(self.link_indptr_N1, self.link_index_L, self.group_N)
 
+    def groups_of(self, row_R: np.ndarray) -> list[str]:
+        """Return the display name of each row's group."""
+        return [self.group_labels[group] for group in self.group_N[row_R].tolist()]
+
+    def links_of(self, row_R: np.ndarray) -> dict[str, list[list[str]]]:
+        """Return the keys that each row is linked to, in training and held out."""
+        heldout = Graph.from_edges(self.heldout, self.num_rows)
+        return {
+            kind: [
+                self.keys.take(pa.array(graph.indices[start:end])).to_pylist()
+                for start, end in zip(graph.indptr[row_R], graph.indptr[row_R + 1], strict=True)
+            ]
+            for kind, graph in (("link", self.graph), ("held-out link", heldout))
+        }
+
 
 def open_graph(path: str | Location) -> GraphStore:
     """Open a store of linked rows of any kind.
