@@ -118,6 +118,15 @@ def inputs_of(
     return StoreInputs(store, field)
 
 
+def open_any_store(source: str | Location, *, verify: bool = False) -> Store:
+    """Open a store as the class of its kind, ``Store`` for an unknown kind; see ``open_store``."""
+    kinds = {method.store.kind: method.store for method in METHODS.values()}
+    store = open_store(source, verify=verify)
+    kind = kinds.get(store.manifest["kind"])
+    # With its digest, a copy of a store in a bucket is opened without a request.
+    return store if kind is None else open_store(source, kind, digest=store.digest)
+
+
 def open_input_store(source: Location, field: str | None) -> tuple[Store, str]:
     """Open a store of whole proteins or texts, verified; return it and the field of its rows.
 
@@ -131,11 +140,10 @@ def open_input_store(source: Location, field: str | None) -> tuple[Store, str]:
         StorageError: if it cannot be fetched from a bucket.
         StoreError: if it is missing or damaged.
     """
-    kinds = {method.store.kind: method.store for method in METHODS.values()}
-    manifest_kind = open_store(source).manifest["kind"]
-    store = open_store(source, kinds.get(manifest_kind, Store), verify=True)
+    store = open_any_store(source, verify=True)
     if not store.input_fields:
-        raise DataError(f"{source}: a store of {manifest_kind} has no whole proteins or texts")
+        kind = store.manifest["kind"]
+        raise DataError(f"{source}: a store of {kind} has no whole proteins or texts")
     if field is not None and field not in store.input_fields:
         raise ConfigError(
             f"--field {field}: {source} has {', '.join(store.input_fields)}; want one of these"

@@ -7,17 +7,20 @@ Shape letters: N rows, L directed links, E held-out links.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from raybio.core.errors import StoreError
+from raybio.core.errors import ConfigError, StoreError
 from raybio.core.location import Location
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 ROWS = "rows.arrow"
 GROUPS = "groups.arrow"
@@ -67,6 +70,37 @@ class GraphStore(Store):
             ]
             for kind, graph in (("link", self.graph), ("held-out link", heldout))
         }
+
+    def to_pyg(self, split: Literal["train", "heldout"] = "train") -> "Data":
+        """Return the graph as ``torch_geometric.data.Data``, in memory.
+
+        Args:
+            split: the links: those of training, or the held-out ones.
+
+        Returns:
+            ``edge_index`` (2, L) with both directions of each link, sorted, int64; ``group`` (N,),
+            int64; ``group_names`` and ``ids``, lists of texts; ``num_nodes``, N.
+
+        Raises:
+            ConfigError: for another split.
+        """
+        if split not in ("train", "heldout"):
+            raise ConfigError(f"split: got {split!r}, want 'train' or 'heldout'")
+        # Imported here: it takes seconds to import.
+        import torch
+        from torch_geometric.data import Data
+
+        graph = self.graph
+        if split == "heldout":
+            graph = Graph.from_edges(self.heldout, self.num_rows)
+        source_L = np.repeat(np.arange(self.num_rows), graph.degree_N)
+        return Data(
+            edge_index=torch.from_numpy(np.stack([source_L, graph.indices]).astype(np.int64)),
+            group=torch.from_numpy(self.group_N.astype(np.int64)),
+            group_names=list(self.group_names),
+            ids=self.keys.to_pylist(),
+            num_nodes=self.num_rows,
+        )
 
 
 def open_graph(path: str | Location) -> GraphStore:

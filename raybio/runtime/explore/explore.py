@@ -86,7 +86,7 @@ def explore(
         for reason, facts in quarantine.summary().items():
             say(f"skipped: {reason}: {facts['count']:,}")
     data = _data(points, opened, field, inputs, labels, read_fasta)
-    data["title"] = source
+    data["title"] = Path(source).name
     data["about"] = _about(points, opened)
     write_page(out, data)
     for line in data["about"][:2]:
