@@ -132,12 +132,13 @@ def _data(
     links = []
     for kind, linked_S in keys_by_kind.items():
         items_S = []
-        for linked in linked_S:
-            for key in linked[:MAX_LINKS]:
+        for linked_keys in linked_S:
+            for key in linked_keys[:MAX_LINKS]:
                 if item_by_key.setdefault(key, len(keys)) == len(keys):
                     keys.append(key)
-            items_S.append([item_by_key[key] for key in linked[:MAX_LINKS]])
-        links.append({"kind": kind, "items": items_S, "counts": [len(keys) for keys in linked_S]})
+            items_S.append([item_by_key[key] for key in linked_keys[:MAX_LINKS]])
+        counts = [len(linked_keys) for linked_keys in linked_S]
+        links.append({"kind": kind, "items": items_S, "counts": counts})
     projection = embedding_map(
         points.unit_SD, np.random.default_rng(0), max_rows=len(points.unit_SD)
     )
