@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from raybio.runtime.load import TrainedModel
     from raybio.runtime.search.index import EmbeddingIndex
     from raybio.runtime.train import Run
+    from raybio.store.store import Store
 
 __version__ = VERSION
 
@@ -126,10 +127,21 @@ def open_index(
     return open_saved_index(folder, model)
 
 
-def __getattr__(name: str) -> Any:
-    """Import ``open_store`` on first use: commands that open no store need no pyarrow."""
-    if name == "open_store":
-        from raybio.store.store import open_store
+def open_store(path: "str | os.PathLike[str] | BucketPath", *, verify: bool = False) -> "Store":
+    """Open a prepared store, as the class of its kind.
 
-        return open_store
-    raise AttributeError(f"module 'raybio' has no attribute {name!r}")
+        store = raybio.open_store("stores/proteins")
+        store.to_pyg("train")  # the graph of proteins or articles, for torch_geometric
+
+    Args:
+        path: its folder, or its path in a bucket.
+        verify: also check the sha256 of every file that this machine has not verified yet.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+        StorageError: if it cannot be fetched from a bucket.
+        StoreError: if the store is missing, unfinished or damaged.
+    """
+    from raybio.runtime.embed_inputs import open_any_store
+
+    return open_any_store(path, verify=verify)  # type: ignore[arg-type]

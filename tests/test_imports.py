@@ -35,6 +35,7 @@ LIGHT = [
     "raybio.cli.compare",
     "raybio.cli.demo",
     "raybio.cli.embed",
+    "raybio.cli.explore",
     "raybio.cli.export",
     "raybio.cli.evaluate",
     "raybio.cli.main",

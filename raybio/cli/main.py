@@ -49,6 +49,9 @@ class Commands(LazyGroup):
             "Build an index of embeddings, and find nearest neighbors in it.",
             app_of("raybio.cli.search"),
         ),
+        "explore": Entry(
+            "Write a map of embeddings as one HTML page.", app_of("raybio.cli.explore")
+        ),
     }
 
 

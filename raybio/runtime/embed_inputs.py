@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.location import Location
 from raybio.methods import METHODS
 from raybio.store.manifest import MANIFEST
 from raybio.store.quarantine import Quarantine
@@ -109,17 +110,42 @@ def inputs_of(
         raise DataError(f"{source}: is a folder and no prepared store; want a file, or a store")
     if strip_stop:
         raise ConfigError("--strip-stop is for files: no sequence of a store ends in *")
-    kinds = {method.store.kind: method.store for method in METHODS.values()}
-    manifest_kind = open_store(source).manifest["kind"]
-    store = open_store(source, kinds.get(manifest_kind, Store), verify=True)
-    if not store.input_fields:
-        raise DataError(f"{source}: a store of {manifest_kind} has no whole proteins or texts")
+    store, field = open_input_store(source, field)
     if store.inputs_are != model.reads:
         raise DataError(
             f"{source}: is a store of {store.inputs_are}, and {model.folder} reads {model.reads}"
         )
+    return StoreInputs(store, field)
+
+
+def open_any_store(source: str | Location, *, verify: bool = False) -> Store:
+    """Open a store as the class of its kind, ``Store`` for an unknown kind; see ``open_store``."""
+    kinds = {method.store.kind: method.store for method in METHODS.values()}
+    store = open_store(source, verify=verify)
+    kind = kinds.get(store.manifest["kind"])
+    # With its digest, a copy of a store in a bucket is opened without a request.
+    return store if kind is None else open_store(source, kind, digest=store.digest)
+
+
+def open_input_store(source: Location, field: str | None) -> tuple[Store, str]:
+    """Open a store of whole proteins or texts, verified; return it and the field of its rows.
+
+    Args:
+        source: its folder, or its path in a bucket.
+        field: the wanted field; None: the store's first.
+
+    Raises:
+        ConfigError: for a field that the store does not have.
+        DataError: for a store of another kind.
+        StorageError: if it cannot be fetched from a bucket.
+        StoreError: if it is missing or damaged.
+    """
+    store = open_any_store(source, verify=True)
+    if not store.input_fields:
+        kind = store.manifest["kind"]
+        raise DataError(f"{source}: a store of {kind} has no whole proteins or texts")
     if field is not None and field not in store.input_fields:
         raise ConfigError(
             f"--field {field}: {source} has {', '.join(store.input_fields)}; want one of these"
         )
-    return StoreInputs(store, field or store.input_fields[0])
+    return store, field or store.input_fields[0]

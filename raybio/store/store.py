@@ -9,6 +9,7 @@ import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
@@ -134,6 +135,14 @@ class Store:
             row lacks the field.
         """
         raise NotImplementedError
+
+    def groups_of(self, row_R: np.ndarray) -> list[str] | None:
+        """Return the name of each row's group; None if rows have no groups."""
+        return None
+
+    def links_of(self, row_R: np.ndarray) -> dict[str, list[list[str]]]:
+        """Return by kind of link the keys that each row is linked to; empty without links."""
+        return {}
 
     def column(self, file: str, name: str) -> pa.Array:
         """Return a column of a file, mapped.

@@ -63,7 +63,8 @@ def test_a_store_by_uri_is_the_store_by_path(local: Store, remote: BucketPath, s
     for name in local.manifest["files"]:
         assert (store.path / name).read_bytes() == (local.path / name).read_bytes()
     assert sorted(gets(s3)) == sorted([MANIFEST, *local.manifest["files"]])
-    assert open_store(remote, verify=True) is store
+    assert type(store) is type(local)
+    assert open_store(remote, type(local), verify=True) is store
     assert gets(s3).count(MANIFEST) == 2 and len(gets(s3)) == len(local.manifest["files"]) + 2
 
 

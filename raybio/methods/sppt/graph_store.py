@@ -7,17 +7,20 @@ Shape letters: N rows, L directed links, E held-out links.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from raybio.core.errors import StoreError
+from raybio.core.errors import ConfigError, StoreError
 from raybio.core.location import Location
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 ROWS = "rows.arrow"
 GROUPS = "groups.arrow"
@@ -52,6 +55,52 @@ class GraphStore(Store):
     def graph(self) -> Graph:
         """The training graph, over mapped CSR arrays."""
         return Graph(self.link_indptr_N1, self.link_index_L, self.group_N)
+
+    def groups_of(self, row_R: np.ndarray) -> list[str]:
+        """Return the display name of each row's group."""
+        return [self.group_labels[group] for group in self.group_N[row_R].tolist()]
+
+    def links_of(self, row_R: np.ndarray) -> dict[str, list[list[str]]]:
+        """Return the keys that each row is linked to, in training and held out."""
+        heldout = Graph.from_edges(self.heldout, self.num_rows)
+        return {
+            kind: [
+                self.keys.take(pa.array(graph.indices[start:end])).to_pylist()
+                for start, end in zip(graph.indptr[row_R], graph.indptr[row_R + 1], strict=True)
+            ]
+            for kind, graph in (("link", self.graph), ("held-out link", heldout))
+        }
+
+    def to_pyg(self, split: Literal["train", "heldout"] = "train") -> "Data":
+        """Return the graph as ``torch_geometric.data.Data``, in memory.
+
+        Args:
+            split: the links: those of training, or the held-out ones.
+
+        Returns:
+            ``edge_index`` (2, L) with both directions of each link, sorted, int64; ``group`` (N,),
+            int64; ``group_names`` and ``ids``, lists of texts; ``num_nodes``, N.
+
+        Raises:
+            ConfigError: for another split.
+        """
+        if split not in ("train", "heldout"):
+            raise ConfigError(f"split: got {split!r}, want 'train' or 'heldout'")
+        # Imported here: it takes seconds to import.
+        import torch
+        from torch_geometric.data import Data
+
+        graph = self.graph
+        if split == "heldout":
+            graph = Graph.from_edges(self.heldout, self.num_rows)
+        source_L = np.repeat(np.arange(self.num_rows), graph.degree_N)
+        return Data(
+            edge_index=torch.from_numpy(np.stack([source_L, graph.indices]).astype(np.int64)),
+            group=torch.from_numpy(self.group_N.astype(np.int64)),
+            group_names=list(self.group_names),
+            ids=self.keys.to_pylist(),
+            num_nodes=self.num_rows,
+        )
 
 
 def open_graph(path: str | Location) -> GraphStore:

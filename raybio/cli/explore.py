@@ -1,0 +1,76 @@
+"""A map of embeddings as one HTML page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli import options as shared
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_file
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def explore(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|EMBEDDINGS",
+            help="run or model folder, which embeds; or a Parquet file of raybio embed",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="the page, an .html file")] = Path("map.html"),
+    store: Annotated[
+        shared.LocationType | None,
+        shared.location_option(
+            "prepared store: what is embedded, groups and links; default: the run's"
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            help="FASTA, texts or a table, as for raybio embed: what is embedded, or was embedded, "
+            "instead of the store's rows",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="table (.tsv, .csv, .jsonl, .parquet) with a column id; its other columns color "
+            "points"
+        ),
+    ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(help="of a store's rows, such as abstract; default: the first"),
+    ] = None,
+    max_points: Annotated[
+        int, typer.Option(min=4, help="of more embeddings a uniform sample is shown")
+    ] = 5000,
+) -> None:
+    """Write a map of embeddings as one HTML page: zoom, search, colors, nearest neighbors, links.
+
+    The page is one file that needs no network.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out {out}: want a file that ends in .html")
+    check_writable_file(out)
+    # Imported here: torch takes seconds to import.
+    from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+    from raybio.runtime.explore.explore import explore as write_map
+
+    write_map(
+        source,
+        out,
+        store=store,
+        inputs=inputs,
+        labels=labels,
+        field=field,
+        max_points=max_points,
+        read_fasta=read_fasta,
+        say=print,
+    )
+    print(f"{out}: open it in a browser")

@@ -1,0 +1,198 @@
+"""A map of embeddings as one HTML page: ``raybio explore``."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raybio.core.errors import ConfigError
+from raybio.core.location import Location, location
+from raybio.core.records import read_record
+from raybio.evaluation.projection import embedding_map
+from raybio.runtime.embed import model_of_folder
+from raybio.runtime.embed_inputs import inputs_of, open_input_store
+from raybio.runtime.explore.details import (
+    ReadFasta,
+    labels_of_table,
+    rows_of_store,
+    texts_of_file,
+    texts_of_store,
+)
+from raybio.runtime.explore.page import write_page
+from raybio.runtime.explore.points import Points, points_of_file, points_of_model
+from raybio.runtime.run.folder import RUN, local_model
+from raybio.store.quarantine import Quarantine
+from raybio.store.store import Store
+
+MAX_TEXT = 300
+"""Characters of a protein or text on the page."""
+
+MAX_LINKS = 50
+"""Links of a point on the page; hubs have more."""
+
+
+def explore(
+    source: str,
+    out: Path,
+    *,
+    store: Location | None = None,
+    inputs: Path | None = None,
+    labels: Path | None = None,
+    field: str | None = None,
+    max_points: int = 5000,
+    read_fasta: ReadFasta,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Write a page with a map of embeddings.
+
+    Args:
+        source: a Parquet file of ``raybio embed``; or a run or model, which embeds.
+        out: the page.
+        store: a prepared store: groups and links of rows, and what is embedded or was embedded;
+            None: that of the run, or none.
+        inputs: FASTA, texts or a table: what is embedded or was embedded, instead of the store.
+        labels: a table of ids and labels, which color points.
+        field: of the rows of a store; None: its first.
+        max_points: of more rows a uniform sample is shown, always the same one.
+        read_fasta: reads FASTA.
+        say: called with remarks, one line each.
+
+    Raises:
+        ConfigError: if there is no model, or nothing to embed.
+        DataError: if a file is missing, damaged or has none of the ids.
+        StorageError: if a store in a bucket cannot be fetched.
+        StoreError: if the store is missing or damaged.
+    """
+    is_file = source.lower().endswith(".parquet")
+    folder = Path() if is_file else Path(local_model(source, "RUN"))
+    if store is None and not is_file:
+        store = _store_of_run(Path(source))
+    opened = None
+    if store is not None:
+        opened, field = open_input_store(store, field)
+    elif field is not None:
+        raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
+    if is_file:
+        points = points_of_file(Path(source), max_points)
+    else:
+        embedded = inputs or (None if opened is None else opened.path)
+        if embedded is None:
+            raise ConfigError(f"{source}: want what to embed: give --input or --store")
+        model = model_of_folder(folder)
+        quarantine = Quarantine()
+        chosen = inputs_of(embedded, model, field=field if inputs is None else None)
+        points = points_of_model(model, chosen, quarantine, max_points)
+        for reason, facts in quarantine.summary().items():
+            say(f"skipped: {reason}: {facts['count']:,}")
+    data = _data(points, opened, field, inputs, labels, read_fasta)
+    data["title"] = Path(source).name
+    data["about"] = _about(points, opened)
+    write_page(out, data)
+    for line in data["about"][:2]:
+        say(line)
+
+
+def _store_of_run(run: Path) -> Location | None:
+    """Return the store that a run was trained on; None for the folder of a model."""
+    identity = read_record(run.expanduser() / RUN, "run")
+    return None if identity is None else location(identity["store"], "store")
+
+
+def _data(
+    points: Points,
+    store: Store | None,
+    field: str | None,
+    inputs: Path | None,
+    labels: Path | None,
+    read_fasta: ReadFasta,
+) -> dict[str, Any]:
+    """Return what the page shows; items are the points, and ids that are not on the map."""
+    texts = points.texts
+    colorings: dict[str, list[str]] = {}
+    keys_by_kind: dict[str, list[list[str]]] = {}
+    if texts is None and inputs is not None:
+        texts = texts_of_file(inputs, points.keys, read_fasta)
+    if store is not None:
+        assert field is not None
+        row_S = rows_of_store(store, field, points.keys)
+        texts = texts or texts_of_store(store, field, row_S)
+        is_known_S = row_S >= 0
+        groups = store.groups_of(row_S[is_known_S])
+        if groups is not None:
+            colorings["group"] = _spread(groups, is_known_S, "")
+        for kind, linked in store.links_of(row_S[is_known_S]).items():
+            keys_by_kind[kind] = _spread(linked, is_known_S, [])
+    if labels is not None:
+        colorings |= labels_of_table(labels, points.keys)
+    item_by_key: dict[str, int] = {}
+    for item, key in enumerate([*points.keys, *points.other_keys]):
+        item_by_key.setdefault(key, item)
+    keys = [*points.keys, *points.other_keys]
+    links = []
+    for kind, linked_S in keys_by_kind.items():
+        items_S = []
+        for linked_keys in linked_S:
+            for key in linked_keys[:MAX_LINKS]:
+                if item_by_key.setdefault(key, len(keys)) == len(keys):
+                    keys.append(key)
+            items_S.append([item_by_key[key] for key in linked_keys[:MAX_LINKS]])
+        counts = [len(linked_keys) for linked_keys in linked_S]
+        links.append({"kind": kind, "items": items_S, "counts": counts})
+    projection = embedding_map(
+        points.unit_SD, np.random.default_rng(0), max_rows=len(points.unit_SD)
+    )
+    return {
+        "keys": keys,
+        "positions": np.round(projection.position_S2.astype(float), 3).tolist(),
+        "texts": None if texts is None else [text[:MAX_TEXT] for text in texts],
+        "lengths": None if texts is None else [len(text) for text in texts],
+        "neighbors": points.neighbor_row_SK.tolist(),
+        "cosines": np.round(points.cosine_SK.astype(float), 5).tolist(),
+        "colorings": [_coloring(name, values) for name, values in colorings.items()],
+        "links": links,
+    }
+
+
+def _spread(values: Sequence[Any], is_known_S: np.ndarray, missing: Any) -> list[Any]:
+    """Return the values of known points at their places, ``missing`` elsewhere."""
+    iterator = iter(values)
+    return [next(iterator) if is_known else missing for is_known in is_known_S.tolist()]
+
+
+def _coloring(name: str, values: Sequence[str]) -> dict[str, Any]:
+    """Return classes, the most frequent first, and the class of each point; -1 for none."""
+    classes, number_S, count = np.unique(
+        np.asarray(values, dtype=object), return_inverse=True, return_counts=True
+    )
+    order = np.argsort(-count, kind="stable")
+    order = order[classes[order] != ""]
+    rank = np.full(len(classes), -1)
+    rank[order] = np.arange(len(order))
+    return {"name": name, "classes": classes[order].tolist(), "values": rank[number_S].tolist()}
+
+
+def _about(points: Points, store: Store | None) -> list[str]:
+    """Return how the map was made, in sentences."""
+    num_points, width = points.unit_SD.shape
+    shown = f"The map shows all {num_points:,} embeddings."
+    if num_points < points.num_rows:
+        shown = (
+            f"The map shows {num_points:,} of {points.num_rows:,} embeddings: a uniform sample, "
+            "always the same one (--max-points)."
+        )
+    among = f"all {points.num_candidates:,} embeddings"
+    if points.num_candidates < points.num_rows:
+        among = (
+            f"the {num_points:,} on the map. For neighbors among all, give a file of raybio embed"
+        )
+    lines = [
+        shown,
+        f"Nearest neighbors have the largest cosines in all {width:,} dimensions (exact), among "
+        f"{among}.",
+        "Positions are t-SNE: neighborhoods have a meaning; distances between far points and sizes "
+        "of clusters have none.",
+    ]
+    if store is not None:
+        lines.append(f"Groups and links are those of the store {store.location}.")
+    return lines

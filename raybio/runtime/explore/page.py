@@ -1,0 +1,36 @@
+"""The page of ``raybio explore``: data in a template that needs nothing else."""
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from raybio.store.table_rows import replaced_file
+
+PLACE = "@@DATA@@"
+"""Where the template takes the data."""
+
+
+def write_page(path: Path, data: Mapping[str, Any]) -> None:
+    """Write the page, replacing a file of that name in one step.
+
+    Ids and texts come from users' files: no character in them ends the block of data, and the page
+    shows them as text nodes.
+
+    Args:
+        path: the HTML file.
+        data: what the template reads, as JSON.
+    """
+    template = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    before, after = template.split(PLACE)
+    with replaced_file(path) as partial:
+        partial.write_text(before + script_json(data) + after, encoding="utf-8")
+
+
+def script_json(data: Mapping[str, Any]) -> str:
+    """Return JSON for a script element: no ``<`` in it, which could end the element."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
