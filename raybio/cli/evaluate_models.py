@@ -1,6 +1,6 @@
 """Evaluations of any model on data of one's own: retrieval of documents, and of links."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.cli.console import stdout_console
-from raybio.cli.options import LocationType, location_option
+from raybio.cli.options import LocationType, location_option, model_option
 from raybio.cli.stores import check_store
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -24,9 +24,9 @@ evaluate = typer.Typer()
 
 Models = Annotated[
     list[str],
-    typer.Option(
-        help="run, model folder (such as export/ of a run) or hub id; repeatable: the table "
-        "compares the first with the others"
+    model_option(
+        "run, model folder (such as export/ of a run) or hub id; repeatable: the table compares "
+        "the first with the others"
     ),
 ]
 Pooling = Annotated[
@@ -51,7 +51,7 @@ def retrieval(
     InformationRetrievalEvaluator of sentence-transformers.
     """
     _check_report(out, pooling)
-    model_by_name = _read_models(model, pooling)
+    model_by_name = _read_models(_folders(model), pooling)
     for name, each in model_by_name.items():
         if each.reads != "texts":
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
@@ -123,8 +123,9 @@ def links(
     if metric not in (None, "euclidean", "cosine"):
         raise ConfigError(f"--metric: got {metric!r}, want euclidean or cosine")
     _check_report(out, pooling)
+    folder_by_name = _folders(model)
     check_store(store)
-    model_by_name = _read_models(model, pooling)
+    model_by_name = _read_models(folder_by_name, pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
     options = LinkEvaluationOptions(nodes, metric, seed)
@@ -140,9 +141,15 @@ def _check_report(out: Path, pooling: str | None) -> None:
     check_writable_folder(out)
 
 
-def _read_models(models: Sequence[str], pooling: str | None) -> "dict[str, EmbeddingModel]":
-    """Return how each model embeds, by what the user called it; no weights are loaded."""
-    folder_by_name = {name: local_model(name, "--model") for name in models}
+def _folders(models: Sequence[str]) -> dict[str, str]:
+    """Return the local folder of each model, by what the user called it."""
+    return {name: local_model(name, "--model") for name in models}
+
+
+def _read_models(
+    folder_by_name: Mapping[str, str], pooling: str | None
+) -> "dict[str, EmbeddingModel]":
+    """Return how each model embeds; no weights are loaded."""
     # Imported here: torch takes seconds to import.
     from raybio.runtime.embed import model_of_folder
 

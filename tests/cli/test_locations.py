@@ -57,12 +57,16 @@ COMPLETE = {
     "word-maps": ["--store", "store", "--relations", "m", "--out", "out"],
     "link-samples": ["--store", "store", "--model", "m"],
     "task-fit": ["--labels", FILE],
-    "links": ["--model", "m", "--out", "out"],
+    "links": ["--store", "store", "--model", "m", "--out", "out"],
+    "retrieval": [
+        *("--model", "m", "--corpus", FILE, "--queries", FILE, "--qrels", FILE, "--out", "out")
+    ],
+    "explore": ["m"],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 
 SINGLE = {"train sppt_synthetic": "synthetic"} | {
-    name: name for name in ("predict", "embed", "compare", "export", "push", "serve")
+    name: name for name in ("predict", "embed", "compare", "explore", "export", "push", "serve")
 }
 """Words of an app of one command -> its key in ``COMPLETE``."""
 
