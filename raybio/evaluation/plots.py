@@ -24,6 +24,9 @@ from raybio.evaluation.figures import (
 MOST_GROUPS = 16
 """Groups of an embedding map with a color and marker of their own."""
 
+MAX_LABEL = 40
+"""Characters of a row's name in a picture."""
+
 _MOST_MARKERS = 12
 
 
@@ -89,9 +92,14 @@ def plot_comparison(
             axes.set(title=f"{metric_title}, {split_title}")
             axes.title.set_fontsize(9)
             axes.grid(alpha=0.3)
-        panel_row[0].set_yticks(range(len(rows)), list(rows))
+        panel_row[0].set_yticks(range(len(rows)), [_shortened(label) for label in rows])
         panel_row[0].set_ylim(len(rows) - 0.5, -0.5)
     return save_figure(figure, path)
+
+
+def _shortened(label: str) -> str:
+    """Return the end of a long label, such as the path of a model; it would leave no room."""
+    return label if len(label) <= MAX_LABEL else f"…{label[1 - MAX_LABEL :]}"
 
 
 def _draw_scores(axes: Axes, score_by_label: Mapping[str, Score], labels: Sequence[str]) -> None:
@@ -125,7 +133,7 @@ def plot_table(
     figure = new_figure(1.5 + 1.45 * len(header), 0.9 + 0.36 * len(rows))
     axes = figure.subplots()
     axes.axis("off")
-    cells = [list(row) for row in rows]
+    cells = [[_shortened(cell) for cell in row] for row in rows]
     table = axes.table(cellText=cells, colLabels=list(header), loc="center", cellLoc="center")
     table.auto_set_font_size(False)
     table.set_fontsize(9)

@@ -13,7 +13,7 @@ from raybio.evaluation.figures import (
     new_figure,
     style_of,
 )
-from raybio.evaluation.plots import plot_embedding_map, plot_table
+from raybio.evaluation.plots import plot_comparison, plot_embedding_map, plot_table
 from raybio.evaluation.run_plots import parts_over_steps, plot_run
 
 PNG = b"\x89PNG"
@@ -72,6 +72,18 @@ def test_a_table_as_a_picture(tmp_path: Path) -> None:
     assert (
         plot_table(header, rows, tmp_path / "table.png", title="links").read_bytes().startswith(PNG)
     )
+
+
+def test_the_path_of_a_model_leaves_room_for_its_scores(tmp_path: Path) -> None:
+    name = "/home/somebody/" + 30 * "folders/" + "runs/first/export"
+    header = ["model", "LRAP", "nDCG", "AP", "MRR"]
+    rows = [["chance", *4 * ["1.0"]], [name, *4 * ["2.00 [1.00, 3.00]"]]]
+    # Matplotlib warns where nothing is left of the axes, and warnings are errors.
+    assert plot_table(header, rows, tmp_path / "table.png").read_bytes().startswith(PNG)
+    scores = {"val": {"lrap": {"value": 0.5}}}
+    path = tmp_path / "scores.png"
+    plot_comparison({name: scores}, {"val": "held-out"}, {"lrap": "LRAP"}, path)
+    assert path.read_bytes().startswith(PNG)
 
 
 def test_a_metric_of_parts_is_a_heat_map_over_steps_and_no_panel(tmp_path: Path) -> None:

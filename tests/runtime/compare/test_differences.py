@@ -352,7 +352,7 @@ def test_the_files_of_a_table_and_the_terminal_have_differences_and_remarks(
     tmp_path: Path,
 ) -> None:
     table, results = stored_table(tmp_path, 3, rival=0.6)
-    write_table(table, results[0].folder)
+    write_table(table, results[0].folder.path)
     text = (results[0].folder.path / "table.md").read_text()
     assert "Differences, held-out links (95 % bootstrap intervals of the paired differences" in text
     assert "p corrected for 8 tests (Holm)" in text

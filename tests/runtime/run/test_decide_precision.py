@@ -202,7 +202,7 @@ def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_
     remark = "different precision, so scores differ by that too: first: fp32, second: bf16."
     for precision, is_said in (("bf16", True), ("fp32", False)):
         table = ResultTable(rows, layout, {"first": "fp32", "second": precision})
-        write_table(table, folder)
+        write_table(table, folder.path)
         assert (remark in (folder.path / "table.md").read_text()) == is_said
         assert (remark.rstrip(".") in str(lines_for_terminal(table)[-1])) == is_said
         alone = {
