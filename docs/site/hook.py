@@ -27,7 +27,7 @@ API = """# Python
 ::: raybio.train
 ::: raybio.load
 ::: raybio.open_index
-::: raybio.store.store.open_store
+::: raybio.open_store
 ::: raybio.runtime.train.Run
 ::: raybio.runtime.load.TrainedModel
 ::: raybio.runtime.search.index.EmbeddingIndex
