@@ -13,7 +13,7 @@ from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, RaybioError, StoreError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
-from raybio.core.records import write_record
+from raybio.core.records import read_record, write_record
 from raybio.evaluation.retrieval import CUTOFFS
 from raybio.evaluation.unit_scores import read_unit_scores
 from raybio.methods import METHODS
@@ -23,6 +23,7 @@ from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_mode
 from raybio.runtime.embed import model_of_folder
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
+from raybio.training.precision import Precision, embedding_precision
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
 
@@ -138,6 +139,21 @@ def test_other_models_are_rows_of_the_same_table_and_chosen_splits_are_shown(
     report = json.loads((out / "report.json").read_text())
     assert report["settings"]["metric"] == "cosine"
     assert report["scores"][str(other)] != scores[str(other)]
+
+
+def test_a_run_in_bf16_is_evaluated_in_bf16(tiny_store: Store, tmp_path: Path) -> None:
+    config = tiny_config("sppt_protein")
+    run, in_fp32 = write_run(tmp_path / "own", "sppt_protein", config, tiny_store)
+    record = read_record(run / "run.json", "run") or {}
+    write_record(run / "run.json", "run", {**record, "precision": "bf16"})
+    system = trained_system("sppt_protein", config, tiny_store)
+    assert system.final_evaluate is not None
+    with embedding_precision(Precision("bf16", "cpu")):
+        final = system.final_evaluate(system.model, SingleProcess())
+    out = tmp_path / "report"
+    evaluate("links", "--model", run, "--store", tiny_store.path, "--out", out)
+    scores = json.loads((out / "report.json").read_text())["scores"]
+    assert scores[str(run)] == plain(final)["trained"] != plain(in_fp32)["trained"]
 
 
 def test_a_source_that_is_gone_costs_the_row_initial_only(

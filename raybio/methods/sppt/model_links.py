@@ -32,6 +32,7 @@ from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.precision import Precision, embedding_precision
 
 _ROWS_AT_ONCE = 4096
 
@@ -94,10 +95,22 @@ def evaluate_model_links(
                 f"--model {name}: reads {model.reads}, and {store_path} is a store of "
                 f"{store.inputs_are}; want a model of {store.inputs_are}"
             )
-    first_name, *other_names = models
+    first_name = next(iter(models))
     run = _run_of(models[first_name], store)
-    config = options.applied_to(run.config)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    with embedding_precision(Precision(run.precision, device)):
+        return _evaluate(models, store, options.applied_to(run.config), run, device, report)
+
+
+def _evaluate(
+    models: Mapping[str, EmbeddingModel],
+    store: LinkedStore,
+    config: Config,
+    run: "_Run",
+    device: str,
+    report: Callable[[str], None],
+) -> FinalReport:
+    first_name, *other_names = models
     report(f"evaluating {first_name}")
     encoder = models[first_name].load().to(device)
     evaluator = _evaluator(models[first_name], encoder, store, config, run.initial)
@@ -140,11 +153,13 @@ class _Run(NamedTuple):
 
     Attributes:
         config: its settings; those of a run over other data, or unknown: the method's defaults.
+        precision: of its evaluations, "fp32" if unknown.
         initial: its encoder before training; None: unknown.
         remarks: why it is unknown, where it should be known.
     """
 
     config: Config
+    precision: str
     initial: Encoder | None
     remarks: list[str]
 
@@ -157,7 +172,8 @@ def _run_of(model: EmbeddingModel, store: LinkedStore) -> _Run:
     method = "sppt_protein" if is_protein else "sppt_mag"
     is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
     if record.get("method") != method or not is_over_store:
-        return _Run(config_type(), None, [])
+        return _Run(config_type(), "fp32", None, [])
+    precision = str(record.get("precision", "fp32"))
     config: Config = config_type.from_mapping(record["config"])
     initial: Encoder
     try:
@@ -169,8 +185,8 @@ def _run_of(model: EmbeddingModel, store: LinkedStore) -> _Run:
             initial = articles.initial_encoder(config, store)
     except ConfigError as error:
         # Its source may have moved since; the trained model is there.
-        return _Run(config, None, [f"no row initial: {str(error).rstrip('.')}"])
-    return _Run(config, initial, [])
+        return _Run(config, precision, None, [f"no row initial: {str(error).rstrip('.')}"])
+    return _Run(config, precision, initial, [])
 
 
 def _evaluator(
