@@ -175,11 +175,16 @@ def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
         print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
         device = "cuda" if torch.cuda.is_available() else "cpu"
         encoder = model.load().to(device)
-        query_QD, document_CD = (
-            torch.from_numpy(model.embed(encoder, model.contents_of(texts))).to(device)
-            for texts in (queries, documents)
-        )
-        return cosine_scores(query_QD, document_CD)
+        embeddings = []
+        for texts in (queries, documents):
+            embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
+            if not embedding_ND.isfinite().all():
+                raise ConfigError(
+                    f"--model {name}: its embeddings are not finite, want numbers. Are its weights "
+                    "of a training that diverged?"
+                )
+            embeddings.append(embedding_ND.to(device))
+        return cosine_scores(*embeddings)
 
     return score
 

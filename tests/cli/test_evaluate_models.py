@@ -242,6 +242,16 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
         assert score["value"] == pytest.approx(expected, abs=1e-6), measure
 
 
+def test_a_model_without_numbers_is_refused(tiny_articles: ArticleStore, tmp_path: Path) -> None:
+    system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
+    with torch.no_grad():
+        next(iter(system.model.parameters())).fill_(float("nan"))
+    folder = system.export(tmp_path / "export", {})
+    task = write_task(tmp_path, tiny_articles)
+    with pytest.raises(ConfigError, match="its embeddings are not finite"):
+        evaluate("retrieval", "--model", folder, *task, "--out", tmp_path / "report")
+
+
 def test_what_does_not_fit_is_refused(
     tiny_store: Store, tiny_articles: ArticleStore, tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
