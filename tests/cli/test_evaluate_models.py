@@ -245,7 +245,8 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
 def test_a_model_without_numbers_is_refused(tiny_articles: ArticleStore, tmp_path: Path) -> None:
     system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
     with torch.no_grad():
-        next(iter(system.model.parameters())).fill_(float("nan"))
+        for weight in system.model.parameters():
+            weight.fill_(float("nan"))
     folder = system.export(tmp_path / "export", {})
     task = write_task(tmp_path, tiny_articles)
     with pytest.raises(ConfigError, match="its embeddings are not finite"):
