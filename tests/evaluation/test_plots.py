@@ -75,7 +75,7 @@ def test_a_table_as_a_picture(tmp_path: Path) -> None:
 
 
 def test_the_path_of_a_model_leaves_room_for_its_scores(tmp_path: Path) -> None:
-    name = "/home/somebody/" + 30 * "folders/" + "runs/first/export"
+    name = "/models/of/somebody/" + 30 * "folders/" + "runs/first/export"
     header = ["model", "LRAP", "nDCG", "AP", "MRR"]
     rows = [["chance", *4 * ["1.0"]], [name, *4 * ["2.00 [1.00, 3.00]"]]]
     # Matplotlib warns where nothing is left of the axes, and warnings are errors.
