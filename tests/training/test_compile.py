@@ -142,5 +142,6 @@ def compiled_steps(rank: int, collective: ProcessGroup, folder: Path, store: Pat
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
+@pytest.mark.nightly
 def test_hooks_and_buffers_of_gradients_do_not_compile_anew(store: Path, tmp_path: Path) -> None:
     run_workers(partial(compiled_steps, store=store), 2, tmp_path)
