@@ -152,6 +152,22 @@ def set_mixed(name: str) -> None:
     BACKENDS.cuda.matmul.fp32_precision = name
 
 
+@pytest.fixture(autouse=True)
+def torch_begins_anew() -> Iterator[None]:
+    """Restore torch's settings as a process begins with them, for the tests that come after.
+
+    Torch keeps cuDNN's older setting next to the newer ones, and whatever reads it while they
+    contradict each other ends in an error: the export to ONNX does.
+    """
+    yield
+    torch.set_float32_matmul_precision("highest")
+    BACKENDS.fp32_precision = "none"
+    BACKENDS.cuda.matmul.fp32_precision = "none"
+    BACKENDS.mkldnn.matmul.fp32_precision = "none"
+    BACKENDS.cudnn.allow_tf32 = True
+    assert BACKENDS.cudnn.allow_tf32
+
+
 @pytest.fixture(
     params=[
         partial(set_older, "high"),
@@ -164,14 +180,9 @@ def set_mixed(name: str) -> None:
     ],
     ids=lambda setter: f"{setter.func.__name__}-{setter.args[0]}",
 )
-def torch_settings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set torch by its older or newer settings, and restore what a process begins with."""
+def torch_settings(request: pytest.FixtureRequest) -> None:
+    """Set torch by its older or newer settings."""
     request.param()
-    yield
-    torch.set_float32_matmul_precision("highest")
-    BACKENDS.fp32_precision = "none"
-    BACKENDS.cuda.matmul.fp32_precision = "none"
-    BACKENDS.mkldnn.matmul.fp32_precision = "none"
 
 
 @pytest.mark.usefixtures("torch_settings")
@@ -197,7 +208,6 @@ def test_torchs_older_setting_is_restored(older: str) -> None:
     with Precision("tf32", "cuda").autocast():
         assert products() == TF32
     assert torch.get_float32_matmul_precision() == older
-    torch.set_float32_matmul_precision("highest")
 
 
 def test_settings_that_were_inherited_are_inherited_again() -> None:
@@ -206,7 +216,6 @@ def test_settings_that_were_inherited_are_inherited_again() -> None:
         assert products() == FP32
     BACKENDS.fp32_precision = "ieee"
     assert set(newer_settings()) == {"ieee"}
-    BACKENDS.fp32_precision = "none"
 
 
 @pytest.mark.usefixtures("torch_settings")
