@@ -318,10 +318,8 @@ class _Run:
 
     def _on_any_worker_each(self, *conditions: Callable[[], bool]) -> list[bool]:
         """Return for each condition whether it holds on any worker; the same on all of them."""
-        if self.collective.world == 1:
-            return [bool(condition()) for condition in conditions]
-        holds = torch.tensor([int(condition()) for condition in conditions], device=self.device)
-        return [bool(total) for total in self.collective.all_sum(holds).tolist()]
+        holds = [int(condition()) for condition in conditions]
+        return [bool(total) for total in self.collective.host_sum(holds)]
 
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None
@@ -429,8 +427,8 @@ class _Run:
             return decided
         name = resolve_precision(self.config.precision, self.device).name
         # No driver has decided: workers on different machines take what all of them support.
-        num_fp32 = self.collective.all_sum(torch.tensor(int(name == "fp32"), device=self.device))
-        return "fp32" if int(num_fp32) else name
+        (num_fp32,) = self.collective.host_sum([name == "fp32"])
+        return "fp32" if num_fp32 else name
 
     def _agree_on(self, step: int) -> None:
         """Check that all workers resume from one step.

@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from collections import Counter
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,9 +255,21 @@ def save_gradients(rank: int, collective: Collective, folder: Path, name: str, s
     )
     found = gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
     save_file(found, folder / f"{rank}.safetensors")
+    alone = device_reads(name, store, SingleProcess())
+    among_two = device_reads(name, store, collective)
+    assert among_two <= alone, (among_two, alone)
 
 
-def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
+def device_reads(name: str, store: str, collective: Collective) -> Counter[str]:
+    """Count what makes the host wait for a GPU in a run of two steps."""
+    config = tiny_config(name, **{"memory.packing": True, "schedule.max_steps": 2})
+    system = METHODS[name].build(config, store)
+    with DeviceOperations() as operations:
+        list(fit(system, config, collective=collective))
+    return operations.synchronizing
+
+
+def test_two_workers_give_the_gradient_of_one_with_the_whole_batch_and_wait_for_no_gpu_more_often(
     name: str, store: Store, tmp_path: Path
 ) -> None:
     system = METHODS[name].build(
