@@ -101,7 +101,7 @@ class Collective(Protocol):
         ...
 
     def host_sum(self, values: Sequence[int]) -> list[int]:
-        """Sum numbers of the host over workers; no device takes part, so the host waits for none."""
+        """Sum numbers of the host over workers; the host waits for no device."""
         ...
 
     def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
