@@ -1,13 +1,17 @@
 """How a row is measured: both sides in one process, in the order A B B A, after a warm-up; only ratios are kept."""
 
+import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
+
+import psutil
 
 SMALL = os.environ.get("RAYBIO_BENCH_SMALL") == "1"
 """Try the scripts out at a tiny size; their figures then mean nothing."""
@@ -89,6 +93,60 @@ def core_seconds_of(work: Callable[[], Any]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
+
+
+class TreeClock:
+    """Context that samples the processor time of this process and of all its descendants.
+
+    Its own thread does not count. What a process uses after its last sample does not either.
+    """
+
+    EVERY_SECONDS = 0.1
+
+    def __enter__(self) -> Self:
+        self._samples: list[tuple[float, float]] = []
+        self._seconds_by_process: dict[psutil.Process, float] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def seconds_at(self, wall_time: float) -> float:
+        """Return the processor time up to a time of ``time.time()``, between samples by proportion."""
+        after = next(i for i, (when, _) in enumerate(self._samples) if when >= wall_time)
+        (since, low), (until, high) = self._samples[max(after - 1, 0)], self._samples[after]
+        share = (wall_time - since) / (until - since) if until > since else 0.0
+        return low + share * (high - low)
+
+    @property
+    def seconds(self) -> float:
+        """The processor time from the first sample to the last."""
+        return self._samples[-1][1] - self._samples[0][1]
+
+    def _run(self) -> None:
+        own = psutil.Process()
+        while True:
+            is_last = self._is_over.is_set()
+            for process in (own, *own.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    self._seconds_by_process[process] = times.user + times.system
+            total = sum(self._seconds_by_process.values()) - time.thread_time()
+            self._samples.append((time.time(), total))
+            if is_last:
+                return
+            self._is_over.wait(self.EVERY_SECONDS)
+
+
+def tree_seconds_of(work: Callable[[], Any]) -> float:
+    """Processor time of this process and of all its descendants during one call."""
+    with TreeClock() as clock:
+        work()
+    return clock.seconds
 
 
 def peak_growth_bytes(work: Callable[[], Any]) -> int:

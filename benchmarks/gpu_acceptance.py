@@ -3,19 +3,19 @@
     PYTHONPATH=. python benchmarks/gpu_acceptance.py [--small] [--only machine,packing] [--no-compile]
 
 Parts: ``machine`` (rates of products and copies), ``packing`` (packed sequences equal padded ones, with all gradients;
-gradient caching equals plain gradients), ``steps`` (tokens a second, MFU), ``waits`` (20 steps in which nothing makes
-the host wait), ``kernels`` (idle share, the ten that take longest), ``resume`` (a process that is killed and started
-again has the weights of an unbroken one), ``caching``, ``feeding`` (tokens a core collates), ``evaluation`` (in fp32,
-TF32 and bf16), ``retrieval`` (exact ranks), ``workers`` (gradients of two GPUs equal those of one).
+gradient caching equals plain gradients), ``steps`` (tokens a second, MFU), ``waits`` (20 steps of each method in which
+nothing makes the host wait), ``kernels`` (idle share, the ten that take longest), ``resume`` (a process that is killed
+and started again has the weights of an unbroken one, eager and compiled), ``caching``, ``feeding`` (tokens a core
+collates), ``evaluation`` (in fp32, TF32 and bf16), ``retrieval`` (exact ranks), ``contrast`` (a large contrastive
+loss), ``search`` (faiss against exact neighbors), ``workers`` (gradients of two GPUs equal those of one).
 
-Prints one JSON line a result, with the device's name. Exit status 1 if ``packing``, ``waits``, ``resume`` or
-``workers`` fails. ``--small`` runs the same code at tiny size on any machine: a test of the script, whose figures mean
-nothing. It needs what ``raybio`` imports below ``raybio/runtime/``, and no network.
+Prints one JSON line a result, with the device's name. Exit status 1 if ``packing``, ``waits``, ``resume``, ``search``
+or ``workers`` fails. ``--small`` runs the same code at tiny size on any machine: a test of the script, whose figures
+mean nothing. It needs what ``raybio`` imports below ``raybio/runtime/`` and no network; ``search`` needs faiss.
 """
 
 import argparse
 import contextlib
-import os
 import random
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from demo_steps import DemoStep
-from gpu_bench import FULL, SMALL, Bench, Size
+from gpu_bench import FULL, SMALL, Bench, CheckError, Size
 from training_setup import sppt_system
 
 from raybio.core.batch import TokenBatch
@@ -41,18 +41,16 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
+from raybio.training.determinism import set_environment
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.gradient_sum import GradientSum
 from raybio.training.loop import fit
 from raybio.training.precision import Precision
-from tests.device_operations import DeviceOperations
+from raybio.training.settings import TrainingConfig
+from tests.device_operations import METHODS_THAT_WAIT, DeviceOperations
 
 NUM_RESUMED_STEPS = 40
 METHOD = METHODS["sppt_protein"]
-
-
-class CheckError(Exception):
-    """The device does not do what training relies on."""
 
 
 def packing(bench: Bench) -> None:
@@ -123,23 +121,28 @@ def relative_difference(ours: list[torch.Tensor], expected: list[torch.Tensor]) 
 
 
 def waits(bench: Bench) -> None:
-    """Take 20 steps of each method in which only the reading of metrics may wait for the device."""
+    """Take steps of each method in which only the reading of metrics may wait for the device.
+
+    Methods that are known to wait (``METHODS_THAT_WAIT``) take them, too, and are not checked.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("sppt_protein", "biostransformers", "contrastive_probe"):
+        for name in METHODS:
             demo = DemoStep(name, Path(folder))
             demo.system.model.to(bench.device)
             take_step = bench.train_step(demo.system)
-            batches = [demo.batch(step) for step in range(20)]
+            batches = [demo.batch(step) for step in range(2 * bench.size.num_steps)]
             take_step(0, batches[0])
             launched = None
-            with no_waiting(bench, name):
+            may_wait = name in METHODS_THAT_WAIT
+            with contextlib.nullcontext() if may_wait else no_waiting(bench, name):
                 for step, batch in enumerate(batches):
                     following = take_step.launch(step, batch)
                     if launched is not None:
-                        with reading_is_allowed(bench):
+                        with contextlib.nullcontext() if may_wait else reading_is_allowed(bench):
                             launched.read()
                     launched = following
-            bench.report("waits", method=name, steps=len(batches), waits=0)
+            found = {"not_checked": "known to wait"} if may_wait else {"waits": 0}
+            bench.report("waits", method=name, steps=len(batches), **found)
 
 
 @contextlib.contextmanager
@@ -171,20 +174,35 @@ def reading_is_allowed(bench: Bench) -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("error")
 
 
-def resume(bench: Bench) -> None:
+def resume(bench: Bench, *, compiled: bool = False) -> None:
+    """Kill training processes at a random step, eager and compiled; see ``resume_once``."""
+    for is_compiled in (False, True) if compiled else (False,):
+        resume_once(bench, is_compiled)
+
+
+def resume_once(bench: Bench, is_compiled: bool) -> None:
     """Kill a training process at a random step, start it again, and compare its weights with an unbroken one's."""
     # The checkpoint of step 5 is on the disk when that of step 15 begins to be written.
     killed_at = random.randrange(16, NUM_RESUMED_STEPS - 5)
     with tempfile.TemporaryDirectory() as folder:
         store = METHOD.prepare_demo(Path(folder) / "store")
         lines = {
-            "unbroken": train_elsewhere(bench, store, Path(folder) / "unbroken"),
-            "killed": train_elsewhere(bench, store, Path(folder) / "killed", killed_at),
-            "resumed": train_elsewhere(bench, store, Path(folder) / "killed"),
+            name: train_elsewhere(bench, store, Path(folder) / where, is_compiled, end)
+            for name, where, end in (
+                ("unbroken", "unbroken", None),
+                ("killed", "killed", killed_at),
+                ("resumed", "killed", None),
+            )
         }
     first_step = int(lines["resumed"][0])
     is_equal = lines["unbroken"][-1] == lines["resumed"][-1]
-    bench.report("resume", killed_at=killed_at, first_step=first_step, is_equal=is_equal)
+    bench.report(
+        "resume",
+        compiled=is_compiled,
+        killed_at=killed_at,
+        first_step=first_step,
+        is_equal=is_equal,
+    )
     if lines["killed"][-1] != str(killed_at) or first_step == 1:
         raise CheckError(f"nothing was resumed: killed at {lines['killed'][-1]}, {first_step=}")
     if not is_equal:
@@ -192,16 +210,14 @@ def resume(bench: Bench) -> None:
 
 
 def train_elsewhere(
-    bench: Bench, store: Path, folder: Path, killed_at: int | None = None
+    bench: Bench, store: Path, folder: Path, is_compiled: bool, killed_at: int | None
 ) -> list[str]:
     """Train in another process, and kill it at a step; return what it printed."""
-    command = [sys.executable, "-W", "ignore", __file__, "--train", str(store), str(folder)]
-    # cuBLAS is deterministic with a workspace of fixed size.
-    environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    layout = "compiled" if is_compiled else "eager"
+    arguments = (str(store), str(folder), bench.device.type, layout)
+    command = [sys.executable, "-W", "ignore", __file__, "--train", *arguments]
     lines = []
-    with subprocess.Popen(
-        [*command, bench.device.type], stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line.strip())
@@ -213,10 +229,10 @@ def train_elsewhere(
     return lines
 
 
-def train(store: str, folder: str, device: str) -> None:
+def train(store: str, folder: str, device: str, layout: str) -> None:
     """Train the demo from its newest checkpoint on; print each step, then the digest of the weights."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
     settings = {
+        "memory.compile": layout == "compiled",
         "schedule.max_steps": NUM_RESUMED_STEPS,
         "schedule.log_every_steps": 1,
         "schedule.checkpoint_every_steps": 5,
@@ -274,6 +290,8 @@ def compare_workers(rank: int, size: Size, device_type: str, store: str, folder:
 
 def main() -> None:
     arguments = parsed()
+    # As a worker does, before CUDA starts; processes that this one starts inherit it.
+    set_environment(TrainingConfig().determinism)
     if arguments.train:
         train(*arguments.train)
         return
@@ -289,11 +307,13 @@ def main() -> None:
         "steps": partial(gpu_figures.steps, compiled=is_compiled),
         "waits": waits,
         "kernels": gpu_figures.kernels,
-        "resume": resume,
+        "resume": partial(resume, compiled=is_compiled),
         "caching": gpu_figures.caching,
         "feeding": gpu_figures.feeding,
         "evaluation": gpu_figures.evaluation,
         "retrieval": gpu_figures.retrieval,
+        "contrast": gpu_figures.contrast,
+        "search": gpu_figures.search,
         "workers": workers,
     }
     chosen = arguments.only.split(",") if arguments.only else list(parts)
@@ -316,7 +336,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="tiny sizes, on any machine")
     parser.add_argument("--only", help="parts to run, separated by commas")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--train", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

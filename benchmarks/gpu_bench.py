@@ -46,6 +46,9 @@ class Size:
         num_steps: steps that are timed.
         retrieval_rows: candidates of link retrieval.
         retrieval_anchors: anchors of link retrieval.
+        contrasted_pairs: of the contrastive loss.
+        searched_rows: vectors that are searched.
+        evaluation: settings of the evaluation of links.
     """
 
     encoder: EncoderConfig
@@ -59,6 +62,9 @@ class Size:
     num_steps: int
     retrieval_rows: int
     retrieval_anchors: int
+    contrasted_pairs: int
+    searched_rows: int
+    evaluation: Mapping[str, object]
 
 
 FULL = Size(
@@ -93,6 +99,9 @@ FULL = Size(
     num_steps=10,
     retrieval_rows=1_000_000,
     retrieval_anchors=10_000,
+    contrasted_pairs=65_536,
+    searched_rows=20_000,
+    evaluation={},
 )
 
 _TINY = {"num_layers": 2, "width": 32, "num_heads": 2, "ffn_width": 64, "max_positions": 72}
@@ -109,8 +118,15 @@ SMALL = Size(
     num_steps=2,
     retrieval_rows=500,
     retrieval_anchors=50,
+    contrasted_pairs=256,
+    searched_rows=500,
+    evaluation={"evaluation.num_nodes_per_group": 4},
 )
 """Tries all code out on any machine; its figures mean nothing."""
+
+
+class CheckError(Exception):
+    """The device does not do what training relies on."""
 
 
 class Bench:
@@ -177,12 +193,14 @@ class Bench:
         *,
         precision: str = "bf16",
         packing: bool = True,
+        compiled: bool = False,
         caching: bool = False,
     ) -> TrainStep:
         """Steps on a system, whose model is on the device already."""
         memory = MemoryConfig(
             max_tokens_per_micro_batch=self.size.tokens_per_micro_batch,
             packing=packing,
+            compile=compiled,
             gradient_caching=caching,
         )
         config = TrainingConfig(memory=memory)

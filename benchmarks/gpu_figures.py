@@ -14,16 +14,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from demo_steps import DemoStep
-from gpu_bench import Bench, flop_of_step
+from gpu_bench import Bench, CheckError, flop_of_step
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from raybio.core.batch import TokenBatch
+from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.methods import METHODS
 from raybio.methods.sppt.link_retrieval import link_retrieval
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.ops.contrastive import info_nce
+from raybio.ops.nearest import nearest
+from raybio.runtime.search.faiss_package import describe_faiss, load_faiss, num_gpus
+from raybio.runtime.search.searcher import Searcher
 from raybio.training.collective import SingleProcess
 from raybio.training.micro_batches import reads_packed
 from raybio.training.precision import Precision, embedding_precision
@@ -73,13 +78,12 @@ def _protein_steps(
 ) -> None:
     encoder = build_protein_encoder(config, seed=0).to(bench.device)
     batch = bench.protein_batch(encoder, length)
-    step = bench.protein_step(encoder, batch, packing=layout != "padded")
     if layout != "packed, compiled":
+        step = bench.protein_step(encoder, batch, packing=layout != "padded")
         _report_step(bench, name, layout, encoder, batch, step, gemm)
         return
-    # In place, so that the step calls the compiled transformer; sizes of micro-batches vary.
-    encoder.model.base_model.compile(dynamic=True)
     try:
+        step = bench.protein_step(encoder, batch, compiled=True)  # memory.compile
         _report_step(bench, name, layout, encoder, batch, step, gemm)
     except Exception as error:  # whatever the compiler raises is the result
         bench.report("training step", encoder=name, layout=layout, failed=repr(error)[:500])
@@ -181,22 +185,99 @@ def feeding(bench: Bench) -> None:
 
 
 def evaluation(bench: Bench) -> None:
-    """Link retrieval of one encoder that encodes in fp32, TF32 and bf16, and how long each takes."""
+    """Link retrieval of one encoder that encodes in fp32, TF32 and bf16, and how long each takes.
+
+    The first steps of training draw the encoder's rows apart: those of drawn weights nearly tie.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        demo = DemoStep("sppt_protein", Path(folder))
+        demo = DemoStep("sppt_protein", Path(folder), **bench.size.evaluation)
         assert demo.system.evaluate is not None
-        model = demo.system.model.to(bench.device).eval()
+        model = demo.system.model.to(bench.device)
+        take_step = bench.train_step(demo.system)
+        for number in range(5 * bench.size.num_steps):
+            take_step(number, demo.batch(number))
+        model.eval()
+        expected: dict[str, float] = {}
         for name in ("fp32", "tf32", "bf16"):
-            precision = Precision("bf16" if name == "bf16" else "fp32", bench.device.type)
-            before = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-            with torch.no_grad(), embedding_precision(precision):
+            with torch.no_grad(), embedding_precision(Precision(name, bench.device.type)):
+                if bench.is_gpu:  # a first call loads kernels
+                    demo.system.evaluate(model, SingleProcess())
+                    bench.synchronize()
                 started = time.perf_counter()
                 metrics = dict(demo.system.evaluate(model, SingleProcess()))
                 seconds = time.perf_counter() - started
-            torch.set_float32_matmul_precision(before)
             lraps = {key: value for key, value in metrics.items() if "lrap" in key}
-            bench.report("evaluation", precision=name, seconds=seconds, **lraps)
+            expected = expected or lraps
+            off = max(abs(lraps[key] - expected[key]) for key in expected)
+            bench.report(
+                "evaluation",
+                precision=name,
+                seconds=seconds,
+                lrap_off=off,
+                is_within_a_thousandth=off <= 1e-3,
+                **lraps,
+            )
+
+
+def contrast(bench: Bench) -> None:
+    """Time and memory of the tiled contrastive loss, forward and backward."""
+    num_pairs = bench.size.contrasted_pairs
+    width = bench.size.encoder.width
+    anchor_ND = torch.randn(num_pairs, width, device=bench.device, requires_grad=True)
+    candidate_ND = torch.randn(num_pairs, width, device=bench.device, requires_grad=True)
+    index_N = torch.arange(num_pairs, device=bench.device)
+
+    def step() -> None:
+        anchor_ND.grad = None
+        candidate_ND.grad = None
+        info_nce(anchor_ND, candidate_ND, index_N, temperature=0.05).backward()
+
+    seconds = bench.median_seconds(step)
+    bench.report(
+        "contrastive loss",
+        pairs=num_pairs,
+        width=width,
+        seconds=seconds,
+        peak_gib=bench.peak_gib(step),
+    )
+
+
+def search(bench: Bench) -> None:
+    """Neighbors that faiss finds on the GPU, against exact ones; left out where faiss or its GPU is missing."""
+    try:
+        faiss = load_faiss()
+    except ConfigError as error:
+        bench.report("search", left_out=str(error))
+        return
+    if bench.is_gpu and not num_gpus(faiss):
+        bench.report("search", left_out=f"{describe_faiss(faiss)}; want faiss-gpu")
+        return
+    width = 384
+    k = 10
+    generator = torch.Generator().manual_seed(0)
+    vector_ND = torch.randn(bench.size.searched_rows, width, generator=generator)
+    query_QD = torch.randn(1000, width, generator=generator)
+    for metric in ("cosine", "l2"):
+        if metric == "cosine":
+            vector_ND = torch.nn.functional.normalize(vector_ND)
+            query_QD = torch.nn.functional.normalize(query_QD)
+        searcher = Searcher(faiss, vector_ND.numpy(), metric, None, use_gpu=True)
+        found_QK = searcher.search(query_QD.numpy(), k)[1]
+        exact = nearest(query_QD.to(bench.device), vector_ND.to(bench.device), k, metric=metric)
+        pairs = zip(found_QK.tolist(), exact.index_QK.tolist(), strict=True)
+        recall = sum(len({*found} & {*true}) for found, true in pairs) / found_QK.size
+        seconds = bench.median_seconds(partial(searcher.search, query_QD.numpy(), k), repeats=3)
+        bench.report(
+            "search",
+            metric=metric,
+            rows=len(vector_ND),
+            width=width,
+            faiss=describe_faiss(faiss),
+            recall=recall,
+            queries_per_second=len(query_QD) / seconds,
+        )
+        if recall < 0.999:
+            raise CheckError(f"search by {metric}: recall@{k} is {recall:.4f}, want 0.999")
 
 
 class OneOf:

@@ -1,96 +1,74 @@
-"""P1: exact ranks of the links of 1 k anchors among 50 k candidates, d = 256, fp32; every side scores and ranks.
+"""P1: ``link_retrieval`` itself beside argsort (1 k anchors, 50 k candidates) and scikit-learn (3 k x 3 k); d = 256.
 
-Ours ranks a link among all candidates, faiss finds it only if it is among its first 100.
+All sides score and rank; ours returns all its measures.
 """
 
-import faiss
 import numpy as np
 import torch
 import torch.nn.functional as F
-from _measure import compare
+from _measure import NUM_PAIRS, SMALL, compare
+from gpu_figures import OneOf, random_links
 from sklearn.metrics import label_ranking_average_precision_score
 
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import link_retrieval
-from raybio.ops.rank_counts import count_ranks
 
-NUM_ANCHORS, NUM_CANDIDATES, WIDTH, BLOCK = (
-    1000,
-    50_000,
-    256,
-    320,
-)  # the block that link_retrieval would take
+NUM_ANCHORS, NUM_CANDIDATES = (50, 500) if SMALL else (1000, 50_000)
+NUM_IN_SQUARE = 200 if SMALL else 3000
+WIDTH, BLOCK = 256, 320
 
 
-def by_counting(
-    anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor
-) -> np.ndarray:
-    ranks = []
-    for start in range(0, len(anchors), BLOCK):
-        query_rows = columns[start : start + BLOCK]
-        rows = torch.arange(len(query_rows)).repeat_interleave(query_rows.shape[1])
-        counts = count_ranks(
-            anchors[start : start + BLOCK] @ candidates.T, rows, query_rows.flatten()
-        )
-        ranks.append(counts.above_P + counts.tied_before_P)
-    return torch.cat(ranks).view_as(columns).numpy()
-
-
-def by_argsort(
-    anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor
-) -> np.ndarray:
-    ranks = []
-    for start in range(0, len(anchors), BLOCK):
-        score = (anchors[start : start + BLOCK] @ candidates.T).numpy()
+def by_argsort(row_ND: torch.Tensor, column_AL: np.ndarray) -> float:
+    """LRAP of the links of the first rows, in fp32."""
+    values = []
+    for start in range(0, len(column_AL), BLOCK):
+        end = min(start + BLOCK, len(column_AL))
+        score = (row_ND[start:end] @ row_ND.T).numpy()
+        score[np.arange(end - start), np.arange(start, end)] = -np.inf  # not its own candidate
         order = np.argsort(-score, axis=1, kind="stable")
-        place = np.empty_like(order)
-        np.put_along_axis(place, order, np.arange(len(candidates))[None, :], axis=1)
-        ranks.append(np.take_along_axis(place, columns[start : start + BLOCK].numpy(), axis=1))
-    return np.concatenate(ranks)
-
-
-def check(
-    mine: np.ndarray, by_sorting: np.ndarray, nearest: np.ndarray, columns: np.ndarray
-) -> None:
-    assert np.array_equal(mine, by_sorting)
-    # faiss's own matrix product differs in the last bit, which may swap neighbors.
-    for row, place in zip(*np.nonzero(mine < 90), strict=True):
-        assert abs(nearest[row].tolist().index(columns[row, place]) - mine[row, place]) <= 2
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.arange(1, len(row_ND) + 1)[None, :], axis=1)
+        of_links = np.sort(np.take_along_axis(rank, column_AL[start:end], axis=1), axis=1)
+        values.append((np.arange(1, of_links.shape[1] + 1) / of_links).mean(axis=1))
+    return float(np.concatenate(values).mean())
 
 
 def rectangle() -> None:
     generator = torch.Generator().manual_seed(0)
-    candidates = F.normalize(torch.randn(NUM_CANDIDATES, WIDTH, generator=generator), dim=1)
-    index = faiss.IndexFlatIP(WIDTH)
-    index.add(candidates.numpy())
+    row_ND = F.normalize(torch.randn(NUM_CANDIDATES, WIDTH, generator=generator), dim=1)
     for num_links in (1, 12):
-        columns = torch.stack(
-            [
-                torch.randperm(NUM_CANDIDATES, generator=generator)[:num_links]
-                for _ in range(NUM_ANCHORS)
-            ]
+        indptr, indices = random_links(NUM_CANDIDATES, NUM_ANCHORS, num_links)
+        column_AL = indices.reshape(NUM_ANCHORS, num_links)
+        # Each anchor's links are different, and none is the anchor.
+        for anchor in range(NUM_ANCHORS):
+            first = (anchor + 1 + 7 * anchor) % (NUM_CANDIDATES - num_links)
+            column_AL[anchor] = (first + np.arange(num_links)) % NUM_CANDIDATES
+            if anchor in column_AL[anchor]:
+                column_AL[anchor] = (column_AL[anchor] + num_links) % NUM_CANDIDATES
+
+        def ours(indptr: np.ndarray = indptr, column_AL: np.ndarray = column_AL) -> float:
+            return link_retrieval(
+                row_ND,
+                indptr,
+                column_AL.ravel(),
+                metric="dot",
+                collective=OneOf(NUM_CANDIDATES // NUM_ANCHORS),  # type: ignore[arg-type]
+                score_dtype=torch.float32,
+            ).lrap
+
+        def peer(column_AL: np.ndarray = column_AL) -> float:
+            return by_argsort(row_ND, column_AL)
+
+        assert abs(ours() - peer()) < 1e-6
+        note = (
+            f"{NUM_ANCHORS:,} x {NUM_CANDIDATES:,} x {WIDTH}, {num_links} links an anchor, fp32; "
+            "theirs: LRAP alone"
         )
-        # The first link of an anchor is near, the others are anywhere.
-        noise = torch.randn(NUM_ANCHORS, WIDTH, generator=generator)
-        problem = F.normalize(candidates[columns[:, 0]] + 0.1 * noise, dim=1), candidates, columns
-        queries = problem[0].numpy()
-        check(
-            by_counting(*problem),
-            by_argsort(*problem),
-            index.search(queries, 100)[1],
-            columns.numpy(),
-        )
-        sides = {
-            'np.argsort(kind="stable")': lambda p=problem: by_argsort(*p),
-            "faiss IndexFlatIP, k = 100": lambda q=queries: index.search(q, 100),
-        }
-        for name, peer in sides.items():
-            note = f"1 k x 50 k x 256, {num_links} links an anchor"
-            compare("P1", name, lambda p=problem: by_counting(*p), peer, note=note)
+        compare("P1", 'np.argsort(kind="stable")', ours, peer, pairs=NUM_PAIRS, note=note)
 
 
 def square() -> None:
-    num = 3000
+    num = NUM_IN_SQUARE
     rng = np.random.default_rng(0)
     chain = np.stack([np.arange(num), (np.arange(num) + 1) % num], axis=1)
     graph = Graph.from_edges(np.concatenate([rng.integers(0, num, (6 * num, 2)), chain]), num, None)
@@ -110,11 +88,11 @@ def square() -> None:
         return link_retrieval(embedding, graph.indptr, graph.indices).lrap
 
     assert abs(by_scikit_learn() - ours()) < 1e-6
-    note = "3 k x 3 k, 14 links a node, fp64; theirs: LRAP alone; ours: all metrics, AP over all pairs included"
-    compare("P1", "sklearn label_ranking_average_precision_score", ours, by_scikit_learn, note=note)
+    note = f"{num:,} x {num:,}, 14 links a node, fp64; theirs: LRAP alone; ours: all metrics, AP over all pairs included"
+    peer = "sklearn label_ranking_average_precision_score"
+    compare("P1", peer, ours, by_scikit_learn, pairs=NUM_PAIRS, note=note)
 
 
 if __name__ == "__main__":
-    faiss.omp_set_num_threads(torch.get_num_threads())
     rectangle()
     square()

@@ -2,11 +2,12 @@
 
 import numpy as np
 import scipy.sparse
-from _measure import compare
+from _measure import SMALL, compare
 
 from raybio.methods.sppt.graph.csr import Graph
 
-NUM_NODES, NUM_EDGES, NUM_PAIRS = 200_000, 4_000_000, 1_000_000
+SCALE = 100 if SMALL else 1
+NUM_NODES, NUM_EDGES, NUM_PAIRS = 200_000 // SCALE, 4_000_000 // SCALE, 1_000_000 // SCALE
 
 rng = np.random.default_rng(0)
 edge = rng.integers(0, NUM_NODES, (NUM_EDGES, 2))
@@ -42,7 +43,7 @@ def ask_scipy() -> np.ndarray:
 ours = graph.has_edge(u, v)
 assert np.array_equal(ours, ask_set())
 assert np.array_equal(ours, ask_scipy())
-NOTE = f"{graph.num_edges / 1e6:.1f} M edges, 1 M pairs, half of them edges; "
+NOTE = f"{graph.num_edges / 1e6:.1f} M edges, {NUM_PAIRS:,} pairs, half of them edges; "
 compare(
     "P2",
     "set of tuples",

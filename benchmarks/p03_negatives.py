@@ -2,12 +2,13 @@
 
 import numpy as np
 import torch
-from _measure import compare
+from _measure import SMALL, compare
 from torch_geometric.utils import negative_sampling, structured_negative_sampling
 
 from raybio.methods.sppt.graph.csr import Graph
 
-NUM_NODES, NUM_EDGES, NUM_ANCHORS = 200_000, 4_000_000, 200_000
+SCALE = 100 if SMALL else 1
+NUM_NODES, NUM_EDGES, NUM_ANCHORS = 200_000 // SCALE, 4_000_000 // SCALE, 200_000 // SCALE
 
 rng = np.random.default_rng(0)
 graph = Graph.from_edges(rng.integers(0, NUM_NODES, (NUM_EDGES, 2)), NUM_NODES, None)

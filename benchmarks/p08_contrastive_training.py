@@ -49,9 +49,8 @@ except ImportError as error:
     not_here(PEER_IS_MISSING.format(error))
 
 LENGTH_GROUP_BATCHES = 50  # as in the trainer of transformers
-BATCH_PAIRS = 8 if SMALL else 32
+BATCH_PAIRS = 8 if SMALL else 384
 NUM_STEPS = 2 if SMALL else 4
-NUM_TITLES = NUM_ABSTRACTS = NUM_STEPS * BATCH_PAIRS // 2
 
 
 class GroupedByLength(DefaultBatchSampler):
@@ -141,11 +140,11 @@ def check_equal(pairs: Pairs) -> str:
 
 
 def main() -> None:
-    pairs = read_pairs(NUM_TITLES, NUM_ABSTRACTS)
+    pairs = read_pairs(NUM_STEPS * BATCH_PAIRS, 0)
     read = PairReader(text_encoder())
     mean_length = float(read(pairs).length_R.double().mean())
     note = (
-        f"{NUM_STEPS} steps of {BATCH_PAIRS} pairs, half titles, half abstracts: texts and terms of {mean_length:.0f} "
+        f"{NUM_STEPS} steps of {BATCH_PAIRS} pairs: titles and terms of {mean_length:.0f} "
         f"tokens on average, at most {read.max_length}; {check_equal(pairs[:BATCH_PAIRS])}"
     )
     auto = resolve_precision("auto", "cpu")

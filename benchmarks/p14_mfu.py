@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from _measure import core_seconds_of, interleaved, report, seconds_of
+from _measure import NUM_PAIRS, SMALL, core_seconds_of, interleaved, report, seconds_of
 from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, sppt_system
 
 from raybio.training.collective import SingleProcess
@@ -18,7 +18,7 @@ from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig, TrainingConfig
 from raybio.training.step import TrainStep
 
-NUM_ANCHORS, MAX_LENGTH, GEMM_SIZE, NUM_PAIRS = 16, 128, 2048, 5
+NUM_ANCHORS, MAX_LENGTH, GEMM_SIZE = (2, 32, 256) if SMALL else (16, 128, 2048)
 
 
 def measure(

@@ -15,13 +15,14 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
+from _measure import NUM_PAIRS, SMALL
 from torch import nn
 
 from raybio.core.config import BaseConfig
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.snapshot import TrainingState
 
-WIDTH, NUM_LAYERS, NUM_PAIRS = 2048, 12, 5
+WIDTH, NUM_LAYERS = (64, 2) if SMALL else (2048, 12)
 
 
 class Stall(NamedTuple):

@@ -15,13 +15,15 @@ import time
 from fractions import Fraction
 from pathlib import Path
 
+from _measure import SMALL
+
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
 SPECIES, PROTEINS, LINKS = 1_840, 1_450_633, 8_762_166
-SIZES = (Fraction(1, 16), Fraction(1, 4), Fraction(1))
-LIMIT_BYTES = 4 * 2**30
+SIZES = (Fraction(1, 920),) if SMALL else (Fraction(1, 16), Fraction(1, 4), Fraction(1))
+LIMIT_BYTES = 2 * 2**30
 
 
 def simulate(folder: Path, size: Fraction) -> None:
@@ -87,7 +89,7 @@ def main() -> None:
             cost_of_a_row = cost_of_a_row or cost
             result = {
                 "row": "P21",
-                "peer": f"4 GiB, and the cost of a row at the first size: {size} of Tree-of-life",
+                "peer": f"2 GiB, and the cost of a row at the first size: {size} of Tree-of-life",
                 "median_ratio": float(f"{LIMIT_BYTES / facts['peak_bytes']:.3g}"),
                 "min_ratio": float(f"{cost_of_a_row / cost:.3g}"),
                 "note": f"{int(PROTEINS * size):,} rows, {int(LINKS * size):,} links: peak RSS "

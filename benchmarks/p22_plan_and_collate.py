@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from _measure import SMALL
+
 from raybio.core.config import override_all
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
@@ -20,7 +22,9 @@ from raybio.methods.sppt.proteins.system import build
 from raybio.store.store import open_store
 
 SIXTEENTH = SimulationConfig(num_species=115, num_proteins=90_664, num_links=547_635)
-NUM_STEPS = 40
+TINY = SimulationConfig(num_species=4, num_proteins=1200, num_links=4000)
+NUM_STEPS = 3 if SMALL else 40
+GOAL = 200_000
 
 
 def private_mebibytes() -> float:
@@ -34,7 +38,7 @@ def main() -> None:
         path = (
             Path(sys.argv[1])
             if len(sys.argv) > 1
-            else SIMULATED_PROTEINS.prepare(folder, SIXTEENTH).path
+            else SIMULATED_PROTEINS.prepare(folder, TINY if SMALL else SIXTEENTH).path
         )
         tiny_encoder = {
             "encoder.num_layers": 1,
@@ -62,9 +66,9 @@ def main() -> None:
             json.dumps(
                 {
                     "row": "P22",
-                    "peer": "goal: 20,000 sequences/s a core, open <= 1 s, private memory <= 300 MiB",
-                    "median_ratio": round(rate / 20_000, 2),
-                    "min_ratio": round(sequences / max(seconds) / 20_000, 2),
+                    "peer": f"goal: {GOAL:,} sequences/s a core",
+                    "median_ratio": float(f"{rate / GOAL:.3g}"),
+                    "min_ratio": float(f"{sequences / max(seconds) / GOAL:.3g}"),
                     "note": f"{store.num_rows:,} rows, {store.graph.num_edges:,} links: opened in "
                     f"{open_seconds * 1000:.1f} ms; {rate:,.0f} sequences/s of core time ({residues / sequences:.0f} "
                     f"tokens each, 256 anchors, masks, links); private memory grew by "

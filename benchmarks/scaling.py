@@ -180,7 +180,7 @@ class Model:
     """What parameters alone say about the sum of gradients.
 
     Attributes:
-        gradient_bytes: of all parameters, and a count of workers for each.
+        gradient_bytes: of all parameters.
         num_buckets: collectives of a step.
         width: of an embedding.
     """
@@ -199,7 +199,7 @@ class Model:
                 num_buckets += 1
                 room = BUCKET_BYTES
             room -= parameter.nbytes
-        num_bytes = sum(parameter.nbytes for parameter in parameters) + 4 * len(parameters)
+        num_bytes = sum(parameter.nbytes for parameter in parameters)
         return cls(num_bytes, num_buckets, encoder.width)
 
     def predicted(self, at_two: Counts, world: int) -> Counts:

@@ -23,7 +23,6 @@ from raybio.methods.sppt.proteins.config import Config, EncoderConfig
 from raybio.methods.sppt.proteins.demo import SIMULATED_PROTEINS, SimulationConfig
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.system import build
-from raybio.runtime.run.stream import stream_batches
 from raybio.store.store import open_store
 
 BATCH_ROWS = 256
@@ -82,21 +81,6 @@ def epoch_rows(store: ProteinStore) -> EpochRows:
     return EpochRows(open_store(store.path, ProteinStore), link_collate(store).read.table)  # type: ignore[attr-defined]
 
 
-def our_local_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:
-    """Padded tokens (R, L) of each step, made in this process."""
-    for step in range(num_steps):
-        yield padded(TokenBatch.from_arrays(collate(step, 0, 1)))
-
-
-def our_ray_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:
-    """The same through Ray Data, as a training worker reads them."""
-    stream = stream_batches(
-        collate, first_step=0, num_steps=num_steps, rank=0, world=1, batch_type=TokenBatch
-    )
-    for _, batch in stream:
-        yield padded(batch)
-
-
 def padded(batch: TokenBatch) -> Tensor:
     return batch.pad(torch.arange(batch.num_rows), pad_id=0).token_RL
 
@@ -130,37 +114,6 @@ class ReadyRows(Dataset):
         return torch.from_numpy(self.array[index])
 
 
-class StoreRows(Dataset):
-    """The textbook map-style dataset over the store itself: a row is read, cropped and looked up when it is asked for.
-
-    Items have the layout of ``peer_array``, place in the stream first; ``pad_rows`` makes batches of them.
-    """
-
-    def __init__(self, collate: EpochRows, num_steps: int) -> None:
-        self.store, self.table = collate.store, collate.table
-        self.rows = np.concatenate([collate.rows(step) for step in range(num_steps)])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> Tensor:
-        start, end = self.store.indptr_N1[self.rows[index] : self.rows[index] + 2]
-        letters = self.store.residue_T[
-            start : min(end, start + MAX_LENGTH - self.table.num_special)
-        ]
-        ends = [] if self.table.eos_id is None else [self.table.eos_id]
-        tokens = self.table.token_id_by_byte[letters]
-        return torch.from_numpy(
-            np.concatenate([[index, self.table.cls_id], tokens, ends]).astype(np.int64)
-        )
-
-
-def pad_rows(rows: list[Tensor]) -> Tensor:
-    """(R, 1 + L), L the whole ``MAX_LENGTH``, so that batches can be compared."""
-    padded_rows = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    return torch.nn.functional.pad(padded_rows, (0, 1 + MAX_LENGTH - padded_rows.shape[1]))
-
-
 def write_parquet(array: np.ndarray, folder: Path, num_files: int = 8) -> str:
     """The array as Ray Data itself writes tensors: a few files."""
     import ray.data
@@ -175,24 +128,3 @@ def read_parquet(path: str, **settings: object) -> Iterator[Tensor]:
 
     for batch in ray.data.read_parquet(path).iter_torch_batches(batch_size=BATCH_ROWS, **settings):
         yield batch["data"]
-
-
-def check_equal(ours: Iterator[Tensor], peer: Iterator[Tensor]) -> None:
-    """Every row of our stream is in the peer's batches, with the same tokens; the peer's column 0 says where."""
-    peer_rows = torch.cat(list(peer))
-    peer_rows = peer_rows[peer_rows[:, 0].argsort()]
-    start = 0
-    for tokens in ours:
-        expected = peer_rows[start : start + len(tokens), 1:]
-        num_columns = tokens.shape[1]
-        assert torch.equal(tokens, expected[:, :num_columns].long()), (
-            f"tokens differ in rows from {start}"
-        )
-        assert not expected[:, num_columns:].any()
-        start += len(tokens)
-    assert start == len(peer_rows), f"ours made {start} rows, the peer {len(peer_rows)}"
-
-
-def exhaust(batches: Iterator[Tensor]) -> int:
-    """Walk to the end; the rows seen."""
-    return sum(len(batch) for batch in batches)

@@ -10,7 +10,7 @@ V vocabulary, D width.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -98,6 +98,10 @@ class Collective(Protocol):
 
     def all_max(self, tensor: Tensor) -> Tensor:
         """Return the elementwise maximum over workers, without gradient."""
+        ...
+
+    def host_sum(self, values: Sequence[int]) -> list[int]:
+        """Sum numbers of the host over workers; the host waits for no device."""
         ...
 
     def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm as normal
-from scipy.stats import t as student_t
+from scipy.special import ndtri, stdtr, stdtrit
 
 from raybio.ops.closed_form_bootstrap import ratio_quantiles
 
@@ -137,7 +136,7 @@ def closed_form_interval(
     """
     numerator = np.asarray(numerator_Q, np.float64)
     denominator = np.asarray(denominator_Q, np.float64)
-    quantiles = ratio_quantiles(numerator, denominator, start_G, float(normal.ppf(0.975)))
+    quantiles = ratio_quantiles(numerator, denominator, start_G, float(ndtri(0.975)))
     if quantiles is None:
         return None
     return Interval(float(numerator.sum() / denominator.sum()), *quantiles)
@@ -210,7 +209,7 @@ def _resampled_means(
     """Return the means (num_resamples,) of each group (S, Q), over drawn seeds and queries."""
     num_queries = groups[0].shape[1]
     degrees = sum(len(value_SQ) - 1 for value_SQ in groups)
-    quantile = float(student_t.ppf(0.975, degrees) / normal.ppf(0.975))
+    quantile = float(stdtrit(degrees, 0.975) / ndtri(0.975))
     means = [np.empty(num_resamples) for _ in groups]
     rows = max(1, _ENTRIES_AT_ONCE // num_queries)
     for start in range(0, num_resamples, rows):
@@ -308,11 +307,10 @@ def welch_test(first_S: Sequence[float], second_S: Sequence[float]) -> Differenc
 
 
 def _t_test(mean: float, error: float, degrees: float) -> DifferenceTest:
-    half = float(student_t.ppf(0.975, degrees)) * error
+    half = float(stdtrit(degrees, 0.975)) * error
+    p = 1.0 if mean == 0 else 0.0
     if error > 0:
-        p = float(2 * student_t.sf(abs(mean) / error, degrees))
-    else:
-        p = 1.0 if mean == 0 else 0.0
+        p = float(2 * stdtr(degrees, -abs(mean) / error))
     return DifferenceTest(Interval(mean, mean - half, mean + half), p)
 
 

@@ -4,10 +4,12 @@ Shape letters: N rows of this worker, M rows of all workers, W workers, P rows o
 has most, D width (any trailing shape is allowed).
 """
 
+import datetime
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -42,6 +44,10 @@ class SingleProcess:
         """Return a detached copy of ``tensor``."""
         return tensor.detach().clone()
 
+    def host_sum(self, values: Sequence[int]) -> list[int]:
+        """Return the values themselves."""
+        return list(values)
+
     def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
         """Leave ``tensor`` as it is."""
         return lambda: None
@@ -50,13 +56,20 @@ class SingleProcess:
 class ProcessGroup:
     """A ``Collective`` over ``torch.distributed``; all workers must call its methods in one order.
 
+    Tensors travel over the default group. Numbers that the host reads (row counts, flags) travel
+    over gloo, because a read of a device would make the host wait for all work given to it.
+
     Raises:
         ClusterError: from every method, if another worker died or did not come within the group's
             timeout; the message names this rank and the operation.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Join ``group``, or the default group.
+    def __init__(self, *, timeout_seconds: float | None = None) -> None:
+        """Join the default group; every worker must.
+
+        Args:
+            timeout_seconds: of the gloo group that is made beside another backend, best that of the
+                default group; None: torch's default.
 
         Raises:
             ClusterError: if no process group was initialized.
@@ -66,11 +79,16 @@ class ProcessGroup:
                 "torch.distributed has no process group. Call init_process_group first, or train "
                 "with SingleProcess()."
             )
-        self.group = group
-        self.rank = dist.get_rank(group)
-        self.world = dist.get_world_size(group)
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
         self.num_open_gathers = 0
-        self._is_nccl = dist.get_backend(group) == "nccl"
+        self._is_nccl = dist.get_backend() == "nccl"
+        self.host_group: dist.ProcessGroup | None = None
+        if dist.get_backend() != "gloo":
+            timeout = None
+            if timeout_seconds is not None:
+                timeout = datetime.timedelta(seconds=timeout_seconds)
+            self.host_group = dist.new_group(backend="gloo", timeout=timeout)
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers in rank order.
@@ -109,6 +127,14 @@ class ProcessGroup:
         """Element-wise maximum over workers, without gradient; booleans become int64."""
         return self._all_reduce(tensor, dist.ReduceOp.MAX, "all_max")
 
+    def host_sum(self, values: Sequence[int]) -> list[int]:
+        """Sum numbers of the host over workers."""
+        total_V = np.array(values, dtype=np.int64)
+        with _NamedFailure(self, "host_sum"):
+            # The tensor is the array's own memory.
+            dist.all_reduce(torch.from_numpy(total_V), group=self.host_group)
+        return total_V.tolist()
+
     def start_sum(self, tensor: Tensor, dtype: torch.dtype | None = None) -> Callable[[], None]:
         """Start to sum ``tensor`` over workers in place, bit-identical on each.
 
@@ -121,7 +147,7 @@ class ProcessGroup:
         """
         sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
         with _NamedFailure(self, "sum of gradients"):
-            work = dist.all_reduce(sent, group=self.group, async_op=True)
+            work = dist.all_reduce(sent, async_op=True)
 
         def wait() -> None:
             with _NamedFailure(self, "sum of gradients"):
@@ -136,23 +162,22 @@ class ProcessGroup:
         if total.dtype == torch.bool:
             total = total.long()
         with _NamedFailure(self, name):
-            dist.all_reduce(total, op=operation, group=self.group)
+            dist.all_reduce(total, op=operation)
         return total.to(tensor.device)
 
     def _compare(self, local_ND: Tensor, wants_grad: bool) -> tuple[list[int], bool]:
         """Return the number of rows of each worker, and whether any of them wants a gradient."""
         dtype = _DTYPES.index(local_ND.dtype) if local_ND.dtype in _DTYPES else -1
         width = math.prod(local_ND.shape[1:])
-        header = torch.tensor(
-            [len(local_ND), width, dtype, int(wants_grad)], device=local_ND.device
-        )
-        header = self._on_backend_device(header)
-        header_W = [torch.empty_like(header) for _ in range(self.world)]
+        header = np.array([len(local_ND), width, dtype, int(wants_grad)])
+        header_WV = np.empty((self.world, len(header)), dtype=header.dtype)
         with _NamedFailure(self, "all_gather (row counts)"):
-            dist.all_gather(header_W, header, group=self.group)
-        num_rows_W, width_W, dtype_W, wants_W = zip(
-            *(row.tolist() for row in header_W), strict=True
-        )
+            dist.all_gather(
+                list(torch.from_numpy(header_WV).unbind()),
+                torch.from_numpy(header),
+                group=self.host_group,
+            )
+        num_rows_W, width_W, dtype_W, wants_W = zip(*header_WV.tolist(), strict=True)
         if len(set(width_W)) > 1 or len(set(dtype_W)) > 1 or dtype < 0:
             dtypes = [
                 str(_DTYPES[code]) if code >= 0 else "an unsupported dtype" for code in dtype_W
@@ -175,7 +200,7 @@ class ProcessGroup:
         padded_PD = self._on_backend_device(padded_PD)
         padded_WPD = padded_PD.new_empty((self.world, *padded_PD.shape))
         with _NamedFailure(self, "all_gather"):
-            dist.all_gather(list(padded_WPD.unbind()), padded_PD, group=self.group)
+            dist.all_gather(list(padded_WPD.unbind()), padded_PD)
         row_MD = torch.cat([padded_WPD[worker, :rows] for worker, rows in enumerate(num_rows_W)])
         return row_MD.to(local_ND.device).view(local_ND.dtype)
 
@@ -194,11 +219,11 @@ class ProcessGroup:
                 for worker, part_ND in enumerate(torch.split(summed_MD, num_rows_W)):
                     padded_WPD[worker, : len(part_ND)] = part_ND
                 received_PD = torch.empty_like(padded_WPD[0])
-                dist.reduce_scatter_tensor(received_PD, padded_WPD.flatten(0, 1), group=self.group)
+                dist.reduce_scatter_tensor(received_PD, padded_WPD.flatten(0, 1))
                 grad_ND = received_PD[: num_rows_W[self.rank]]
             else:
                 summed_MD = summed_MD.clone(memory_format=torch.contiguous_format)
-                dist.all_reduce(summed_MD, group=self.group)
+                dist.all_reduce(summed_MD)
                 grad_ND = torch.split(summed_MD, num_rows_W)[self.rank]
         return grad_ND.to(device=grad_MD.device, dtype=grad_MD.dtype)
 

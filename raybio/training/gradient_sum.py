@@ -79,9 +79,10 @@ class GradientSum:
                 registered.remove()
         while len(self._waits) < len(self._buckets):
             self._start_next()
-        for bucket, wait in zip(self._buckets, self._waits, strict=True):
+        if self._buckets:
+            self._drop_missing()
+        for wait in self._waits:
             wait()
-            bucket.finish()
 
     @contextmanager
     def last_backward(self) -> Iterator[None]:
@@ -113,8 +114,16 @@ class GradientSum:
 
     def _start_next(self) -> None:
         bucket = self._buckets[len(self._waits)]
-        bucket.write_counts()
         self._waits.append(self._collective.start_sum(bucket.flat, self._dtype))
+
+    def _drop_missing(self) -> None:
+        """Take the gradient away from parameters that have none on any worker."""
+        parameters = [each for bucket in self._buckets for each in bucket.parameters]
+        has_grad = [each for bucket in self._buckets for each in bucket.has_grad_P]
+        num_workers = self._collective.host_sum(has_grad)
+        for parameter, number in zip(parameters, num_workers, strict=True):
+            if number == 0:
+                parameter.grad = None
 
 
 class _Bucket:
@@ -122,8 +131,7 @@ class _Bucket:
 
     Attributes:
         parameters: P parameters of one dtype and device.
-        flat: their gradients, and at its end for each the number of workers that have it. That
-            saves a second collective.
+        flat: their gradients.
         has_grad_P: whether a parameter has a gradient on this worker.
         num_missing: gradients that the last backward pass has still to add to.
     """
@@ -132,12 +140,9 @@ class _Bucket:
         first = parameters[0]
         sizes = [parameter.numel() for parameter in parameters]
         self.parameters = parameters
-        self.flat = torch.zeros(
-            sum(sizes) + len(parameters), dtype=first.dtype, device=first.device
-        )
-        *pieces, self._count_P = self.flat.split([*sizes, len(parameters)])
+        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         self._gradients = []
-        for parameter, piece in zip(parameters, pieces, strict=True):
+        for parameter, piece in zip(parameters, self.flat.split(sizes), strict=True):
             strides = torch.empty_like(parameter, device="meta").stride()
             self._gradients.append(piece.as_strided(parameter.shape, strides))
         # Held, because a parameter gets another node when nobody holds the one it has.
@@ -155,21 +160,6 @@ class _Bucket:
     def count_missing(self) -> None:
         """Count the gradients that the running backward pass reaches."""
         self.num_missing = sum(map(torch._C._will_engine_execute_node, self._nodes))
-
-    def write_counts(self) -> None:
-        """Add to the bucket which gradients this worker has."""
-        self._count_P.fill_(1)
-        for index, has_grad in enumerate(self.has_grad_P):
-            if not has_grad:
-                self._count_P[index].zero_()
-
-    def finish(self) -> None:
-        """Take the gradient away from parameters that have none on any worker."""
-        if all(self.has_grad_P):
-            return
-        for parameter, count in zip(self.parameters, self._count_P.tolist(), strict=True):
-            if count == 0:
-                parameter.grad = None
 
 
 def _cut(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:

@@ -54,7 +54,8 @@ class Report:
 
     Attributes:
         step: optimizer updates so far.
-        metrics: losses of the step, rates since the last report, and evaluation metrics.
+        metrics: losses of the step, rates and ``stall_seconds`` (waiting for input) since the last
+            report, and evaluation metrics.
         is_evaluation: whether the metrics hold an evaluation.
         is_checkpoint: whether a checkpoint of this step was saved.
         is_last: whether the run ends here.
@@ -241,7 +242,7 @@ class _Run:
             return
         meter = _Meter()
         self.system.model.train()
-        for step, batch in batches(first_step):
+        for step, batch in meter.timed(batches(first_step)):
             if step != self.progress.step:
                 raise ConfigError(
                     f"the stream brought step {step}, want {self.progress.step}: steps come in "
@@ -318,10 +319,8 @@ class _Run:
 
     def _on_any_worker_each(self, *conditions: Callable[[], bool]) -> list[bool]:
         """Return for each condition whether it holds on any worker; the same on all of them."""
-        if self.collective.world == 1:
-            return [bool(condition()) for condition in conditions]
-        holds = torch.tensor([int(condition()) for condition in conditions], device=self.device)
-        return [bool(total) for total in self.collective.all_sum(holds).tolist()]
+        holds = [int(condition()) for condition in conditions]
+        return [bool(total) for total in self.collective.host_sum(holds)]
 
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None
@@ -429,8 +428,8 @@ class _Run:
             return decided
         name = resolve_precision(self.config.precision, self.device).name
         # No driver has decided: workers on different machines take what all of them support.
-        num_fp32 = self.collective.all_sum(torch.tensor(int(name == "fp32"), device=self.device))
-        return "fp32" if int(num_fp32) else name
+        (num_fp32,) = self.collective.host_sum([name == "fp32"])
+        return "fp32" if num_fp32 else name
 
     def _agree_on(self, step: int) -> None:
         """Check that all workers resume from one step.
@@ -472,13 +471,28 @@ def _is_better(value: float, best: float | None) -> bool:
 
 
 class _Meter:
-    """Losses of the last step, and tokens per second (without padding) since the last reading."""
+    """Losses of the last step, and rates since the last reading.
+
+    Tokens are counted without padding. The time in which the loop waits for input is part of the
+    whole; on a GPU, which still computes meanwhile, it costs less than that.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
         self._tokens = 0.0
         self._steps = 0
+        self._stall_seconds = 0.0
         self._since = time.perf_counter()
+
+    def timed(self, batches: Iterator[tuple[int, TokenBatch]]) -> Iterator[tuple[int, TokenBatch]]:
+        """Yield the batches, and add the time that each takes to arrive."""
+        while True:
+            since = time.perf_counter()
+            item = next(batches, None)
+            self._stall_seconds += time.perf_counter() - since
+            if item is None:
+                return
+            yield item
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
@@ -492,9 +506,11 @@ class _Meter:
         rates = {
             "tokens_per_second": self._tokens / seconds,
             "steps_per_second": self._steps / seconds,
+            "stall_seconds": self._stall_seconds,
         }
         self._tokens = 0.0
         self._steps = 0
+        self._stall_seconds = 0.0
         self.restart_clock()
         return self._last | rates
 

@@ -29,7 +29,7 @@ def printed(text):
 
 
 def test_parts_that_need_no_other_process_run_at_tiny_size(gpu, capsys):
-    parts = ("machine", "steps", "kernels", "caching", "retrieval")
+    parts = ("machine", "steps", "kernels", "caching", "retrieval", "contrast", "search")
     for name in parts:
         getattr(gpu.figures, name)(gpu.bench)
     gpu.script.packing(gpu.bench)
@@ -41,12 +41,15 @@ def test_parts_that_need_no_other_process_run_at_tiny_size(gpu, capsys):
         "kernels",
         "gradient caching",
         *["link retrieval"] * 2,
+        "contrastive loss",
+        *["search"] * 2,
         *["packing"] * 6,
     ]
     assert all(result["device"] == "CPU" for result in results)
     steps = [result for result in results if result["name"] == "training step"]
     assert [step["layout"] for step in steps] == ["padded", "packed"] * 4
     assert all(0 < step["mfu"] < 10 for step in steps)
+    assert all(result["recall"] >= 0.999 for result in results if result["name"] == "search")
 
 
 def run_small(*options):
@@ -67,6 +70,34 @@ def test_the_whole_script_passes_at_tiny_size():
     assert done.returncode == 0, done.stdout + done.stderr
     names = {result["name"] for result in printed(done.stdout)}
     assert names >= {"packing", "waits", "resume", "feeding", "evaluation", "workers"}
+
+
+def test_a_compiled_step_is_that_of_memory_compile(gpu, monkeypatch, capsys):
+    """Without a compiler here: what the step asks torch to compile is noted, and it runs eagerly."""
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiled.append(how) or function)
+    encoder = gpu.script.build_protein_encoder(gpu.script.SMALL.encoder, seed=0)
+    batch = gpu.bench.protein_batch(encoder, 64)
+    gpu.bench.protein_step(encoder, batch, compiled=True)()
+    assert compiled and not any(how.get("dynamic") for how in compiled)
+
+
+def test_tf32_is_evaluated_in_tf32_and_each_precision_says_how_far_its_score_is_off(
+    gpu, monkeypatch, capsys
+):
+    names = []
+    entered = gpu.figures.embedding_precision
+    monkeypatch.setattr(
+        gpu.figures,
+        "embedding_precision",
+        lambda precision: names.append(precision.name) or entered(precision),
+    )
+    gpu.figures.evaluation(gpu.bench)
+    assert names == ["fp32", "tf32", "bf16"]
+    results = printed(capsys.readouterr().out)
+    assert [result["precision"] for result in results] == names
+    assert results[0]["lrap_off"] == 0
+    assert all(isinstance(result["is_within_a_thousandth"], bool) for result in results)
 
 
 def test_packed_gradients_that_are_wrong_fail_the_check(gpu, monkeypatch):

@@ -8,7 +8,7 @@ from torch import Tensor
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
-from raybio.encoders.packed import _varlen
+from raybio.encoders.packed import _PACKABLE, _varlen
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
@@ -85,8 +85,16 @@ def assert_packed_equals_padded(encoder: Encoder, batch: TokenBatch, atol: float
         torch.testing.assert_close(ours, expected, rtol=0, atol=atol)
 
 
+PACKED_TEXTS = ("bert", "roberta", "xlm-roberta", "electra", "modernbert", "distilbert")
+PACKED_VOCABULARIES = ("tape", "esm")
+
+
+def test_every_packable_type_is_compared() -> None:
+    assert {*PACKED_TEXTS, "esm"} == set(_PACKABLE)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", "modernbert", "distilbert"])
+@pytest.mark.parametrize("architecture", PACKED_TEXTS)
 def test_packed_texts_equal_padded_ones_with_all_gradients(architecture: str, pooling: str) -> None:
     encoder, ids, mask_id = text_encoder(architecture, pooling)
     batch = labeled_batch(LENGTHS, ids, mask_id)
@@ -95,7 +103,7 @@ def test_packed_texts_equal_padded_ones_with_all_gradients(architecture: str, po
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("vocabulary", ["tape", "esm"])
+@pytest.mark.parametrize("vocabulary", PACKED_VOCABULARIES)
 def test_packed_proteins_equal_padded_ones_with_all_gradients(
     vocabulary: str, pooling: str
 ) -> None:

@@ -21,6 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForMaskedLM,
+    XLMRobertaConfig,
+    XLMRobertaModel,
 )
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch
@@ -63,6 +65,8 @@ def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: i
             return BertModel(BertConfig(**_SIZES, **common))
         if architecture == "roberta":  # with a head, as published
             return RobertaForMaskedLM(RobertaConfig(**shifted, **common))
+        if architecture == "xlm-roberta":
+            return XLMRobertaModel(XLMRobertaConfig(**shifted, **common))
         if architecture == "mpnet":
             return MPNetModel(MPNetConfig(**shifted, **common))
         if architecture == "electra":

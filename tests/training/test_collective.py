@@ -1,6 +1,8 @@
 """Gathering over real processes equals one process that holds all rows."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,7 @@ def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> No
     assert collective.all_sum(torch.tensor([True, rank == 1])).tolist() == [2, 1]
     assert collective.all_sum(torch.tensor(2**53 + rank)).item() == 2**54 + 1
     assert collective.all_max(torch.tensor([rank, -rank])).tolist() == [1, 0]
+    assert collective.host_sum([rank == 0, rank, 2**53 + rank]) == [1, 1, 2**54 + 1]
     kept = torch.ones(2, requires_grad=True)
     assert not collective.all_sum(kept).requires_grad and kept.tolist() == [1, 1]
 
@@ -178,6 +181,47 @@ def late_worker(rank: int, collective: ProcessGroup, folder: Path) -> None:
 
 def test_a_lost_worker_raises_a_named_error_and_does_not_hang(tmp_path: Path) -> None:
     run_workers(late_worker, 2, tmp_path)
+
+
+def beside_another_backend(rank: int, gloo: ProcessGroup, folder: Path) -> None:
+    """Stand in for NCCL by a backend of another name, and note which group each call uses."""
+    assert gloo.host_group is None
+    dist.destroy_process_group()
+    dist.Backend.register_backend(
+        "of_device",
+        lambda store, rank, size, timeout: dist.ProcessGroupGloo(store, rank, size, timeout),
+        devices=["cpu"],
+    )
+    dist.init_process_group(
+        "of_device", init_method=f"file://{folder}/again", rank=rank, world_size=2
+    )
+    collective = ProcessGroup(timeout_seconds=321)
+    assert dist.get_backend() == "of_device"
+    assert dist.get_backend(collective.host_group) == "gloo"
+    seconds = collective.host_group._get_backend(torch.device("cpu")).options._timeout.seconds
+    assert seconds == 321
+    groups = []
+    all_gather = dist.all_gather
+    all_reduce = dist.all_reduce
+
+    def noted(operation: Callable[..., object], *args: object, **options: object) -> object:
+        groups.append(options.get("group"))
+        return operation(*args, **options)
+
+    dist.all_gather = partial(noted, all_gather)
+    dist.all_reduce = partial(noted, all_reduce)
+    row_ND = torch.full((rank + 1, 2), float(rank), requires_grad=True)
+    row_MD = collective.all_gather(row_ND).row_MD
+    assert row_MD.tolist() == [[0, 0], [1, 1], [1, 1]]
+    row_MD.sum().backward()
+    assert torch.equal(row_ND.grad, torch.full_like(row_ND, 2))
+    assert collective.host_sum([rank, 2, True]) == [1, 4, 2]
+    assert collective.all_sum(torch.tensor([rank])).tolist() == [1]
+    assert groups == [collective.host_group, None, None, collective.host_group, None]
+
+
+def test_numbers_of_the_host_travel_over_gloo_beside_another_backend(tmp_path: Path) -> None:
+    run_workers(beside_another_backend, 2, tmp_path)
 
 
 def test_a_single_process_gathers_its_own_rows_with_their_gradient() -> None:

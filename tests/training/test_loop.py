@@ -1,7 +1,8 @@
 """The training loop: resume, early stopping, signals."""
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, DivergedError
 from raybio.core.interfaces import Collective, LossReport, Objective
 from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
-from raybio.training.loop import fit
+from raybio.training.loop import fit, local_batches
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
@@ -65,6 +67,27 @@ def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
     assert [report.step for report in reports] == [0, 1, 2, 3, 4, 6]
     assert [report.step for report in reports if report.is_evaluation] == [0, 3, 6]
     assert [report.is_last for report in reports] == [False] * 5 + [True]
+
+
+def test_a_report_says_how_long_the_loop_waited_for_input(
+    tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that only the stream moves: two seconds a batch."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    config = tiny_config(NAME, **{"schedule.log_every_steps": 2})
+    system = METHODS[NAME].build(config, tiny_store.path)
+
+    def slow(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        nonlocal now
+        for item in local_batches(system, 6)(first_step):
+            now += 2.0
+            yield item
+
+    reports = list(fit(system, config, batches=slow))
+    waited = {report.step: report.metrics["stall_seconds"] for report in reports}
+    assert waited == {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.0, 6: 4.0}
+    assert reports[-1].metrics["steps_per_second"] == 0.5
 
 
 def test_a_finished_run_takes_no_step_and_a_longer_one_resumes(

@@ -7,7 +7,7 @@ shard (queries, then answers), T tokens end to end.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 
@@ -74,7 +74,8 @@ class ClozePlan:
     def num_rows(self) -> int:
         """Number of sentences of an epoch."""
         first, end = self._bounds
-        return end - first if self._subset_rows is None else len(self._subset_rows)
+        subset = _subset_rows(self)
+        return end - first if subset is None else len(subset)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -91,16 +92,16 @@ class ClozePlan:
             seed=self.seed,
             name="sentences",
         )
-        if self._subset_rows is None:
-            return self._bounds[0] + index_B
-        return self._subset_rows[index_B]
+        subset = _subset_rows(self)
+        return self._bounds[0] + index_B if subset is None else subset[index_B]
 
     @property
     def trained_rows(self) -> np.ndarray:
         """Store rows of an epoch, int64."""
-        return np.arange(*self._bounds) if self._subset_rows is None else self._subset_rows
+        subset = _subset_rows(self)
+        return np.arange(*self._bounds) if subset is None else subset
 
-    @cached_property
+    @property
     def held_out_rows(self) -> np.ndarray:
         """Store rows that are never trained on, int64."""
         first, end = self._bounds
@@ -109,26 +110,13 @@ class ClozePlan:
             np.arange(num_rows - self.config.num_held_out_sentences, num_rows)
         )
 
-    @cached_property
-    def _subset_rows(self) -> np.ndarray | None:
-        """Store rows of an epoch, int64; None for all rows of the set, which needs no memory."""
-        first, end = self._bounds
-        num_held_out = self.config.num_held_out_sentences
-        if self.config.num_sentences is None and not num_held_out:
-            return None
-        # A smaller ``num_sentences`` is a prefix of a larger one.
-        row_M = self._ordered_rows(np.arange(end - first - num_held_out))
-        if num_held_out:
-            row_M = row_M[~self.store.equals(row_M, self.held_out_rows)]
-        return row_M[: self.config.num_sentences]
-
     def _ordered_rows(self, index_M: np.ndarray) -> np.ndarray:
         """Return the store rows at positions of the seed's order."""
         first, end = self._bounds
         key = derive_seed(self.seed, "chosen")
         return first + keyed_permutation(index_M, num_rows=end - first, key=key)
 
-    @cached_property
+    @property
     def _bounds(self) -> tuple[int, int]:
         """First row of the sentence set, and the row after its last."""
         set_bounds_S1 = self.store.set_bounds_S1
@@ -136,6 +124,23 @@ class ClozePlan:
         if sentence_set == "all":
             return 0, int(set_bounds_S1[-1])
         return int(set_bounds_S1[sentence_set]), int(set_bounds_S1[sentence_set + 1])
+
+
+@lru_cache(maxsize=2)
+def _subset_rows(plan: ClozePlan) -> np.ndarray | None:
+    """Return the store rows of an epoch, int64; None for all rows of the set.
+
+    They are made once in each process: they never travel with a plan.
+    """
+    first, end = plan._bounds
+    num_held_out = plan.config.num_held_out_sentences
+    if plan.config.num_sentences is None and not num_held_out:
+        return None
+    # A smaller ``num_sentences`` is a prefix of a larger one.
+    row_M = plan._ordered_rows(np.arange(end - first - num_held_out))
+    if num_held_out:
+        row_M = row_M[~plan.store.equals(row_M, plan.held_out_rows)]
+    return row_M[: plan.config.num_sentences]
 
 
 @dataclass(frozen=True)

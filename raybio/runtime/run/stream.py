@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import queue
 import threading
 import time
@@ -252,6 +253,9 @@ class _CollateBlock:
         self.__name__ = "collate"  # the name of the task in Ray Data
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        # Each task tokenizes on one core: by default the Rust tokenizers take all cores of the
+        # node, and training and the other tasks lose them. It is read when they are first used.
+        os.environ.setdefault("RAYON_NUM_THREADS", "1")
         ((first, end),) = batch.column("bounds").to_pylist()
         return pa.concat_tables(
             pack(step, self.collate(step, self.rank, self.world)) for step in range(first, end)

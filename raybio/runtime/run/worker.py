@@ -15,6 +15,7 @@ from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
+from raybio.runtime.cluster.connection import collective_timeout_seconds
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
@@ -73,7 +74,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
     torch.set_num_threads(spec.threads or max(1, local_threads))
     collective: Collective = SingleProcess()
     if context.get_world_size() > 1:
-        collective = ProcessGroup()
+        collective = ProcessGroup(timeout_seconds=collective_timeout_seconds())
     config = spec.run.config
     checkpoints = checkpoints_of(folder, config, remote)
     with _writer_log(spec, folder, collective, checkpoints) as log:

@@ -139,6 +139,17 @@ def test_query_and_answer_together_are_the_sentence_with_one_mask_between(
     ] == sentences
 
 
+def test_a_plan_that_has_worked_travels_without_its_rows(store: ClozeStore) -> None:
+    config = ClozePlanConfig(global_batch_rows=4, num_held_out_sentences=9, num_sentences=30)
+    plan = ClozePlan(store, config, 23)
+    rows = plan.rows(3)
+    assert len(plan.held_out_rows) == 9
+    travelled = pickle.dumps(plan)
+    assert len(travelled) == len(pickle.dumps(ClozePlan(store, config, 23)))
+    assert vars(pickle.loads(travelled)).keys() == {"store", "config", "seed"}
+    np.testing.assert_array_equal(pickle.loads(travelled).rows(3), rows)
+
+
 def test_positives_are_partners_and_only_repeated_sentences_and_texts_are_ignored(
     store: ClozeStore,
 ) -> None:

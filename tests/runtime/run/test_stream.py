@@ -82,13 +82,13 @@ def test_an_object_array_does_not_travel() -> None:
 
 @dataclass(frozen=True)
 class Counting:
-    """Writes down in which process each step was collated."""
+    """Writes down in which process each step was collated, and with how many tokenizer threads."""
 
     folder: Path
 
     def __call__(self, step: int, rank: int, world: int) -> dict[str, np.ndarray]:
         with open(self.folder / "collated", "a") as file:
-            file.write(f"{step} {os.getpid()}\n")
+            file.write(f"{step} {os.getpid()} {os.environ.get('RAYON_NUM_THREADS')}\n")
         token_T = np.arange(rank, 40, world, dtype=np.uint8) + step
         return {
             "token_T": token_T,
@@ -156,6 +156,7 @@ def busy_cpus(ray_cluster: None) -> Iterator[None]:
 def test_ray_data_collates_the_steps_that_training_has_not_reached(
     num_tasks: int, tmp_path: Path
 ) -> None:
+    """Each task tokenizes with one thread, the worker as before."""
     steps = stream_batches(
         Counting(tmp_path),
         first_step=0,
@@ -174,12 +175,22 @@ def test_ray_data_collates_the_steps_that_training_has_not_reached(
             pause.wait(0.02)
             assert time.monotonic() < end, "Ray Data collated nothing"
     assert 199 in collated_elsewhere(tmp_path)
+    threads = {
+        (pid == str(os.getpid()), number) for _, pid, number in lines_of(tmp_path / "collated")
+    }
+    assert threads == {(True, "None"), (False, "1")}
+
+
+def lines_of(path: Path) -> list[list[str]]:
+    """Return the words of each line that is complete."""
+    lines = [line.split() for line in path.read_text().splitlines(keepends=True)]
+    return [line for line in lines if len(line) == 3]
 
 
 def collated_elsewhere(folder: Path) -> set[int]:
     """Steps that other processes have collated."""
-    lines = [line.split() for line in (folder / "collated").read_text().splitlines(keepends=True)]
-    return {int(line[0]) for line in lines if len(line) == 2 and int(line[1]) != os.getpid()}
+    lines = lines_of(folder / "collated")
+    return {int(step) for step, pid, _ in lines if int(pid) != os.getpid()}
 
 
 @pytest.mark.usefixtures("ray_cluster")

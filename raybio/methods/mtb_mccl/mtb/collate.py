@@ -6,7 +6,7 @@ K recurring pairs.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.markers import MarkedDocument
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import BlankConfig
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
 from raybio.ops.masking import mask_tokens
@@ -88,23 +89,15 @@ class BlankCollate:
         low_P = np.minimum(key_E[head_P], key_E[tail_P])
         high_P = np.maximum(key_E[head_P], key_E[tail_P])
         number_P = self._number(low_P, high_P)
+        held_out_K, trained_K = _sorted_numbers(self.plan)
         rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))
-        rank_P = rank_P - is_in_sorted(number_P, self._trained_numbers)
-        kept = np.flatnonzero(~is_in_sorted(number_P, self._held_out_numbers))
+        rank_P = rank_P - is_in_sorted(number_P, trained_K)
+        kept = np.flatnonzero(~is_in_sorted(number_P, held_out_K))
         chosen = np.sort(kept[np.argsort(rank_P[kept])[: self.plan.config.max_pairs_per_document]])
         return head_P[chosen], tail_P[chosen]
 
-    @cached_property
-    def _trained_numbers(self) -> np.ndarray:
-        return np.sort(self._number(*self.plan.recurring.key_K2[self.plan.trained].T))
-
-    @cached_property
-    def _held_out_numbers(self) -> np.ndarray:
-        return np.sort(self._number(*self.plan.recurring.key_K2[self.plan.held_out].T))
-
     def _number(self, first_P: np.ndarray, second_P: np.ndarray) -> np.ndarray:
-        """Return one number for each pair of keys."""
-        return first_P.astype(np.int64) * len(self.reader.store.entity_keys) + second_P
+        return numbers_of_pairs(self.reader.store, first_P, second_P)
 
     def _names(self, row: int, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of each entity pair and of its (head type, tail type)."""
@@ -130,6 +123,22 @@ class BlankCollate:
             random_token_ids=self.ordinary_ids,
             style="bert",
         )
+
+
+def numbers_of_pairs(store: DocumentStore, first_P: np.ndarray, second_P: np.ndarray) -> np.ndarray:
+    """Return one number for each pair of keys."""
+    return first_P.astype(np.int64) * len(store.entity_keys) + second_P
+
+
+@lru_cache(maxsize=2)
+def _sorted_numbers(plan: DocumentPairPlan) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the held-out and of the trained pairs, ascending.
+
+    They are made once in each process: they never travel with a collate.
+    """
+    key_K2 = plan.recurring.key_K2
+    held_out_K = np.sort(numbers_of_pairs(plan.store, *key_K2[plan.held_out].T))
+    return held_out_K, np.sort(numbers_of_pairs(plan.store, *key_K2[plan.trained].T))
 
 
 def is_in_sorted(value_P: np.ndarray, sorted_K: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ B / 2 recurring entity pairs, and two documents of each.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -36,22 +36,18 @@ class DocumentPairPlan:
 
     @cached_property
     def recurring(self) -> RecurringPairs:
-        """The recurring entity pairs."""
+        """The recurring entity pairs; they travel with the plan, since counting takes long."""
         return recurring_pairs(self.store, self.pairs_config)
 
-    @cached_property
+    @property
     def held_out(self) -> np.ndarray:
         """Numbers of the recurring pairs that never enter the loss, ascending."""
-        total = len(self.recurring)
-        drawn = keyed_permutation(
-            np.arange(total), num_rows=total, key=derive_seed(self.seed, "held out")
-        )
-        return np.sort(drawn[: round(self.pairs_config.held_out_share * total)])
+        return _divided(self)[0]
 
-    @cached_property
+    @property
     def trained(self) -> np.ndarray:
         """Numbers of the recurring pairs that steps are drawn from, ascending."""
-        return np.setdiff1d(np.arange(len(self.recurring)), self.held_out)
+        return _divided(self)[1]
 
     @property
     def steps_per_epoch(self) -> float:
@@ -93,6 +89,17 @@ class DocumentPairPlan:
             axis=1,
         )
         return np.array(list(dict.fromkeys(row_C2.ravel().tolist())), dtype=np.int64)
+
+
+@lru_cache(maxsize=2)
+def _divided(plan: DocumentPairPlan) -> tuple[np.ndarray, np.ndarray]:
+    """Return the held-out and the trained pairs; made once in each process, they never travel."""
+    total = len(plan.recurring)
+    drawn = keyed_permutation(
+        np.arange(total), num_rows=total, key=derive_seed(plan.seed, "held out")
+    )
+    held_out = np.sort(drawn[: round(plan.pairs_config.held_out_share * total)])
+    return held_out, np.setdiff1d(np.arange(total), held_out)
 
 
 def oriented_pairs(store: DocumentStore, row: int) -> Pairs:

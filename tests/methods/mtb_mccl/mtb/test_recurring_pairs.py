@@ -2,9 +2,10 @@
 
 import json
 import mmap
+import pickle
 import shutil
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -199,6 +200,19 @@ def test_each_pair_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_a
 def collate(store: DocumentStore, **blanks) -> BlankCollate:
     reader = DocumentReader(store, read, MARKERS, max_tokens=500)
     return BlankCollate(reader, plan(store), BlankConfig(**blanks), ORDINARY, seed=3)
+
+
+def test_a_collate_that_has_worked_travels_with_no_array_that_another_process_can_make(
+    tiny_documents,
+):
+    own = replace(collate(tiny_documents), seed=11)  # of no other test
+    own.plan.recurring  # noqa: B018
+    before = len(pickle.dumps(own))
+    arrays = own(2, 0, 1)
+    travelled = pickle.dumps(own)
+    assert len(travelled) == before
+    for name, array in pickle.loads(travelled)(2, 0, 1).items():
+        np.testing.assert_array_equal(array, arrays[name])
 
 
 def test_both_readings_are_alike_and_workers_share_the_documents(tiny_documents):

@@ -1,8 +1,9 @@
-"""P12: steps a second of a run through Ray, beside the same loop and batches in this process without any Ray.
+"""P39: processor time of a step through Ray, in all processes, less that of the same loop and batches without Ray.
 
 Through Ray is all of it: its cluster, Ray Train's worker, batches from Ray Data, MLflow and progress in the driver.
-Both write their log alike; the rate is taken from its times, after a warm-up in which Ray Data and MLflow start. One
-Ray run and one plain run are a pair, in turn first and second; the weights at the end must be bit-identical.
+Processes are this one and all its descendants. Their time is taken between two reports of the log, after a warm-up in
+which Ray Data and MLflow start. One Ray run and one plain run are a pair, in turn first and second; the weights at the
+end must be bit-identical.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from _measure import NUM_PAIRS, SMALL, report
+from _measure import NUM_PAIRS, SMALL, TreeClock, report
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
@@ -25,6 +26,7 @@ from raybio.runtime.run.spec import RunSpec
 from raybio.training.loop import fit
 
 WARM_UP_STEPS, NUM_STEPS = (5, 15) if SMALL else (20, 60)
+GOAL_SECONDS = 0.005
 # Few proteins, since each run ends with an evaluation of all of them.
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
 SETTINGS = {
@@ -44,13 +46,13 @@ SETTINGS = {
 }
 
 
-def steps_per_second(log: Path) -> float:
+def core_seconds_of_step(log: Path, clock: TreeClock) -> float:
     """Of the steps after the warm-up; the last report is left out, a checkpoint lies before it."""
     points = [(line["step"], line["time_ms"] / 1000) for line in read_reports(log)]
     (first, since), *_, (last, until) = [
         point for point in points if WARM_UP_STEPS <= point[0] < NUM_STEPS
     ]
-    return (last - first) / (until - since)
+    return (clock.seconds_at(until) - clock.seconds_at(since)) / (last - first)
 
 
 def plain_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
@@ -58,18 +60,20 @@ def plain_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
     log = MetricsLog(folder / "metrics.jsonl")
     log.rewind(0)
     system = METHODS["sppt_protein"].build(config, store)
-    for step_report in fit(system, config):
-        log.append(step_report.step, step_report.metrics)
-    return steps_per_second(log.path), weights_digest(system.model.state_dict().items())
+    with TreeClock() as clock:
+        for step_report in fit(system, config):
+            log.append(step_report.step, step_report.metrics)
+    seconds = core_seconds_of_step(log.path, clock)
+    return seconds, weights_digest(system.model.state_dict().items())
 
 
 def ray_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
-    result = train(
-        RunSpec(
-            method="sppt_protein", config=config, store=store, name=folder.name, runs=folder.parent
-        )
+    run = RunSpec(
+        method="sppt_protein", config=config, store=store, name=folder.name, runs=folder.parent
     )
-    return steps_per_second(result.folder.metrics), str(result.weights_sha256)
+    with TreeClock() as clock:
+        result = train(run)
+    return core_seconds_of_step(result.folder.metrics, clock), str(result.weights_sha256)
 
 
 def main() -> None:
@@ -80,20 +84,23 @@ def main() -> None:
         runs, store = Path(folder) / "runs", SIMULATED_PROTEINS.prepare(folder, CORPUS).path
         runs.mkdir()
         plain_run(config, store, runs / "warm-up")
-        ratios, step_seconds = [], []
+        costs, step_seconds = [], []
         for pair in range(NUM_PAIRS):
-            rates, weights = {}, {}
+            seconds, weights = {}, {}
             sides = [("ray", ray_run), ("plain", plain_run)]
             for name, run in sides if pair % 2 == 0 else reversed(sides):
-                rates[name], weights[name] = run(config, store, runs / f"{name}-{pair}")
+                seconds[name], weights[name] = run(config, store, runs / f"{name}-{pair}")
             assert weights["ray"] == weights["plain"], weights
-            ratios.append(rates["ray"] / rates["plain"])
-            step_seconds.append(1 / rates["plain"])
+            costs.append(seconds["ray"] - seconds["plain"])
+            step_seconds.append(seconds["plain"])
         note = (
-            f"steps of {median(step_seconds):.2f} s, {NUM_STEPS - WARM_UP_STEPS} after a warm-up of {WARM_UP_STEPS}; "
-            "weights are bit-identical; the ratio is steps/s through Ray over steps/s without"
+            f"{1e3 * median(costs):.1f} ms of processor time a step, {1e3 * max(costs):.1f} at most, beside "
+            f"{1e3 * median(step_seconds):.0f} ms without Ray; {NUM_STEPS - WARM_UP_STEPS} steps after a warm-up of "
+            f"{WARM_UP_STEPS}; weights are bit-identical"
         )
-        report("P12", "the same loop and batches in one process", median(ratios), min(ratios), note)
+        # A cost below what the clock resolves counts as that.
+        ratios = [GOAL_SECONDS / max(cost, 1e-4) for cost in costs]
+        report("P39", "goal: 5 ms a step", median(ratios), min(ratios), note)
 
 
 if __name__ == "__main__":
