@@ -95,6 +95,7 @@ WHAT = {
         "PubMed whole, simulated: merge, sort and plan",
         "≤ 2 GiB peak RSS, ≤ 50 MiB private a collating process (ratios ≥ 1)",
     ),
+    "P41": ("tokens of the slowest of 64 workers over the mean", "≤ 1.02 (ratio ≥ 1)"),
     "P42": ("start on a store that was verified before", "0 bytes of the store read"),
     "P43": ("major faults a step, store larger than memory", "≤ 1/20 (ratio ≥ 20)"),
     "P44": ("stall of a checkpoint of a run in a bucket", "≤ 1.1× (ratio ≥ 0.91)"),

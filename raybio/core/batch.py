@@ -286,9 +286,21 @@ class TokenBatch(Batch):
         )
 
 
-def shard(rows: np.ndarray, rank: int, world: int) -> np.ndarray:
-    """Return the rows of a step that worker ``rank`` of ``world`` handles, a contiguous part."""
-    return rows[len(rows) * rank // world : len(rows) * (rank + 1) // world]
+def deal(length_B: np.ndarray, world: int) -> np.ndarray:
+    """Return the worker that handles each row of a step (B,), one of 0 to ``world`` - 1.
+
+    All workers wait for the one with the most tokens, so rows are dealt by length, the longest
+    first: to workers 0, 1, …, W - 1, then W - 1, …, 1, 0, and so on.
+
+    Args:
+        length_B: length of each row of the global batch, in any unit, the same on all workers.
+        world: number of workers, W.
+    """
+    turn_B = np.arange(len(length_B)) % (2 * world)
+    worker_B = np.empty_like(turn_B)
+    longest_first_B = np.argsort(-np.asarray(length_B), kind="stable")
+    worker_B[longest_first_B] = np.minimum(turn_B, 2 * world - 1 - turn_B)
+    return worker_B
 
 
 def field_values(tokens: Any) -> dict[str, Any]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 TEXTS_AT_ONCE = 4096
 
+BYTES_PER_TOKEN = 4
+"""Roughly: what a text of more bytes for each token that is read has beyond that is not read."""
+
 # A fork of a process that has tokenized in parallel would warn, and then set exactly this.
 os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 

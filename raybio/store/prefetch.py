@@ -37,14 +37,15 @@ def take_rows(column: pa.Array, row_R: np.ndarray) -> pa.Array:
 
 def request_rows(column: pa.Array, row_R: np.ndarray) -> None:
     """Let the disk read rows of a mapped column that are about to be read; return at once."""
-    _, offsets, content = column.buffers()
+    _, _, content = column.buffers()
     if content is not None and is_large(content.size):
-        has_long_offsets = pa.types.is_large_binary(column.type) or pa.types.is_large_string(
-            column.type
-        )
-        offset_N = np.frombuffer(offsets, dtype=np.int64 if has_long_offsets else np.int32)
-        stored_R = np.asarray(row_R) + column.offset
-        _request(content.address, offset_N[stored_R], offset_N[stored_R + 1])
+        _request(content.address, *_bounds(column, row_R))
+
+
+def byte_lengths(column: pa.Array, row_R: np.ndarray) -> np.ndarray:
+    """Return the bytes of rows (R,), int64, of a mapped column of texts or bytes; reads no row."""
+    first_R, end_R = _bounds(column, row_R)
+    return (end_R - first_R).astype(np.int64)
 
 
 def request_slices(array_T: np.ndarray, first_R: np.ndarray, end_R: np.ndarray) -> None:
@@ -98,6 +99,14 @@ def memory_bytes() -> int:
             # There is no such file, or it says "max".
             continue
     return min(limits)
+
+
+def _bounds(column: pa.Array, row_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the bytes of rows begin and end, (R,) each."""
+    is_long = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    offset_N = np.frombuffer(column.buffers()[1], dtype=np.int64 if is_long else np.int32)
+    stored_R = np.asarray(row_R) + column.offset
+    return offset_N[stored_R], offset_N[stored_R + 1]
 
 
 def _request(address: int, first_R: np.ndarray, end_R: np.ndarray) -> None:

@@ -31,6 +31,7 @@ BENCHMARKS = ROOT / "benchmarks"
         ("p35_evaluation", ["P35", "P35", "P35"]),
         ("p36_intervals", ["P36"]),
         ("p20_medline", ["P20", "P20", "P20"]),
+        pytest.param("p41_imbalance", ["P41"] * 9, marks=pytest.mark.nightly),
         ("p42_store_verification", ["P42"]),
         ("p43_prefetch", ["P43"]),
         ("p44_bucket_checkpoints", ["P44"]),

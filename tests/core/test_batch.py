@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.core.batch import IGNORED_LABEL, PADDING_MULTIPLE, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, PADDING_MULTIPLE, TokenBatch, deal
 from raybio.methods.sppt.batches import LinkBatch
 
 PAD_ID = 7
@@ -145,3 +145,30 @@ def test_packed_sequences_lie_end_to_end_and_padding_is_a_sequence_of_its_own():
 def test_packing_into_fewer_tokens_than_there_are_is_refused():
     with pytest.raises(ValueError, match="have 5 tokens, want at most 4"):
         ragged([2, 3]).pack(torch.tensor([0, 1]), PAD_ID, num_tokens=4)
+
+
+def deal_one_by_one(length_B: list[int], world: int) -> list[list[int]]:
+    """Rows by worker, as cards are dealt: the longest first, and back from the last worker."""
+    hands: list[list[int]] = [[] for _ in range(world)]
+    turns = [*range(world), *reversed(range(world))]
+    longest_first = sorted(range(len(length_B)), key=lambda place: -length_B[place])
+    for number, place in enumerate(longest_first):
+        hands[turns[number % len(turns)]].append(place)
+    return [sorted(hand) for hand in hands]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+@pytest.mark.parametrize("lengths", [[], [5], [3, 3, 3, 3], [9, 1, 4, 4, 7, 2, 8], [*range(50)]])
+def test_rows_are_dealt_by_length_as_one_by_one(lengths: list[int], world: int) -> None:
+    worker_B = deal(np.array(lengths, int), world)
+    hands = [np.flatnonzero(worker_B == rank).tolist() for rank in range(world)]
+    assert hands == deal_one_by_one(lengths, world)
+    assert max(map(len, hands)) - min(map(len, hands)) <= 1
+
+
+def test_no_worker_has_many_more_tokens_than_the_others() -> None:
+    length_B = np.random.default_rng(0).lognormal(5, 0.7, 64 * 32).astype(int).clip(8, 512)
+    tokens = np.bincount(deal(length_B, 64), length_B)
+    assert tokens.max() <= 1.02 * tokens.mean()
+    contiguous = length_B.reshape(64, 32).sum(1)
+    assert contiguous.max() > 1.2 * contiguous.mean()

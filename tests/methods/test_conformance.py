@@ -388,6 +388,19 @@ def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_ch
         assert scored["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
 
 
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_the_workers_of_a_step_share_its_sequences(name: str, store: Store, world: int) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+
+    def sequences(rank: int, world: int) -> list[bytes]:
+        arrays = system.collate(1, rank, world)
+        tokens = np.split(arrays["token_T"], arrays["indptr_R1"][1:-1])
+        return [text.tobytes() for text in tokens if len(text)]
+
+    shared = [sequences(rank, world) for rank in range(world)]
+    assert sorted(sum(shared, [])) == sorted(sequences(0, 1))
+
+
 def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, store: Store) -> None:
     changes = {"objective.kind": "supcon"} if name == "relation_finetune" else {}
     system = METHODS[name].build(tiny_config(name, **changes), store.path)

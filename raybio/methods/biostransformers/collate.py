@@ -11,12 +11,13 @@ from typing import Self
 
 import numpy as np
 
-from raybio.core.batch import IGNORED_LABEL
+from raybio.core.batch import IGNORED_LABEL, deal
 from raybio.encoders.tokenization import Tokenize
 from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.plan import PairPlan, StepPairs, cached_plan
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.ops.segments import entries_of_rows, indptr_from_lengths, take_segments
+from raybio.store.prefetch import byte_lengths
 from raybio.store.token_cache import CachedTokens
 
 
@@ -29,6 +30,7 @@ class PairCollate:
         plan_config: choice of the pairs.
         texts: tokens of the texts of each of the plan's fields.
         terms: tokens of the names of terms.
+        max_characters: where texts are cut.
         seed: the run's seed.
     """
 
@@ -36,6 +38,7 @@ class PairCollate:
     plan_config: PairPlanConfig
     texts: tuple[CachedTokens, ...]
     terms: CachedTokens
+    max_characters: int
     seed: int
 
     @classmethod
@@ -80,7 +83,7 @@ class PairCollate:
             identity=f"{store.digest}, terms, {reading}",
             num_reads=num_reads,
         )
-        return cls(store, plan_config, texts, terms, seed)
+        return cls(store, plan_config, texts, terms, max_characters, seed)
 
     @property
     def plan(self) -> PairPlan:
@@ -89,7 +92,8 @@ class PairCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        shard = self.plan.rows(step, is_shared=world > 1).shard(rank, world)
+        pairs = self.plan.rows(step, is_shared=world > 1)
+        shard = pairs.take(deal(self.lengths(pairs), world) == rank)
         token_T, indptr_R1 = self._tokens(shard)
         entry_E, pair_E = entries_of_rows(self.store.term_indptr_N1, shard.article_B)
         term_E = self.store.term_E[entry_E]
@@ -105,6 +109,15 @@ class PairCollate:
             "num_forced": np.asarray(shard.is_forced_B.sum()),
             "num_dropped": np.asarray(shard.num_dropped_B.sum()),
         }
+
+    def lengths(self, pairs: StepPairs) -> np.ndarray:
+        """Return the bytes of each pair's text, cut as it is read, and term (B,)."""
+        length_B = byte_lengths(self.store.term_names, pairs.term_B)
+        for number, field in enumerate(self.plan_config.fields):
+            place_M = np.flatnonzero(pairs.field_B == number)
+            length_M = self.store.text_lengths(field, pairs.article_B[place_M])
+            length_B[place_M] += np.minimum(length_M, self.max_characters)
+        return length_B
 
     def _tokens(self, pairs: StepPairs) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of texts and terms, end to end, and row pointers (R + 1,)."""

@@ -99,10 +99,6 @@ class StepPairs:
             num_dropped_B,
         )
 
-    def shard(self, rank: int, world: int) -> "StepPairs":
-        """Return the slice of worker ``rank`` of ``world``."""
-        return self.take(slice(len(self) * rank // world, len(self) * (rank + 1) // world))
-
 
 @dataclass(frozen=True)
 class PairPlan:

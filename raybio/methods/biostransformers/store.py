@@ -24,7 +24,7 @@ from raybio.methods.biostransformers.column_file import (
 from raybio.methods.biostransformers.config import FIELDS
 from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.store.columns import ArrowColumn, NumberColumn
-from raybio.store.prefetch import take_rows
+from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
@@ -130,6 +130,10 @@ class ArticleStore(Store):
         """Return the ``field`` of these articles."""
         rows = take_rows(self.column(ROWS, field), row_R)
         return [text.decode() for text in rows.to_pylist()]
+
+    def text_lengths(self, field: str, row_R: np.ndarray) -> np.ndarray:
+        """Return the bytes of the ``field`` of these articles (R,)."""
+        return byte_lengths(self.column(ROWS, field), row_R)
 
 
 def text_pointers(text: pa.Array) -> np.ndarray:

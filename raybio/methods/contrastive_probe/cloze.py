@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from raybio.core.batch import IGNORED_LABEL, shard
+from raybio.core.batch import IGNORED_LABEL, deal
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
 from raybio.encoders.tokenization import Tokenize
@@ -158,7 +158,8 @@ class ClozeCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        row_N = shard(self.plan.rows(step), rank, world)
+        row_B = self.plan.rows(step)
+        row_N = row_B[deal(self.plan.store.sentence_lengths(row_B), world) == rank]
         sentence_N = self.plan.store.sentences(row_N)
         query_N, answer_N = self._divide_sentences(sentence_N, row_N)
         text_R = [*query_N, *answer_N]

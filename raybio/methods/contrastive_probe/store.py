@@ -22,7 +22,7 @@ from raybio.store.columns import (
     column_tables,
     compact_int,
 )
-from raybio.store.prefetch import take_rows
+from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
@@ -67,6 +67,10 @@ class ClozeStore(Store):
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Return sentences, words separated by single spaces."""
         return [str(text) for text in take_rows(self.text, row_M).to_pylist()]
+
+    def sentence_lengths(self, row_M: np.ndarray) -> np.ndarray:
+        """Return the bytes of sentences (M,)."""
+        return byte_lengths(self.text, row_M)
 
     def equals(self, row_M: np.ndarray, other_K: np.ndarray) -> np.ndarray:
         """Return whether the text of each row (M,) equals that of some row of ``other_K``."""

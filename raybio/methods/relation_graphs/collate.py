@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from raybio.core.batch import shard
+from raybio.core.batch import deal
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, shuffled_epochs
 from raybio.methods.relation_graphs.config import GraphsConfig, SamplesConfig
@@ -26,6 +26,7 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
 from raybio.methods.relation_graphs.word_reader import Arrays, WordReader
+from raybio.ops.segments import take_segments
 
 GraphKind = Literal["pairs", "whole"]
 
@@ -77,16 +78,20 @@ class RelationGraphCollate:
 
     def arrays(self, rows: np.ndarray, key: int, rank: int = 0, world: int = 1) -> Arrays:
         """Return the arrays of a worker's shard of these sentences; draws depend on ``key``."""
-        own = shard(np.arange(len(rows)), rank, world)
+        pointers_B1 = self.reader.word_pointers(rows.tolist())
+        worker_B = deal(np.diff(pointers_B1), world)
+        own = np.flatnonzero(worker_B == rank)
         mine = rows[own].tolist()
         pointers = self.reader.word_pointers(mine)
         arrays = self.reader.arrays(mine)
         arrays |= self._graph_arrays(
             mine, pointers, [derive_seed(key, int(place)) for place in own]
         )
-        return arrays | self._tag_arrays(
-            rows.tolist(), int(own[0]) if len(own) else len(rows), pointers, key
-        )
+        number_W = np.arange(pointers_B1[-1])
+        by_worker_B = np.argsort(worker_B, kind="stable")
+        gathered_W, _ = take_segments(number_W, pointers_B1, by_worker_B)
+        own_W, _ = take_segments(number_W, pointers_B1, own)
+        return arrays | self._tag_arrays(rows.tolist(), own_W, np.argsort(gathered_W), key)
 
     def _graph_arrays(self, rows: list[int], pointers: np.ndarray, keys: list[int]) -> Arrays:
         word = list[int]()
@@ -129,12 +134,21 @@ class RelationGraphCollate:
         assert self.features is not None
         return self.features.of(row, words)
 
-    def _tag_arrays(self, rows: list[int], first: int, pointers: np.ndarray, key: int) -> Arrays:
-        """Return tags and samples of the shard's words; samples are drawn for the global batch."""
-        num_words = int(pointers[-1])
+    def _tag_arrays(
+        self, rows: list[int], own_W: np.ndarray, place_W: np.ndarray, key: int
+    ) -> Arrays:
+        """Return tags and samples of the shard's words; samples are drawn for the global batch.
+
+        Args:
+            rows: sentences of the global batch.
+            own_W: numbers of the shard's words in it.
+            place_W: place of each of its words among those that are gathered from all workers.
+            key: of the draws.
+        """
         if self.samples is None:
-            nothing = np.zeros((num_words, 0), dtype=np.int64)
-            return {"tag_W": np.full(num_words, -1), "sample_WK": nothing, "sample_tag_WK": nothing}
+            nothing = np.zeros((len(own_W), 0), dtype=np.int64)
+            tag_W = np.full(len(own_W), -1)
+            return {"tag_W": tag_W, "sample_WK": nothing, "sample_tag_WK": nothing}
         store = self.reader.store
         # Word 0 of a sentence is no word, and takes no part.
         tag_W = np.concatenate(
@@ -146,13 +160,12 @@ class RelationGraphCollate:
         sample_WK[anchor_M] = draw_samples(
             tag_W, anchor_M, self.samples, len(tag_names(store.entity_types)), rng
         )
-        start = int(self.reader.word_pointers(rows[:first])[-1])
-        own = slice(start, start + num_words)
-        sample_tag_WK = np.where(sample_WK == NO_SAMPLE, -1, tag_W[sample_WK])
+        sample_WK = sample_WK[own_W]
+        exists_WK = sample_WK != NO_SAMPLE
         return {
-            "tag_W": tag_W[own],
-            "sample_WK": sample_WK[own],
-            "sample_tag_WK": sample_tag_WK[own],
+            "tag_W": tag_W[own_W],
+            "sample_WK": np.where(exists_WK, place_W[sample_WK], NO_SAMPLE),
+            "sample_tag_WK": np.where(exists_WK, tag_W[sample_WK], -1),
         }
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, TokenBatch, deal
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.config import MaskConfig, PlanConfig
 from raybio.methods.sppt.graph.csr import Graph
@@ -42,6 +42,10 @@ class ReadRows(Protocol):
 
         ``chance_R``, in [0, 1), decides each random choice of the reader, such as a crop.
         """
+        ...
+
+    def lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the length of each row (R,), in any unit, without reading the rows."""
         ...
 
 
@@ -102,9 +106,11 @@ class LinkCollate:
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
         batch_rows = self.plan.rows(step) if self.with_pairs else self.plan.anchors(step)
-        shard = batch_rows.shard(rank, world)
+        positions = _global_positions(batch_rows)
+        is_own_B = deal(self._lengths(batch_rows, positions), world) == rank
+        shard = batch_rows.take(is_own_B)
         row_R = shard.flat
-        position_R = _global_positions(batch_rows).shard(rank, world).flat
+        position_R = positions.take(is_own_B).flat
         crop_key = derive_seed(self.seed, "crop", step)
         num_anchors = len(shard.anchor_B)
         token_T, indptr_R1, is_special_T = self.read(row_R, hash_uniform(crop_key, position_R))
@@ -128,6 +134,15 @@ class LinkCollate:
             **self._links(batch_rows, row_R),
             "num_fallback_negatives": np.asarray(self._count_fallbacks(shard)),
         }
+
+    def _lengths(self, rows: StepRows, positions: StepRows) -> np.ndarray:
+        """Return the length of each anchor with its positives and negatives (B,)."""
+        length_R = self.read.lengths(rows.flat)
+        return (
+            length_R[positions.anchor_B]
+            + length_R[positions.positive_BP].sum(1)
+            + length_R[positions.negative_BQ].sum(1)
+        )
 
     def _mask(
         self,

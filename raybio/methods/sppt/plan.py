@@ -25,11 +25,11 @@ class StepRows:
     positive_BP: np.ndarray
     negative_BQ: np.ndarray
 
-    def shard(self, rank: int, world: int) -> "StepRows":
-        """Return worker ``rank``'s part: consecutive anchors with their positives and negatives."""
-        num_anchors = len(self.anchor_B)
-        here = slice(num_anchors * rank // world, num_anchors * (rank + 1) // world)
-        return StepRows(self.anchor_B[here], self.positive_BP[here], self.negative_BQ[here])
+    def take(self, is_taken_B: np.ndarray) -> "StepRows":
+        """Return some anchors with their positives and negatives."""
+        return StepRows(
+            self.anchor_B[is_taken_B], self.positive_BP[is_taken_B], self.negative_BQ[is_taken_B]
+        )
 
     @property
     def flat(self) -> np.ndarray:

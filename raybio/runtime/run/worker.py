@@ -111,8 +111,9 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             should_checkpoint=_NodeNotice() if collective.rank == 0 else lambda: False,
         )
         for report in reports:
-            if report.is_evaluation or report.is_checkpoint or report.is_last:
-                # A barrier of all workers, so not for each line of the log. All report the same.
+            # A barrier of all workers, so not for each line of the log, and not for the last one:
+            # rank 0 draws maps before it, for longer than the others may have to wait.
+            if (report.is_evaluation or report.is_checkpoint) and not report.is_last:
                 ray.train.report({"step": report.step, **report.metrics})
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.core.batch import deal
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
@@ -148,13 +149,22 @@ def test_nodes_are_words_of_their_sentences_and_have_their_features(store, tmp_p
 def test_workers_share_a_step_and_draw_the_same(store, tmp_path, kind, world):
     collate = collate_of(store, tmp_path, kind)
     whole, parts = collate(5, 0, 1), [collate(5, rank, world) for rank in range(world)]
-    for name in ("token_T", "word_T", "feature_NF", "tag_W", "sample_WK", "sample_tag_WK"):
-        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), whole[name])
-    first_word = np.cumsum([0, *(part["word_indptr_R1"][-1] for part in parts)])
-    words = np.concatenate(
-        [part["word_N"] + start for part, start in zip(parts, first_word, strict=False)]
-    )
-    np.testing.assert_array_equal(words, whole["word_N"])
+    pointers = whole["word_indptr_R1"]
+    worker = deal(np.diff(pointers), world)
+    sentence_of_word = np.repeat(np.arange(len(worker)), np.diff(pointers))
+    # Words of the whole step, in the order in which they are gathered from the workers.
+    gathered = np.argsort(worker[sentence_of_word], kind="stable")
+    for rank, part in enumerate(parts):
+        own = np.flatnonzero(worker[sentence_of_word] == rank)
+        for name in ("tag_W", "sample_tag_WK"):
+            np.testing.assert_array_equal(part[name], whole[name][own])
+        sample, expected = part["sample_WK"], whole["sample_WK"][own]
+        np.testing.assert_array_equal(
+            np.where(sample < 0, sample, gathered[sample]), np.where(expected < 0, -1, expected)
+        )
+        is_own = np.isin(whole["word_N"], own)
+        np.testing.assert_array_equal(own[part["word_N"]], whole["word_N"][is_own])
+        np.testing.assert_array_equal(part["feature_NF"], whole["feature_NF"][is_own])
 
 
 def test_a_worker_without_sentences_has_an_empty_batch(store, tmp_path):

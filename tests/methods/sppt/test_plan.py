@@ -45,20 +45,6 @@ def test_positives_are_linked_and_negatives_are_of_the_group_and_not_linked(
         assert (rows.negative_BQ != rows.anchor_B[:, None]).all()
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_the_shards_of_all_workers_are_the_global_batch(tiny_store: Store, world: int) -> None:
-    rows = plan_of(tiny_store, global_batch_rows=13, num_positives_per_anchor=2).rows(4)
-    shards = [rows.shard(rank, world) for rank in range(world)]
-    for name in ("anchor_B", "positive_BP", "negative_BQ"):
-        np.testing.assert_array_equal(
-            np.concatenate([getattr(shard, name) for shard in shards]), getattr(rows, name)
-        )
-    assert (
-        max(len(shard.anchor_B) for shard in shards) - min(len(shard.anchor_B) for shard in shards)
-        <= 1
-    )
-
-
 def test_group_first_fills_a_batch_from_one_group_without_repetition(tiny_store: Store) -> None:
     plan = plan_of(tiny_store, global_batch_rows=16, anchor_order="group_first")
     seen = set()

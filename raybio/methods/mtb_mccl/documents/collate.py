@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from raybio.core.batch import IGNORED_LABEL
+from raybio.encoders.tokenization import BYTES_PER_TOKEN
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.markers import (
     NOT_READ,
@@ -42,6 +43,10 @@ class DocumentReader:
     tokenize: Tokenize
     markers: Markers
     max_tokens: int
+
+    def lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return roughly the bytes that are read of each document (R,)."""
+        return np.minimum(self.store.text_lengths(row_R), BYTES_PER_TOKEN * self.max_tokens)
 
     def marked(self, row: int, is_blank_E: np.ndarray | None = None) -> MarkedDocument:
         """Return a document's tokens with markers; blanked entities lose all their mentions."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from raybio.core.errors import ConfigError, DataError
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
-from raybio.store.prefetch import request_rows, request_slices
+from raybio.store.prefetch import byte_lengths, request_rows, request_slices
 from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
@@ -106,6 +106,10 @@ class DocumentStore(RaggedStore):
     def text(self, row: int) -> str:
         """Return the text of a document; offsets of mentions count its characters."""
         return self.texts[int(row)].as_py().decode()
+
+    def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the bytes of documents (R,)."""
+        return byte_lengths(self.texts, row_R)
 
     def mentions(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the distinct mention spans (start (M,), end (M,)), int64, ascending."""

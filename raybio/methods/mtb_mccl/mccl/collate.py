@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raybio.core.batch import shard
+from raybio.core.batch import deal
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
@@ -44,7 +44,7 @@ class RelationCollate:
         # With fewer documents than a step takes, each comes once: a copy of a pair would be its
         # own nearest neighbor.
         distinct = np.array(list(dict.fromkeys(labeled.rows[index].tolist())))
-        row_R = shard(distinct, rank, world)
+        row_R = distinct[deal(self.reader.lengths(distinct), world) == rank]
         self.reader.store.request(row_R)
         rows = row_R.tolist()
         marked = [self.reader.marked(row) for row in rows]

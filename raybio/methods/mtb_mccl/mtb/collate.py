@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from raybio.core.batch import IGNORED_LABEL, shard
+from raybio.core.batch import IGNORED_LABEL, deal
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -40,7 +40,8 @@ class BlankCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """Return the arrays of worker ``rank``'s shard of ``step``."""
-        row_R = shard(self.plan.rows(step), rank, world)
+        row_B = self.plan.rows(step)
+        row_R = row_B[deal(self.reader.lengths(row_B), world) == rank]
         self.reader.store.request(row_R)
         rows = row_R.tolist()
         marked = [self.reader.marked(row, self._is_blank(step, row)) for row in rows]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from raybio.encoders.tokenization import Tokenize
+from raybio.encoders.tokenization import BYTES_PER_TOKEN, Tokenize
 
 ReadTokens = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """rows -> tokens (T,) with special tokens, and row pointers (R + 1,)."""
@@ -22,6 +22,10 @@ class HasTexts(Protocol):
         """Return the texts of these rows."""
         ...
 
+    def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the bytes of these rows' texts (R,)."""
+        ...
+
 
 @dataclass(frozen=True)
 class TextRows:
@@ -29,12 +33,14 @@ class TextRows:
 
     Attributes:
         tokens: returns the tokens of rows.
+        lengths: returns the length of rows (R,), in any unit.
         mask_id: token id of the mask token.
         special_ids: token ids that are never masked.
         ordinary_ids: token ids of all words.
     """
 
     tokens: ReadTokens
+    lengths: Callable[[np.ndarray], np.ndarray]
     mask_id: int
     special_ids: tuple[int, ...]
     ordinary_ids: np.ndarray
@@ -55,3 +61,8 @@ def tokenize_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens (T,) of rows and their row pointers (R + 1,)."""
     return tokenize(linked.texts(row_R))
+
+
+def read_lengths(linked: HasTexts, max_tokens: int, row_R: np.ndarray) -> np.ndarray:
+    """Return roughly the bytes that an encoder reads of each row (R,)."""
+    return np.minimum(linked.text_lengths(row_R), BYTES_PER_TOKEN * max_tokens)

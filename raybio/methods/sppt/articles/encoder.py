@@ -9,7 +9,7 @@ from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.collate import HasTexts, TextRows, tokenize_rows
+from raybio.methods.sppt.articles.collate import HasTexts, TextRows, read_lengths, tokenize_rows
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import ObjectiveConfig
 from raybio.store.token_cache import CachedTokens
@@ -58,8 +58,9 @@ def text_rows(linked: HasTexts, encoder: TextEncoder, *, is_masked: bool = True)
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
     tokens = partial(tokenize_rows, linked, tokenize)
+    lengths = partial(read_lengths, linked, encoder.max_tokens)
     mask_id = -1 if source.mask_id is None else source.mask_id
-    return TextRows(tokens, mask_id, source.special_ids, ordinary_ids)
+    return TextRows(tokens, lengths, mask_id, source.special_ids, ordinary_ids)
 
 
 def stored_tokens(store: LinkedTextStore, encoder: TextEncoder, num_reads: float) -> CachedTokens:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
 from raybio.store.columns import ArrowColumn, column_tables
-from raybio.store.prefetch import take_rows
+from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.text_keys import text_keys
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
@@ -48,6 +48,10 @@ class LinkedTextStore(GraphStore):
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts of these rows."""
         return [text.decode() for text in take_rows(self.text, row_R).to_pylist()]
+
+    def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the bytes of these rows' texts (R,)."""
+        return byte_lengths(self.text, row_R)
 
 
 def commit_linked_texts(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, TokenBatch, deal
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TaskPlanConfig
@@ -45,7 +45,8 @@ class TaskCollate:
         drawn_B = shuffled_epochs(
             step * batch, batch, num_rows=len(train), seed=self.seed, name="rows"
         )
-        row_R = train[drawn_B[batch * rank // world : batch * (rank + 1) // world]]
+        row_B = train[drawn_B]
+        row_R = row_B[deal(self.read.lengths(row_B), world) == rank]
         token_T, indptr_R1, is_special_T = self.read(row_R)
         return {
             "token_T": token_T,

@@ -16,7 +16,7 @@ from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.collate import TextRows, tokenize_rows
+from raybio.methods.sppt.articles.collate import TextRows, read_lengths, tokenize_rows
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TASKS, Config, HeadKind
 from raybio.methods.sppt.downstream.heads import build_head, resolve_head
@@ -172,6 +172,10 @@ def row_reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[Read
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
     # Nothing is masked, so no mask token and no ordinary tokens are needed.
     texts = TextRows(
-        partial(tokenize_rows, store, tokenize), -1, source.special_ids, np.empty(0, np.int64)
+        partial(tokenize_rows, store, tokenize),
+        partial(read_lengths, store, encoder.max_tokens),
+        -1,
+        source.special_ids,
+        np.empty(0, np.int64),
     )
     return texts, source.fingerprint

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
+from raybio.store.prefetch import byte_lengths
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts, count_words
@@ -66,6 +67,10 @@ class TaskStore(Store):
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts or sequences of these rows."""
         return [text.decode() for text in self.content.take(pa.array(row_R)).to_pylist()]
+
+    def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the bytes of these rows' texts (R,)."""
+        return byte_lengths(self.content, row_R)
 
     def split_rows(self, split: str) -> np.ndarray:
         """Return the rows of one of ``SPLITS``, ascending."""

@@ -138,3 +138,8 @@ class ProteinRows:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return tokens, row pointers and which tokens are special; ``chance_R`` decides crops."""
         return tokens_of_rows(self.store, row_R, self.table, self.max_length, self.crop, chance_R)
+
+    def lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the number of tokens of each row (R,), int64."""
+        length_R = self.store.indptr_N1[row_R + 1] - self.store.indptr_N1[row_R]
+        return np.minimum(length_R + self.table.num_special, self.max_length)

@@ -76,6 +76,10 @@ class SyntheticGraph:
         """Return the sentences of these nodes."""
         return [self.text_N[row] for row in row_R.tolist()]
 
+    def text_lengths(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the letters of these nodes' sentences (R,)."""
+        return np.array([len(self.text_N[row]) for row in row_R.tolist()])
+
 
 def synthetic_graph(store: TopicStore, config: SyntheticConfig) -> SyntheticGraph:
     """Draw a graph and its sentences. Equal stores and settings give equal graphs.
