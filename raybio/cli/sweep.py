@@ -281,6 +281,9 @@ def _print_result(swept: "SweepResult") -> None:
         interval = "" if ranked.low is None else f" [{ranked.low:.4f}, {ranked.high:.4f}]"
         chosen = [format_value(ranked.settings.get(path, "")) for path in space.space]
         table.add_row(str(number), *chosen, f"{ranked.mean:.4f}{interval}", f"{ranked.best_step:,}")
+    if swept.ranking and swept.ranking[0].trials[0].initial is not None:
+        initial = f"{swept.ranking[0].trials[0].initial:.4f}"
+        table.add_row("before training", *[""] * len(titles), initial, "0")
     console.print(table)
     counts = Counter(trial.status for trial in swept.trials)
     described = ", ".join(f"{count} {status}" for status, count in counts.items())

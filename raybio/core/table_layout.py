@@ -4,6 +4,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+UNFINISHED = " †"
+"""Mark behind the label of a row whose training is not finished."""
+
+
+def unfinished_remarks(reason_by_row: Mapping[str, str]) -> list[str]:
+    """Return a line, without a full stop, for each reason why trainings are not finished."""
+    rows_by_reason: dict[str, list[str]] = {}
+    for row, reason in reason_by_row.items():
+        rows_by_reason.setdefault(reason, []).append(row)
+    return [
+        f"{UNFINISHED.strip()} training not finished, {reason}: {'; '.join(rows)}"
+        for reason, rows in rows_by_reason.items()
+    ]
+
 
 @dataclass(frozen=True)
 class TableLayout:

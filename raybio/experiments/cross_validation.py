@@ -35,6 +35,7 @@ from raybio.methods.relation_graphs.fold_report import (
 )
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
@@ -243,6 +244,7 @@ def _evaluate_together(
     bucket = None if run.bucket is None else run.bucket / folder.name
     evaluations = fold_evaluations(folder, bucket, store, exports, models)
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
+    unfinished = _unfinished_rows(swept, evaluations)
     if has_last_training:
         last = last_trainings(swept, evaluations)
         _train_last(list(last.values()), run)
@@ -251,10 +253,30 @@ def _evaluate_together(
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
         run_tasks(again, run.compute, verbose=run.verbose)
         evaluations += again
-    _write_tables(folder, untrained, evaluations, sentences, rows)
+    _write_tables(folder, untrained, evaluations, sentences, rows, unfinished)
     if run.bucket is not None:
         publish(folder, run.bucket)
     return swept
+
+
+def _unfinished_rows(swept: "SweepResult", evaluations: Sequence[FoldEvaluation]) -> dict[str, str]:
+    """Return row -> why a training of it is not finished, the first such fold's.
+
+    A last training has the length of the one before it, and is as finished as that one.
+    """
+    reason_by_export = {}
+    for trial in swept.trials:
+        reason = unfinished_trial(swept.spec, trial)
+        if reason is not None:
+            export = swept.folder.path / "trials" / trial.name / "export"
+            reason_by_export[export] = reason
+    reason_by_row: dict[str, str] = {}
+    for evaluation in evaluations:
+        for export in (evaluation.relations, evaluation.entities):
+            if export in reason_by_export:
+                for row in (evaluation.row, evaluation.row + AFTER_LAST):
+                    reason_by_row.setdefault(row, reason_by_export[export])
+    return reason_by_row
 
 
 def _write_tables(
@@ -263,6 +285,7 @@ def _write_tables(
     evaluations: Sequence[FoldEvaluation],
     sentences: WordStore,
     folder_rows: Sequence[list[str]],
+    unfinished: Mapping[str, str],
 ) -> None:
     """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
     from raybio.methods.relation_graphs.sentence_scores import chance_scores
@@ -285,7 +308,8 @@ def _write_tables(
             fixed = scores.setdefault(evaluation.row + FIXED, {})
             fixed[evaluation.fold] = known.fixed_scores
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
-    table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
+    unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
+    table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished)
     data = {}
     for row, by_fold in scores.items():
         data[row] = {str(fold): own for fold, own in by_fold.items()}
@@ -293,7 +317,7 @@ def _write_tables(
     for one, two, measure, difference, p_holm in fold_differences(scores):
         pair = {"one": one, "two": two, "measure": measure, "p_holm": p_holm}
         differences.append(pair | difference._asdict())
-    content = {"scores": data, "differences": differences}
+    content = {"scores": data, "differences": differences, "unfinished": unfinished}
     write_record(folder.path / "folds.json", "cross-validation", content)
     folders = markdown_table(["model", "fold", "folder"], folder_rows)
     (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")

@@ -27,6 +27,7 @@ from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
+from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import publish
@@ -222,6 +223,7 @@ def report(
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     draws = range(experiments.repeats)
+    reason = {_key(trial.settings): unfinished_trial(swept.spec, trial) for trial in swept.trials}
     scores = []
     for kind in experiments.kinds:
         for noise in experiments.noise:
@@ -233,7 +235,11 @@ def report(
             ]
             alone = [value[kind, draw, noise, 0.0] for draw in draws]
             with_graph = [value[kind, draw, noise, weight] for draw in draws]
-            scores.append(GraphScores(kind, noise, homophily, letters, alone, with_graph))
+            reasons = [reason[kind, draw, noise, own] for own in (0.0, weight) for draw in draws]
+            unfinished = next(filter(None, reasons), None)
+            scores.append(
+                GraphScores(kind, noise, homophily, letters, alone, with_graph, unfinished)
+            )
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")

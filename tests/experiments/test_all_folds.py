@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -33,10 +34,12 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
-from raybio.runtime.tune.trial import SweepSpec
+from raybio.runtime.tune.leaderboard import TrialRecord
+from raybio.runtime.tune.trial import SweepSpec, Trial
 from raybio.store.bucket import BucketFolder
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
@@ -201,6 +204,31 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
     assert again and {fold for _, fold in again} == {2}
     (exports[models[0], 1] / "words.json").write_text("scored otherwise")
     assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
+
+
+def test_a_row_is_unfinished_if_either_of_its_models_is_on_any_fold(tiny_words, tmp_path):
+    models = ("cldr", "joint", "clner")
+    run = RunSpec(
+        method="relation_graphs", config=config_of(), store=Path("store"), name="cv", runs=tmp_path
+    )
+    space = fold_space(config_of(), models, tiny_words)
+    spec = SweepSpec(space=space, run=run, checks_store=False)
+    trials, exports = [], {}
+    for settings in space.grid():
+        folder = spec.folder(Trial(settings))
+        folder.make()
+        # The paper trains for at most 20 epochs; only CLNER is short, on the last fold.
+        is_short = settings["model"] == "clner" and settings["data.fold"] == tiny_words.num_folds
+        MetricsLog(folder.metrics).append(6, {"epoch": 5.0 if is_short else 20.0})
+        trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
+        exports[settings["model"], settings["data.fold"]] = folder.export
+    evaluations = fold_evaluations(spec.run.folder, None, tmp_path, exports, models)
+    swept = SimpleNamespace(spec=spec, folder=spec.run.folder, trials=trials)
+    reason = "5 of 20 published epochs"
+    assert all_folds._unfinished_rows(swept, evaluations) == {
+        "cldr + clner": reason,
+        "cldr + clner, last training": reason,
+    }
 
 
 def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_path):

@@ -130,6 +130,17 @@ def test_the_table_states_gains_in_pairs() -> None:
     assert row == f"| {' | '.join(cells)} |"
 
 
+def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:
+    draw = ([0.9], [0.7], [0.5], [0.8])
+    reason = "120 of at least 1500 published epochs"
+    plane = GraphScores("plane", 0.0, *draw, reason)
+    lines = graph_table([plane, GraphScores("torus", 0.0, *draw)], 0.1).splitlines()
+    assert lines[2].startswith("| plane † |") and lines[3].startswith("| torus |")
+    assert lines[-1] == f"† training not finished, {reason}: plane"
+    noisy = graph_table([plane, GraphScores("plane", 0.1, *draw, reason)], 0.1)
+    assert noisy.endswith(f"{reason}: plane, noise 0; plane, noise 0.1")
+
+
 def test_three_draws_have_intervals_and_a_corrected_p() -> None:
     plane = GraphScores(
         "plane", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5, 0.6, 0.55], [0.7, 0.85, 0.8]
@@ -182,6 +193,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
         "map-cliques.png",
         "map-plane.png",
     }
+    assert all(one["unfinished"].endswith("of at least 1500 published epochs") for one in scores)
     messages = capsys.readouterr().out
     assert (folder / "graphs.md").read_text() in messages
     assert "classes; neighbors predict the class of 100 % of the nodes" in messages

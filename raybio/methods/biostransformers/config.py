@@ -61,7 +61,8 @@ class TermEvaluationConfig(BaseConfig):
     block_rows: int = Field(1024, ge=1, description="queries whose candidates are scored at once")
     rivals: bool = Field(
         True,
-        description="rows of the final table that need no encoder: frequent terms, TF-IDF, BM25",
+        description="rows of the final table that need no encoder: frequent terms, TF-IDF, BM25, "
+        "nearest articles",
     )
 
 

@@ -17,7 +17,12 @@ from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
 from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
-from raybio.methods.biostransformers.rivals import retrieve_by_rivals
+from raybio.methods.biostransformers.rivals import (
+    MAX_TRAINING_TEXTS,
+    NEAREST,
+    retrieve_by_nearest,
+    retrieve_by_rivals,
+)
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.term_retrieval import (
     TermQueries,
@@ -102,17 +107,24 @@ class TermRetrievalEvaluator(Evaluator):
         if not self.config.evaluation.rivals:
             return
         queries = self._final_queries
+        texts = self._texts(queries.row_Q)
+        block_rows = self.config.evaluation.block_rows
         rivals = retrieve_by_rivals(
             queries,
-            self._texts(queries.row_Q),
+            texts,
             self._terms(np.arange(queries.num_terms)),
             self.store.num_training_articles_T(),
-            self.config.evaluation.block_rows,
+            block_rows,
             collective,
         )
         for name, retrievals in rivals:
             # The same draws in all runs over a store, whatever their seed.
             yield name, _scores_of(retrievals, queries, bootstrap_seed(0))
+        row_R = self.store.training_rows(self.config.query_field, MAX_TRAINING_TEXTS)
+        if len(row_R):
+            training = (self._texts(row_R), self.store.terms_of(row_R))
+            nearest = retrieve_by_nearest(queries, texts, *training, block_rows, collective)
+            yield NEAREST, _scores_of(nearest, queries, bootstrap_seed(0))
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the terms of the validation articles of the final evaluation."""

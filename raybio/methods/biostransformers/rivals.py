@@ -4,23 +4,37 @@
   texts for terms.
 - ``TF-IDF`` and ``BM25``: terms that share words with the text, and texts that share words with the
   term (``raybio.evaluation.lexical``). No synonym and no other form of a word counts.
+- ``nearest articles``: terms of the training articles whose texts share most words with the text.
 
 Equal scores are ranked in random order.
 
-Shape letters: Q texts, C terms.
+Shape letters: Q texts, C terms, R training articles, B texts of a block, V words, E (article, term)
+entries.
 """
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from scipy import sparse
 
 from raybio.core.interfaces import Collective
-from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.evaluation.lexical import BASELINES, tfidf_scores, with_random_ties
 from raybio.methods.biostransformers.term_retrieval import TermQueries, rank_terms
 from raybio.ops.retrieval import Retrieval, Scores, retrieve
 
 FREQUENT = "frequent terms"
+
+NEAREST = "nearest articles"
+
+NUM_NEAREST = 20
+"""Training articles whose terms count for a text."""
+
+MAX_TRAINING_TEXTS = 100_000
+"""Training articles that are searched, drawn at random of more."""
+
+SIMILARITIES_PER_BLOCK = 1 << 22
+"""Similarities of texts and training texts that are held at once: 32 MiB."""
 
 
 def retrieve_by_rivals(
@@ -50,6 +64,66 @@ def retrieve_by_rivals(
         text_scores = with_random_ties(scorer(texts, terms))
         term_scores = with_random_ties(scorer(terms, texts))
         yield name, rank_terms(queries, text_scores, term_scores, block_rows, collective)
+
+
+def retrieve_by_nearest(
+    queries: TermQueries,
+    texts: Sequence[str],
+    training_texts: Sequence[str],
+    term_RC: sparse.csr_matrix,
+    block_rows: int,
+    collective: Collective | None = None,
+) -> dict[str, Retrieval]:
+    """Return the retrieval by the terms of the nearest training texts, by direction.
+
+    The score of a text and a term is the sum of the similarities of the text's 20 nearest training
+    texts that have the term. Terms rank texts by the same scores.
+
+    Args:
+        queries: which texts and terms belong together.
+        texts: the texts (Q) as the encoder is given them.
+        training_texts: texts of training articles (R).
+        term_RC: 1 where a training article has a term.
+        block_rows: queries that are scored at once.
+        collective: workers that divide the queries.
+    """
+    score_QC = nearest_scores(texts, training_texts, term_RC)
+    text_scores = with_random_ties(_of_matrix(score_QC))
+    term_scores = with_random_ties(_of_matrix(score_QC.T.tocsr()))
+    return rank_terms(queries, text_scores, term_scores, block_rows, collective)
+
+
+def nearest_scores(
+    texts: Sequence[str], training_texts: Sequence[str], term_RC: sparse.csr_matrix
+) -> sparse.csr_matrix:
+    """Return the scores (Q, C) of ``retrieve_by_nearest``.
+
+    The similarity is the cosine of TF-IDF vectors, with the idf of the training texts. Equally near
+    training texts are taken in their order.
+    """
+    scores = tfidf_scores(texts, training_texts)
+    block_rows = max(1, SIMILARITIES_PER_BLOCK // max(1, len(training_texts)))
+    num_nearest = min(NUM_NEAREST, len(training_texts))
+    blocks = []
+    for first in range(0, len(texts), block_rows):
+        similarity_BR = scores.block(first, min(first + block_rows, len(texts))).numpy()
+        # Similarities are rounded to 1e-9, so this only orders equal ones.
+        key_BR = 1e-15 * np.arange(len(training_texts)) - similarity_BR
+        near_BK = np.sort(np.argpartition(key_BR, num_nearest - 1, axis=1)[:, :num_nearest])
+        value_BK = np.take_along_axis(similarity_BR, near_BK, axis=1)
+        indptr = np.arange(len(near_BK) + 1) * num_nearest
+        shape = (len(near_BK), len(training_texts))
+        near_BR = sparse.csr_matrix((value_BK.ravel(), near_BK.ravel(), indptr), shape=shape)
+        blocks.append(near_BR @ term_RC)
+    return sparse.vstack(blocks, format="csr")
+
+
+def _of_matrix(score_QC: sparse.csr_matrix) -> Scores:
+    return Scores(
+        lambda first, end: torch.from_numpy(score_QC[first:end].toarray()),
+        num_queries=score_QC.shape[0],
+        num_candidates=score_QC.shape[1],
+    )
 
 
 def _same_for_all(score_C: np.ndarray, num_queries: int) -> Scores:

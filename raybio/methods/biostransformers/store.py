@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
 
 from raybio.methods.biostransformers.column_file import (
     Binary,
@@ -21,6 +22,7 @@ from raybio.methods.biostransformers.column_file import (
     Numbers,
 )
 from raybio.methods.biostransformers.config import FIELDS
+from raybio.ops.segments import expand, indptr_from_lengths
 from raybio.store.columns import ArrowColumn, NumberColumn
 from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.store import Store
@@ -98,6 +100,31 @@ class ArticleStore(Store):
             term_E = self.term_E[indptr[0] : indptr[-1]][np.repeat(is_training, np.diff(indptr))]
             num_articles_T += np.bincount(term_E, minlength=len(num_articles_T))
         return num_articles_T
+
+    def training_rows(self, field: str, at_most: int) -> np.ndarray:
+        """Return rows of training articles with a ``field``, ascending, int64 (R,).
+
+        Of more articles than ``at_most`` some are drawn, the same at each call.
+        """
+        num_rows = self.num_rows
+        row_R = np.arange(num_rows)
+        if num_rows > 4 * at_most:
+            # A number for each of millions of articles is not held.
+            row_R = np.unique(np.random.default_rng(0).integers(num_rows, size=4 * at_most))
+        pointer_N1 = text_pointers(self.column(ROWS, field))
+        has_text_R = pointer_N1[row_R + 1] > pointer_N1[row_R]
+        row_R = row_R[has_text_R & ~self.is_validation_N[row_R]]
+        if len(row_R) > at_most:
+            row_R = np.sort(np.random.default_rng(0).choice(row_R, at_most, replace=False))
+        return row_R
+
+    def terms_of(self, row_R: np.ndarray) -> sparse.csr_matrix:
+        """Return 1 where an article has a term (R, T)."""
+        start_R = self.term_indptr_N1[row_R].astype(np.int64)
+        length_R = self.term_indptr_N1[row_R + 1].astype(np.int64) - start_R
+        position_E, _ = expand(start_R, length_R)
+        values = (np.ones(len(position_E)), self.term_E[position_E], indptr_from_lengths(length_R))
+        return sparse.csr_matrix(values, shape=(len(row_R), len(self.term_names)))
 
     def texts(self, field: str, row_R: np.ndarray) -> list[str]:
         """Return the ``field`` of these articles."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from raybio.core.markdown import markdown_table
 from raybio.core.published import published
+from raybio.core.table_layout import UNFINISHED, unfinished_remarks
 from raybio.evaluation.lexical import CHARACTERS
 from raybio.methods.relation_graphs.method import METHOD
 from raybio.methods.relation_graphs.rivals import LOOK_UP
@@ -176,23 +177,28 @@ def _paired_test(
 
 
 def fold_table(
-    scores: Mapping[str, Mapping[int, Scores]], rows_of_paper: Sequence[str] = ()
+    scores: Mapping[str, Mapping[int, Scores]],
+    rows_of_paper: Sequence[str] = (),
+    unfinished: Mapping[str, str] | None = None,
 ) -> str:
     """Return a table with one row per model: percent, mean ± deviation over its folds.
 
     Below it stand the differences of the first trained model from the others, if there are any,
-    and where rows without training reach a trained model.
+    where rows without training reach a trained model, and why trainings are not finished.
 
     Args:
         scores: model -> fold -> scores.
         rows_of_paper: keys of ``PUBLISHED`` to append.
+        unfinished: row -> why a training of it is not finished.
     """
+    unfinished = unfinished or {}
     rows = []
     # Rows without a training, such as chance, have every fold of the store.
     num_folds = max(len(by_fold) for by_fold in scores.values())
     for model, by_fold in scores.items():
         summary = over_folds(by_fold)
-        cells = [model, str(len(by_fold))]
+        mark = UNFINISHED if model.removesuffix(FIXED) in unfinished else ""
+        cells = [model + mark, str(len(by_fold))]
         for name in MEASURES:
             if name not in summary:
                 cells.append("")
@@ -214,7 +220,9 @@ def fold_table(
             ]
         )
     table = markdown_table(["", "folds", *MEASURES.values()], rows)
-    return "\n\n".join([table, LEGEND, *_below(fold_differences(scores)), *reached_rows(scores)])
+    remarks = [f"{remark}." for remark in unfinished_remarks(unfinished)]
+    below = [*_below(fold_differences(scores)), *reached_rows(scores), *remarks]
+    return "\n\n".join([table, LEGEND, *below])
 
 
 def _below(differences: Sequence[FoldDifference]) -> list[str]:

@@ -36,7 +36,7 @@ from raybio.runtime.compare.table import (
     over_repetitions,
     untrained_label,
 )
-from raybio.runtime.compare.unfinished import unfinished_reasons
+from raybio.runtime.compare.unfinished import last_epoch, unfinished_reasons
 from raybio.runtime.run.folder import COMPLETE
 
 Table = list[list[str]]
@@ -462,7 +462,8 @@ def _point_text(point: CurvePoint) -> str:
 
 def cost_table(comparison: Comparison) -> Table:
     """Return a row for each run: its status and its cost."""
-    header = ["run", "status", "step", "seconds of training", "tokens/s", "workers", "precision"]
+    header = ["run", "status", "step", "epochs"]
+    header += ["seconds of training", "tokens/s", "workers", "precision"]
     rows = []
     for run in comparison.runs:
         cost = _cost(run)
@@ -471,6 +472,7 @@ def cost_table(comparison: Comparison) -> Table:
                 run.label,
                 cost["status"],
                 f"{cost['step']:,}",
+                "" if cost["epochs"] is None else f"{cost['epochs']:.3g}",
                 f"{cost['seconds']:,.0f}",
                 f"{cost['tokens_per_second']:,.0f}",
                 str(cost["workers"] or ""),
@@ -498,6 +500,7 @@ def _cost(run: GivenRun) -> dict[str, Any]:
     return {
         "status": run.status,
         "step": run.reports[-1]["step"],
+        "epochs": last_epoch(run.reports),
         "seconds": seconds,
         "tokens_per_second": tokens / seconds if seconds else 0.0,
         "workers": run.folder.read_launch().get("workers"),

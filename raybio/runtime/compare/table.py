@@ -14,7 +14,7 @@ import numpy as np
 from raybio.core.final_report import Score, SplitScores, Stage, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
-from raybio.core.table_layout import TableLayout
+from raybio.core.table_layout import UNFINISHED, TableLayout, unfinished_remarks
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
 from raybio.ops.significance import Interval, SeedMean, mean_over_seeds
@@ -26,9 +26,6 @@ from raybio.runtime.compare.relations import (
 )
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
-
-UNFINISHED = " †"
-"""Mark behind the label of a row whose training is not finished."""
 
 UNDEFINED = "undefined"
 """Cell of a score that has no value, such as the rank correlation of a constant predictor."""
@@ -142,13 +139,7 @@ class ResultTable:
     def all_remarks(self) -> list[str]:
         """Lines below the table, without a full stop."""
         remarks = [*self.remarks, *precision_conflict(self.precision_by_run)]
-        labels_by_reason: dict[str, list[str]] = {}
-        for label, reason in self.unfinished.items():
-            labels_by_reason.setdefault(reason, []).append(label)
-        for reason, labels in labels_by_reason.items():
-            mark = UNFINISHED.strip()
-            remarks.append(f"{mark} training not finished, {reason}: {'; '.join(labels)}")
-        return remarks
+        return remarks + unfinished_remarks(self.unfinished)
 
     @property
     def relations_table(self) -> list[list[str]]:

@@ -1,13 +1,19 @@
 """Whether a training had come to its end when it stopped: rows of unfinished ones are marked."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import kendalltau, theilslopes
 
 from raybio.core.recipes import Recipe
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.compare.runs import GivenRun, Group
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.tune.leaderboard import TrialRecord
+from raybio.runtime.tune.trial import SweepSpec
 
 MIN_REPORTS = 8
 """Reports of the last quarter that a trend is looked for in; with fewer nothing is said."""
@@ -20,6 +26,23 @@ SMALLEST_FALL = 0.02
 
 PAPER = "paper"
 """First letters of the names of recipes with published settings."""
+
+EARLY_STOPPING = "early_stopping"
+"""Status of a training that validation ended."""
+
+
+class PublishedLength(NamedTuple):
+    """The least length of a published training.
+
+    Attributes:
+        epochs: of recipes in epochs; None if there are none.
+        rows: steps times rows a step, of recipes in steps; None if there are none.
+        is_least: whether recipes of other lengths may have been meant.
+    """
+
+    epochs: float | None
+    rows: int | None
+    is_least: bool
 
 
 def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
@@ -36,24 +59,83 @@ def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
 def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
-    It is not if the training loss still falls (``falling_share``), or if the training had fewer
-    epochs than published (``published_epochs``). A run that was stopped early is finished. One
-    whose weights are from before its last evaluation may have a loss that still falls.
+    A run that was stopped early is finished. One whose weights are from before its last evaluation
+    may have a loss that still falls.
     """
-    if run.status == "early_stopping":
+    if run.status == EARLY_STOPPING:
         return None
-    epochs = [report["metrics"]["epoch"] for report in run.reports if "epoch" in report["metrics"]]
-    recipes = METHODS[run.identity["method"]].recipes
-    published = published_epochs(recipes, run.folder.read_launch().get("recipe"))
+    best_step = run.result.get("best_step")
+    return _reason(
+        METHODS[run.identity["method"]].recipes,
+        run.folder.read_launch().get("recipe"),
+        run.reports,
+        batch_rows=run.settings.get("plan.global_batch_rows"),
+        is_before_end=best_step is not None and best_step < run.result["step"],
+    )
+
+
+def unfinished_trial(spec: SweepSpec, trial: TrialRecord) -> str | None:
+    """Return why the training of a sweep's trial is not finished, as ``unfinished_reason``.
+
+    A trial keeps the weights of its best step.
+    """
+    folder = RunFolder(spec.path / "trials", trial.name)
+    outcome = read_record(folder.outcome, "outcome") or {}
+    if outcome.get("status") == EARLY_STOPPING:
+        return None
+    reports = read_reports(folder.metrics)
+    return _reason(
+        METHODS[spec.space.method].recipes,
+        None,
+        reports,
+        batch_rows=spec.config(trial.settings).to_mapping()["plan"].get("global_batch_rows"),
+        is_before_end=bool(reports)
+        and trial.best_step is not None
+        and trial.best_step < reports[-1]["step"],
+    )
+
+
+def _reason(
+    recipes: Mapping[str, Recipe],
+    began_with: str | None,
+    reports: Sequence[Mapping[str, Any]],
+    *,
+    batch_rows: int | None,
+    is_before_end: bool,
+) -> str | None:
+    """Return why a training is not finished.
+
+    It is not if it had fewer epochs or rows than published (``published_length``), or if its loss
+    still falls (``falling_share``) up to the step of its weights.
+    """
+    if not reports:
+        return None
+    published = published_length(recipes, began_with)
+    least = "at least " if published.is_least else ""
+    epochs = last_epoch(reports)
     # An epoch is rarely a whole number of steps.
-    if epochs and published is not None and epochs[-1] < 0.99 * published:
-        return f"{epochs[-1]:.2g} of {published:g} published epochs"
-    if _is_before_end(run):
+    if epochs is not None and published.epochs is not None and epochs < 0.99 * published.epochs:
+        return f"{epochs:.2g} of {least}{published.epochs:g} published epochs"
+    num_rows = reports[-1]["step"] * (batch_rows or 0)
+    if num_rows and published.rows is not None and num_rows < 0.99 * published.rows:
+        return f"{num_rows:,} of {least}{published.rows:,} published rows"
+    if is_before_end:
         return None
-    share = falling_share(run.curve("loss"))
+    losses = [
+        (report["step"], report["metrics"]["loss"])
+        for report in reports
+        if "loss" in report["metrics"]
+    ]
+    share = falling_share(losses)
     if share is None:
         return None
     return f"the training loss still fell, by {100 * share:.0f} % of its fall in the last quarter"
+
+
+def last_epoch(reports: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the epochs of a training by its last report with them; None without one."""
+    epochs = [report["metrics"]["epoch"] for report in reports if "epoch" in report["metrics"]]
+    return epochs[-1] if epochs else None
 
 
 def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
@@ -86,11 +168,11 @@ def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
     return share if share >= SMALLEST_FALL else None
 
 
-def published_epochs(recipes: Mapping[str, Recipe], began_with: str | None) -> float | None:
-    """Return the published epochs of a run; None if they are unknown.
+def published_length(recipes: Mapping[str, Recipe], began_with: str | None) -> PublishedLength:
+    """Return the published length of a run's training.
 
-    They are those of the published recipe that the run began with. Without one they are known only
-    if all published recipes of the method agree.
+    It is that of the published recipe that the run began with. Without one it is the least of all
+    published recipes of the method: what is shorter than each of them is not finished.
 
     Args:
         recipes: recipes of the method, by name.
@@ -99,15 +181,14 @@ def published_epochs(recipes: Mapping[str, Recipe], began_with: str | None) -> f
     published = {name: recipe for name, recipe in recipes.items() if name.startswith(PAPER)}
     if began_with in published:
         published = {began_with: published[began_with]}
-    schedules = [recipe.settings.get("schedule", {}) for recipe in published.values()]
-    epochs = {schedule.get("max_epochs") for schedule in schedules}
-    if len(epochs) != 1:
-        return None
-    (number,) = epochs
-    return None if number is None else float(number)
-
-
-def _is_before_end(run: GivenRun) -> bool:
-    """Return whether the evaluated weights are those of an evaluation before the last one."""
-    best_step = run.result.get("best_step")
-    return best_step is not None and best_step < run.result["step"]
+    epochs = set()
+    rows = set()
+    for recipe in published.values():
+        schedule = recipe.settings.get("schedule", {})
+        batch_rows = recipe.settings.get("plan", {}).get("global_batch_rows")
+        if schedule.get("max_epochs") is not None:
+            epochs.add(float(schedule["max_epochs"]))
+        elif schedule.get("max_steps") is not None and batch_rows is not None:
+            rows.add(schedule["max_steps"] * batch_rows)
+    is_least = len(epochs) > 1 or len(rows) > 1
+    return PublishedLength(min(epochs, default=None), min(rows, default=None), is_least)

@@ -33,6 +33,14 @@ class Goal:
                 values.append((report["step"], value))
         return values
 
+    def initial(self, reports: Sequence[Mapping[str, Any]]) -> float | None:
+        """Return the value at step 0, before training; None if it is not defined there."""
+        for report in reports:
+            value = report["metrics"].get(self.metric, math.nan)
+            if report["step"] == 0 and not math.isnan(value):
+                return float(value)
+        return None
+
     def own_values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
         """Return the values of the trial itself, without those of an exploited trial (PBT)."""
         return self.values([report for report in reports if "exploited_from" not in report])

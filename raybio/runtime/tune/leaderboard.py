@@ -38,6 +38,7 @@ class TrialRecord:
         worker_seconds: seconds of training, summed over its workers.
         error: why it failed.
         exploited_from: name of the trial whose weights it took over.
+        initial: the metric before training; None: it was not evaluated there.
     """
 
     name: str
@@ -50,6 +51,7 @@ class TrialRecord:
     worker_seconds: float = 0.0
     error: str = ""
     exploited_from: str = ""
+    initial: float | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def _record(spec: SweepSpec, path: Path) -> TrialRecord:
         worker_seconds=content["worker_seconds"],
         error=failure.get("message", ""),
         exploited_from=donors[-1] if donors else "",
+        initial=spec.goal.initial(reports),
     )
 
 

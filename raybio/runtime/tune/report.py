@@ -44,7 +44,7 @@ def write_sweep_report(
         by_seed = any(len(ranked.trials) > 1 for ranked in ranking)
         text = [
             "Trials are compared by the best of their evaluated steps; export/ holds the model of "
-            "that step.",
+            "that step. 'before training': the best trial at step 0.",
             "Intervals: 95 %, Student's t over seeds, on the evaluated units."
             if by_seed
             else "One seed each, so there are no intervals.",
@@ -205,6 +205,10 @@ def _leaderboard(space: SearchSpace, ranking: Sequence[RankedSettings]) -> list[
         ]
         where = [f"{ranked.best_step:,}", str(len(ranked.trials)), ranked.trials[0].name]
         rows.append([str(number), *chosen, _score(ranked), *where])
+    best = ranking[0].trials[0]
+    if best.initial is not None:
+        chosen = ["–"] * len(space.space)
+        rows.append(["before training", *chosen, f"{best.initial:.4f}", "0", "1", best.name])
     return [header, *rows]
 
 

@@ -7,14 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from raybio.core.interfaces import Collective
+from raybio.evaluation.lexical import tfidf_scores
+from raybio.methods.biostransformers import rivals as rivals_module
 from raybio.methods.biostransformers import store as article_store
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.rivals import FREQUENT, retrieve_by_rivals
+from raybio.methods.biostransformers.rivals import (
+    FREQUENT,
+    NEAREST,
+    nearest_scores,
+    retrieve_by_nearest,
+    retrieve_by_rivals,
+)
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build
 from raybio.methods.biostransformers.term_retrieval import draw_term_queries, term_chance
@@ -67,6 +76,69 @@ def test_bm25_ranks_terms_for_texts_and_texts_for_terms_as_the_loop():
         assert any(low == high for low, high in bounds)
 
 
+def random_texts(rng: np.random.Generator, number: int) -> list[str]:
+    """Texts of few words, so that some are equally near to others and some to none."""
+    return [
+        " ".join(f"word{word}" for word in rng.integers(0, 12, rng.integers(0, 5)))
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("per_block", [1, 100, 10_000])
+def test_nearest_articles_give_their_terms_as_the_loop(
+    per_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rivals_module, "NUM_NEAREST", 3)
+    monkeypatch.setattr(rivals_module, "SIMILARITIES_PER_BLOCK", per_block)
+    rng = np.random.default_rng(0)
+    texts = random_texts(rng, 30)
+    training = random_texts(rng, 40)
+    term_RC = sparse.csr_matrix((rng.random((40, 6)) < 0.3).astype(float))
+    found_QC = nearest_scores(texts, training, term_RC).toarray()
+    similarities = tfidf_scores(texts, training).block(0, 30).numpy()
+    for text, score_C in enumerate(found_QC):
+        nearest = sorted(range(40), key=lambda row: (-similarities[text][row], row))[:3]
+        expected = [0.0] * 6
+        for row in nearest:
+            for term in range(6):
+                expected[term] += similarities[text][row] * term_RC[row, term]
+        assert score_C.tolist() == pytest.approx(expected)
+    queries = draw_term_queries(np.arange(4), INDPTR, TERM, 6, 0, 0)
+    found = retrieve_by_nearest(queries, texts[:4], training, term_RC, 2)
+    for direction, score, gold, indptr in (
+        ("text_to_term", found_QC[:4], queries.indices, queries.indptr),
+        ("term_to_text", found_QC[:4].T, *queries.reversed[::-1]),
+    ):
+        bounds = []
+        for query, (first, end) in enumerate(zip(indptr[:-1], indptr[1:], strict=True)):
+            bounds += best_and_worst_ranks(np.round(score[query], 9), gold[first:end])
+        ranks = found[direction].rank_P.tolist()
+        assert all(low <= rank <= high for rank, (low, high) in zip(ranks, bounds, strict=True))
+
+
+def test_fewer_training_articles_than_neighbors_all_count() -> None:
+    terms = sparse.csr_matrix(np.eye(2))
+    found = nearest_scores(["liver cells", "heart"], ["liver cells", "brain"], terms)
+    assert found.toarray() == pytest.approx(np.array([[1.0, 0.0], [0.0, 0.0]]))
+
+
+def test_training_articles_are_drawn_of_many_and_have_texts(
+    tiny_articles: ArticleStore,
+) -> None:
+    """With a bound far below the articles, the rows are drawn before they are looked at."""
+    every = tiny_articles.training_rows("title", 10**6)
+    has_text_N = tiny_articles.has_text_N("title")
+    assert every.tolist() == np.flatnonzero(~tiny_articles.is_validation_N & has_text_N).tolist()
+    for at_most in (3, len(every) - 1):
+        some = tiny_articles.training_rows("title", at_most)
+        assert 0 < len(some) <= at_most and set(some) <= set(every)
+        assert np.array_equal(some, tiny_articles.training_rows("title", at_most))
+    term_RC = tiny_articles.terms_of(every).toarray()
+    for row, term_C in zip(every, term_RC, strict=True):
+        start, end = tiny_articles.term_indptr_N1[row : row + 2]
+        assert np.flatnonzero(term_C).tolist() == tiny_articles.term_E[start:end].tolist()
+
+
 def test_frequent_terms_are_first_for_every_text_and_rank_no_texts():
     found = found_by_rivals()[FREQUENT]
     assert found.keys() == {"text_to_term"}
@@ -105,7 +177,7 @@ def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
         dict(evaluator_of(tiny_articles, seed=seed).rivals("cpu", SingleProcess()))
         for seed in (0, 7)
     ]
-    assert list(rows[0]) == [FREQUENT, "TF-IDF", "BM25"]
+    assert list(rows[0]) == [FREQUENT, "TF-IDF", "BM25", NEAREST]
     assert {name: row.scores for name, row in rows[0].items()} == {
         name: row.scores for name, row in rows[1].items()
     }

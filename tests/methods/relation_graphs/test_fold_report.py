@@ -65,6 +65,14 @@ FOUR = {
 }
 
 
+def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:
+    scores = {"cldr": FOUR["cldr"], "cldr, fixed settings": FOUR["clgs"], "clgs": FOUR["clgs"]}
+    lines = fold_table(scores, unfinished={"cldr": "1.5 of 20 published epochs"}).splitlines()
+    labels = [line.split(" | ")[0] for line in lines[2:5]]
+    assert labels == ["| cldr †", "| cldr, fixed settings †", "| clgs"]
+    assert lines[-1] == "† training not finished, 1.5 of 20 published epochs: cldr."
+
+
 def test_differences_are_fold_by_fold_and_corrected_together():
     found = fold_differences(FOUR)
     assert [(one.one, one.two, one.measure) for one in found] == [

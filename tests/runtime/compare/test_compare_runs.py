@@ -448,6 +448,7 @@ def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> N
     assert data["cost"]["a"] | {"workers": None} == {
         "status": "finished",
         "step": 10,
+        "epochs": None,
         "seconds": 5.0,
         "tokens_per_second": 100.0,
         "workers": None,

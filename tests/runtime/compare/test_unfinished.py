@@ -1,5 +1,6 @@
 """Rows of trainings that were not finished are marked, and those of finished ones are not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,23 @@ import pytest
 
 from raybio.core.recipes import Recipe
 from raybio.core.records import write_record
+from raybio.core.table_layout import UNFINISHED
 from raybio.methods import METHODS
 from raybio.runtime.compare.runs import GivenRun, Group
-from raybio.runtime.compare.table import UNFINISHED, ResultTable
+from raybio.runtime.compare.table import ResultTable
 from raybio.runtime.compare.unfinished import (
     falling_share,
-    published_epochs,
+    published_length,
     unfinished_reason,
     unfinished_reasons,
+    unfinished_trial,
 )
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.tune.leaderboard import TrialRecord
+from raybio.runtime.tune.trial import FINISHED
 from tests.runtime.compare.test_differences import HARDNESS, LAYOUT, METHOD, store_run
+from tests.runtime.tune.sweep_folder import of, spec_of
 
 STEPS = range(10, 1010, 10)
 
@@ -53,24 +60,72 @@ def test_too_few_reports_say_nothing() -> None:
     assert falling_share([(step, float("nan")) for step in STEPS]) is None
 
 
-def test_published_epochs_are_those_of_the_runs_recipe_or_of_all() -> None:
+def test_the_published_length_is_that_of_the_runs_recipe_or_the_least_of_all() -> None:
     def recipes(**schedule_by_name: dict[str, Any]) -> dict[str, Recipe]:
         return {
-            name: Recipe(name, "", {"schedule": schedule})
+            name: Recipe(name, "", {"schedule": schedule, "plan": {"global_batch_rows": 8}})
             for name, schedule in schedule_by_name.items()
         }
 
     small = {"small": {"max_epochs": 1}}
     two = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 3}, **small)
-    assert published_epochs(two, "paper_a") == 4
-    assert published_epochs(two, "paper_b") == 3
-    assert published_epochs(two, "small") is published_epochs(two, None) is None
+    assert published_length(two, "paper_a") == (4, None, False)
+    assert published_length(two, "paper_b") == (3, None, False)
+    assert published_length(two, "small") == published_length(two, None) == (3, None, True)
     equal = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 4}, **small)
-    assert published_epochs(equal, "small") == published_epochs(equal, None) == 4
-    in_steps = recipes(paper_a={"max_epochs": 4}, paper_b={"max_steps": 10})
-    assert published_epochs(in_steps, None) is published_epochs(in_steps, "paper_b") is None
-    assert published_epochs({}, None) is published_epochs({}, "demo") is None
-    assert published_epochs(METHODS["sppt_mag"].recipes, None) == 4
+    assert published_length(equal, "small") == published_length(equal, None) == (4, None, False)
+    in_steps = recipes(paper_a={"max_steps": 30}, paper_b={"max_steps": 10})
+    assert published_length(in_steps, "paper_a") == (None, 240, False)
+    assert published_length(in_steps, None) == (None, 80, True)
+    assert published_length({}, None) == published_length({}, "demo") == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    "method, epochs, rows",
+    [
+        ("sppt_protein", 1, None),
+        ("sppt_mag", 4, None),
+        ("sppt_synthetic", 1500, None),
+        ("finetune", 2, None),
+        ("biostransformers", None, 17578 * 384),
+        ("contrastive_probe", None, 150 * 192),
+        ("mtb_pretrain", 3, None),
+        ("relation_finetune", 30, None),
+        ("relation_graphs", 20, None),
+    ],
+)
+def test_every_method_has_a_least_published_length(
+    method: str, epochs: float | None, rows: int | None
+) -> None:
+    assert published_length(METHODS[method].recipes, None)[:2] == (epochs, rows)
+
+
+def test_where_recipes_are_in_steps_rows_are_compared(tmp_path: Path) -> None:
+    """150 steps of 96 sentences are half of what the probe's paper has read by then."""
+    run = given(tmp_path, "half", {150: 1.0})
+    settings = run.settings | {"plan.global_batch_rows": 96}
+    run.__dict__["identity"] = {**run.identity, "method": "contrastive_probe"}
+    run.__dict__["settings"] = settings
+    assert unfinished_reason(run) == "14,400 of at least 28,800 published rows"
+    run.__dict__["settings"] = settings | {"plan.global_batch_rows": 192}
+    assert unfinished_reason(run) is None
+
+
+def test_a_trial_is_before_its_end_by_the_step_that_its_sweep_kept(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    trial = of(0.1)
+    folder = spec.folder(trial)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    for step in STEPS:
+        log.append(step, {"loss": 3 - 2 * step / 1000, "epoch": step / 1000})
+    record = TrialRecord(folder.name, trial.settings, "", FINISHED, best_step=1000)
+    assert "still fell" in str(unfinished_trial(spec, record))
+    assert unfinished_trial(spec, replace(record, best_step=400)) is None
+    log.append(1001, {"epoch": 0.4})
+    assert unfinished_trial(spec, record) == "0.4 of 1 published epochs"
+    write_record(folder.outcome, "outcome", {"status": "early_stopping"})
+    assert unfinished_trial(spec, record) is None
 
 
 def test_a_run_is_compared_with_the_recipe_that_it_began_with(tmp_path: Path) -> None:
@@ -86,6 +141,9 @@ def test_a_run_is_compared_with_the_recipe_that_it_began_with(tmp_path: Path) ->
         "paper_docred": "4 of 10 published epochs",
         None: None,
     }
+    short = given(tmp_path, "short", {10: 1.0})
+    short.__dict__["identity"] = {**short.identity, "method": "mtb_pretrain"}
+    assert unfinished_reason(short) == "2 of at least 3 published epochs"
 
 
 def given(tmp_path: Path, name: str, losses: dict[int, float], **facts: Any) -> GivenRun:

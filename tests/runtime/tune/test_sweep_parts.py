@@ -252,7 +252,12 @@ def test_the_report_stands_alone_and_shows_every_trial(spec: SweepSpec) -> None:
     )
     folder = RunFolder(spec.path.parent, "mine")
     ranking, trials = write_results(folder, spec)
-    page = Page(write_sweep_report(folder, spec, ranking, trials)[1].read_text())
+    markdown, html = write_sweep_report(folder, spec, ranking, trials)
+    initial = next(
+        line for line in markdown.read_text().splitlines() if "| before training" in line
+    )
+    assert initial == f"| before training | – | – | 0.9900 | 0 | 1 | {trials[0].name} |"
+    page = Page(html.read_text())
     assert len(page.sources) == 5
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert all(one.name in page.text for one in trials)

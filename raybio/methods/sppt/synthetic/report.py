@@ -7,6 +7,7 @@ import numpy as np
 
 from raybio.core.markdown import markdown_table
 from raybio.core.published import published
+from raybio.core.table_layout import UNFINISHED, unfinished_remarks
 from raybio.ops.significance import holm, mean_over_seeds, t_mean
 
 PUBLISHED: Mapping[str, Mapping[str, float]] = published("raybio.methods.sppt")["table_1"]
@@ -25,6 +26,7 @@ class GraphScores(NamedTuple):
         letters: AUROC of character 2- to 4-grams, without training.
         alone: AUROC of the language model alone.
         with_graph: AUROC of SPPT.
+        unfinished: why a training of them is not finished; None: all are.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class GraphScores(NamedTuple):
     letters: list[float]
     alone: list[float]
     with_graph: list[float]
+    unfinished: str | None = None
 
 
 def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
@@ -64,7 +67,7 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
     rows = []
     corrected = iter(_corrected_p(scores))
     for row in scores:
-        cells = [row.kind]
+        cells = [row.kind + (UNFINISHED if row.unfinished else "")]
         if has_noise:
             cells.append(f"{row.noise:g}")
         cells.append(mean_over_seeds(row.homophily).text(digits=3, scale=1))
@@ -83,7 +86,13 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
         else:
             cells.append(f"{in_paper['language_model']:.2f} / {in_paper['sppt']:.2f}")
         rows.append(cells)
-    return f"{markdown_table(head, rows)}\n\n{_note(len(scores[0].alone))}"
+    reason_by_row = {
+        f"{row.kind}, noise {row.noise:g}" if has_noise else row.kind: row.unfinished
+        for row in scores
+        if row.unfinished
+    }
+    notes = [_note(len(scores[0].alone)), *unfinished_remarks(reason_by_row)]
+    return "\n\n".join([markdown_table(head, rows), *notes])
 
 
 def _corrected_p(scores: Sequence[GraphScores]) -> list[float]:
