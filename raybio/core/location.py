@@ -16,6 +16,9 @@ SCHEMES = ("s3", "gs", "abfs")
 """Schemes of buckets: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob
 Storage."""
 
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+"""Schemes by which other programs name the same storage."""
+
 SUPPORTED = (
     "a local path, s3://BUCKET/PATH, gs://BUCKET/PATH, abfs://CONTAINER/PATH or file:///PATH"
 )
@@ -108,7 +111,10 @@ def location(given: str | Path | BucketPath, option: str = "path") -> Location:
     if scheme == "file":
         return Path(unquote(rest))
     if scheme not in SCHEMES:
-        raise ConfigError(f"{option}: got {shown!r}, want {SUPPORTED}; {scheme}: is not supported")
+        hint = f", write {_OTHER_NAMES[scheme]}:" if scheme in _OTHER_NAMES else ""
+        raise ConfigError(
+            f"{option}: got {shown!r}, want {SUPPORTED}; {scheme}: is not supported{hint}"
+        )
     if not is_whole:
         raise ConfigError(f"{option}: got {shown!r}, want two slashes: {scheme}://BUCKET/PATH")
     bucket, _, key = rest.partition("/")

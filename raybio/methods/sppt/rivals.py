@@ -23,7 +23,7 @@ Equal scores are ranked in random order.
 
 Shape letters: S nodes of an evaluation, N nodes of the graph, K nodes whose links are known, G
 nodes of a group, B anchors of a block, F n-grams, T tokens, V kinds of tokens, M nearest nodes or
-columns of a product, R rows of a tile.
+columns of a product, R rows of a tile, E entries of a sparse matrix.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfTransformer
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
@@ -59,7 +58,7 @@ MAX_COMPARED_PAIRS = 20_000_000_000
 """Pairs of nodes whose contents are compared: minutes of one core for proteins, an hour for
 texts."""
 
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 14
 """Rows whose tokens are read at once."""
 
 _ENTRIES_AT_ONCE = 1 << 21
@@ -120,7 +119,9 @@ def link_rivals(
     tfidf_KF = tfidf_SF
     if len(node_K) > len(queries.node_S):
         tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
-    yield Rival("look-up", _evidence(link_KK, relatives(tfidf_KF, group_K, row_S), row_S))
+    relative_SK = relatives(tfidf_KF, group_K, row_S)
+    del tfidf_SF, tfidf_KF
+    yield Rival("look-up", _evidence(link_KK, relative_SK, row_S))
     if composition:
         near_SK = near_compositions(token_shares(read, node_K), group_K, row_S)
         yield Rival("composition", _evidence(link_KK, near_SK, row_S))
@@ -243,8 +244,9 @@ class _Products:
 
     def __call__(self, node_G: np.ndarray) -> BlockScores:
         """Return the scores in a group."""
-        left_GF = self.left_SF[node_G]
-        right_MG = self.right_SM[node_G].T.tocsr()
+        # Vectors in float32 are multiplied in float64, so that equal products tie.
+        left_GF = self.left_SF[node_G].astype(np.float64, copy=False)
+        right_MG = self.right_SM[node_G].astype(np.float64, copy=False).T.tocsr()
         minus_GG = None if self.minus_SS is None else self.minus_SS[node_G][:, node_G]
 
         def scores(anchors: slice) -> Floats:
@@ -284,10 +286,13 @@ def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray)
 
 
 def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_matrix:
-    """Return TF-IDF vectors (N, F) of length 1 over the n-grams of tokens of rows.
+    """Return TF-IDF vectors (N, F) of length 1 over the n-grams of tokens of rows, in float32.
 
-    Sublinear term frequencies, as usual for texts. A row that is shorter than an n-gram has the
-    zero vector. Tokens are read in blocks of rows: only the counts of all rows are in memory.
+    Sublinear term frequencies, as usual for texts: (1 + log count) * (1 + log((1 + N) / (1 + rows
+    with the n-gram))). A row that is shorter than an n-gram has the zero vector.
+
+    Every worker holds the matrix, at 8 bytes for each n-gram of a row: 4 GB for the Tree of life.
+    Tokens are read in blocks of rows, whose counts are freed while their part of it is filled.
     """
     counts = []
     ngrams = []
@@ -297,14 +302,29 @@ def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_ma
         ngrams.append(ngram_Fn)
     # The n-grams of all blocks, in order of their tokens.
     _, column_E = np.unique(np.concatenate(ngrams), axis=0, return_inverse=True)
-    num_columns = int(column_E.max(initial=0)) + 1
-    first = 0
-    for number, count_RF in enumerate(counts):
-        column_F = column_E.ravel()[first : first + count_RF.shape[1]]
-        first += count_RF.shape[1]
-        parts = (count_RF.data, column_F[count_RF.indices], count_RF.indptr)
-        counts[number] = sp.csr_matrix(parts, shape=(count_RF.shape[0], num_columns))
-    return TfidfTransformer(sublinear_tf=True).fit_transform(sp.vstack(counts)).tocsr()
+    ends = np.cumsum([len(ngram_Fn) for ngram_Fn in ngrams])
+    columns = np.split(column_E.ravel().astype(np.int32), ends[:-1])
+    rows_with_F = np.zeros(int(column_E.max(initial=0)) + 1)
+    for count_RF, column_F in zip(counts, columns, strict=True):
+        rows_with_F[column_F] += np.bincount(count_RF.indices, minlength=len(column_F))
+    rarity_F = 1 + np.log((1 + len(row_N)) / (1 + rows_with_F))
+    indptr_N1 = np.append(0, np.cumsum(np.concatenate([np.diff(one.indptr) for one in counts])))
+    # Rows of more than 2^31 n-grams in all need the wider type, for both arrays.
+    index_E = np.empty(indptr_N1[-1], sp.get_index_dtype(maxval=int(indptr_N1[-1])))
+    weight_E = np.empty(len(index_E), np.float32)
+    end = len(index_E)
+    while counts:
+        count_RF = counts.pop()
+        entries = slice(end - count_RF.nnz, end)
+        end = entries.start
+        index_E[entries] = columns.pop()[count_RF.indices]
+        row_E = np.repeat(np.arange(count_RF.shape[0]), np.diff(count_RF.indptr))
+        vector_E = 1 + np.log(count_RF.data, dtype=np.float64)
+        vector_E *= rarity_F[index_E[entries]]
+        length_R = np.sqrt(np.bincount(row_E, vector_E**2))
+        weight_E[entries] = vector_E / length_R[row_E]
+    shape = (len(row_N), len(rows_with_F))
+    return sp.csr_matrix((weight_E, index_E, indptr_N1), shape=shape)
 
 
 def _ngram_counts(
@@ -326,7 +346,7 @@ def _ngram_counts(
     is_inside_T = owner_T[:num_ngrams] == owner_T[num_tokens - 1 :]
     kept_F, column_T = np.unique(ngram_T[is_inside_T], return_inverse=True)
     count_RF = sp.csr_matrix(
-        (np.ones(len(column_T)), (owner_T[:num_ngrams][is_inside_T], column_T)),
+        (np.ones(len(column_T), np.float32), (owner_T[:num_ngrams][is_inside_T], column_T)),
         shape=(len(row_R), len(kept_F)),
     )
     return count_RF, kinds[word_Fn[kept_F]]
@@ -347,7 +367,7 @@ def relatives(tfidf_KF: sp.csr_matrix, group_K: np.ndarray, row_S: np.ndarray) -
     columns = [row_S]
     values = [np.ones(len(row_S))]
     for query_Q, node_G in _compared(row_S, group_K):
-        vector_FG = tfidf_KF[node_G].T.tocsr()
+        vector_FG = tfidf_KF[node_G].astype(np.float64).T.tocsr()
         for tile in _tiles(len(query_Q), len(node_G)):
             query_R = query_Q[tile]
             cosine_RG = (tfidf_KF[row_S[query_R]] @ vector_FG).tocoo()
