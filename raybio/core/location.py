@@ -156,7 +156,7 @@ def without_credentials(uri: str) -> str:
     if ":" in host and "@" in path:
         # The slash is one of the secret key.
         host, slash, path = f"…@{match['rest'].rpartition('@')[2]}".partition("/")
-    elif "@" in host and not (match["scheme"] == "abfs" and _AZURE_ACCOUNT.fullmatch(host)):
+    elif "@" in host and not (match["scheme"][:4] == "abfs" and _AZURE_ACCOUNT.fullmatch(host)):
         host = "…@" + host.rpartition("@")[2]
     elif ":" in host and not host.rpartition(":")[2].isdecimal():
         host = "…"
