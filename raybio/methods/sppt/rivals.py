@@ -230,6 +230,31 @@ class RivalScores:
 
 
 @dataclass(frozen=True)
+class NgramVectors:
+    """TF-IDF vectors (N, F) of length 1, which are computed from counts for the rows that are read.
+
+    Every worker holds all rows, at 8 bytes for each n-gram of a row: 4 GB for the Tree of life.
+
+    Attributes:
+        count_NF: how often each n-gram is in each row, in float32.
+        rarity_F: 1 + log((1 + N) / (1 + rows with the n-gram)).
+        length_N: length of (1 + log count) * rarity of each row.
+    """
+
+    count_NF: sp.csr_matrix
+    rarity_F: Floats
+    length_N: Floats
+
+    def __getitem__(self, row_R: np.ndarray) -> sp.csr_matrix:
+        """Return the vectors (R, F) of some rows, in float64."""
+        count_RF = self.count_NF[row_R]
+        weight_E = 1 + np.log(count_RF.data, dtype=np.float64)
+        weight_E *= self.rarity_F[count_RF.indices]
+        weight_E /= np.repeat(self.length_N[row_R], np.diff(count_RF.indptr))
+        return sp.csr_matrix((weight_E, count_RF.indices, count_RF.indptr), shape=count_RF.shape)
+
+
+@dataclass(frozen=True)
 class _Products:
     """Scores ``left @ middle @ right.T - minus`` of sparse matrices, a block of a group at a time.
 
@@ -237,16 +262,15 @@ class _Products:
     factors, so that only a tile of it is in memory.
     """
 
-    left_SF: sp.csr_matrix
-    right_SM: sp.csr_matrix
+    left_SF: sp.csr_matrix | NgramVectors
+    right_SM: sp.csr_matrix | NgramVectors
     middle_FM: sp.csr_matrix | None = None
     minus_SS: sp.csr_matrix | None = None
 
     def __call__(self, node_G: np.ndarray) -> BlockScores:
         """Return the scores in a group."""
-        # Vectors in float32 are multiplied in float64, so that equal products tie.
-        left_GF = self.left_SF[node_G].astype(np.float64, copy=False)
-        right_MG = self.right_SM[node_G].astype(np.float64, copy=False).T.tocsr()
+        left_GF = self.left_SF[node_G]
+        right_MG = self.right_SM[node_G].T.tocsr()
         minus_GG = None if self.minus_SS is None else self.minus_SS[node_G][:, node_G]
 
         def scores(anchors: slice) -> Floats:
@@ -285,14 +309,11 @@ def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray)
     return _Products(like_SK, like_SK, link_KK, own_SS)
 
 
-def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_matrix:
-    """Return TF-IDF vectors (N, F) of length 1 over the n-grams of tokens of rows, in float32.
+def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> NgramVectors:
+    """Return TF-IDF vectors over the n-grams of tokens of rows.
 
-    Sublinear term frequencies, as usual for texts: (1 + log count) * (1 + log((1 + N) / (1 + rows
-    with the n-gram))). A row that is shorter than an n-gram has the zero vector.
-
-    Every worker holds the matrix, at 8 bytes for each n-gram of a row: 4 GB for the Tree of life.
-    Tokens are read in blocks of rows, whose counts are freed while their part of it is filled.
+    Sublinear term frequencies, as usual for texts. A row that is shorter than an n-gram has the
+    zero vector. Tokens are read in blocks of rows, whose counts are freed while they are joined.
     """
     counts = []
     ngrams = []
@@ -311,20 +332,21 @@ def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_ma
     indptr_N1 = np.append(0, np.cumsum(np.concatenate([np.diff(one.indptr) for one in counts])))
     # Rows of more than 2^31 n-grams in all need the wider type, for both arrays.
     index_E = np.empty(indptr_N1[-1], sp.get_index_dtype(maxval=int(indptr_N1[-1])))
-    weight_E = np.empty(len(index_E), np.float32)
+    joined_E = np.empty(len(index_E), np.float32)
+    squares = []
     end = len(index_E)
     while counts:
         count_RF = counts.pop()
         entries = slice(end - count_RF.nnz, end)
         end = entries.start
         index_E[entries] = columns.pop()[count_RF.indices]
+        joined_E[entries] = count_RF.data
+        weight_E = (1 + np.log(count_RF.data, dtype=np.float64)) * rarity_F[index_E[entries]]
         row_E = np.repeat(np.arange(count_RF.shape[0]), np.diff(count_RF.indptr))
-        vector_E = 1 + np.log(count_RF.data, dtype=np.float64)
-        vector_E *= rarity_F[index_E[entries]]
-        length_R = np.sqrt(np.bincount(row_E, vector_E**2))
-        weight_E[entries] = vector_E / length_R[row_E]
+        squares.append(np.bincount(row_E, weight_E**2, minlength=count_RF.shape[0]))
     shape = (len(row_N), len(rows_with_F))
-    return sp.csr_matrix((weight_E, index_E, indptr_N1), shape=shape)
+    count_NF = sp.csr_matrix((joined_E, index_E, indptr_N1), shape=shape)
+    return NgramVectors(count_NF, rarity_F, np.sqrt(np.concatenate(squares[::-1])))
 
 
 def _ngram_counts(
@@ -352,7 +374,7 @@ def _ngram_counts(
     return count_RF, kinds[word_Fn[kept_F]]
 
 
-def relatives(tfidf_KF: sp.csr_matrix, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
+def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
     """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
     Relatives may be of other groups, such as other species, if there are at most
@@ -367,7 +389,7 @@ def relatives(tfidf_KF: sp.csr_matrix, group_K: np.ndarray, row_S: np.ndarray) -
     columns = [row_S]
     values = [np.ones(len(row_S))]
     for query_Q, node_G in _compared(row_S, group_K):
-        vector_FG = tfidf_KF[node_G].astype(np.float64).T.tocsr()
+        vector_FG = tfidf_KF[node_G].T.tocsr()
         for tile in _tiles(len(query_Q), len(node_G)):
             query_R = query_Q[tile]
             cosine_RG = (tfidf_KF[row_S[query_R]] @ vector_FG).tocoo()
