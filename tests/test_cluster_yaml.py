@@ -128,6 +128,19 @@ def test_whatever_the_driver_writes_lies_in_a_bucket_and_no_disk_is_mounted(name
         assert location(uri.replace("YOUR-BUCKET", "mine").replace("YOUR-ACCOUNT", "mine"))
 
 
+def test_the_project_on_google_cloud_is_an_example_that_says_so():
+    cluster = read("deploy/gcp.yaml")
+    project = cluster["provider"]["project_id"]
+    assert project.startswith("YOUR-")
+    configs = [one["node_config"] for one in cluster["available_node_types"].values()]
+    accounts = [
+        account["email"] for config in configs for account in config.get("serviceAccounts", [])
+    ]
+    assert accounts and all(f"@{project}." in account for account in accounts)
+    for name in CLUSTER_FILES:
+        assert not re.search(r"\bmy-", (ROOT / name).read_text()), name
+
+
 @pytest.mark.parametrize("name", CLOUD_FILES)
 def test_every_node_type_names_an_image_with_a_current_ubuntu(name):
     images = {"ImageId": "24.04", "sourceImage": "2404", "imageOffer": "24_04|hpc"}

@@ -183,6 +183,7 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
             "optim.weight_decay": 0.01,
             "objective.temperature": 1 / 20,
             "objective.symmetric": False,
+            "evaluation.num_articles_at_the_end": 18_557,
         }
     },
     # Zhou et al. 2023, Tables 1 to 5.

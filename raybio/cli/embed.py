@@ -1,15 +1,14 @@
 """Embed proteins (FASTA) or texts with a trained model into one Parquet file; resumable."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raybio.cli import options as shared
 from raybio.cli.options import fraction, positive
-from raybio.cli.stores import matching
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
-from raybio.core.location import BucketPath, Location
+from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder, model_folder
 from raybio.runtime.run.options import runs_folder
 
@@ -58,7 +57,8 @@ def embed(
     ] = 4096,
     dtype: Annotated[str, typer.Option(help="of the output: float32 or float16")] = "float32",
     precision: Annotated[
-        str, typer.Option(help="of the encoder: fp32, or bf16 on CPUs and GPUs that have it")
+        str,
+        typer.Option(help="of the encoder: fp32; bf16, or tf32 on GPUs, where machines have it"),
     ] = "fp32",
     verbose: shared.Verbose = False,
 ) -> None:
@@ -69,8 +69,8 @@ def embed(
         raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
     if dtype not in ("float32", "float16"):
         raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
-    if precision not in ("fp32", "bf16"):
-        raise ConfigError(f"--precision: got {precision!r}, want fp32 or bf16")
+    if precision not in ("fp32", "tf32", "bf16"):
+        raise ConfigError(f"--precision: got {precision!r}, want fp32, tf32 or bf16")
     if run is not None and pooling is not None:
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
@@ -84,7 +84,7 @@ def embed(
     )
 
     check_output_path(out)
-    here = local_source(source)
+    here = local_copy(source, "--input")
     bucket = model if isinstance(model, BucketPath) else None
     if run is not None:
         folder, runs_in_bucket = runs_folder(runs)
@@ -121,13 +121,3 @@ def embed(
         print(summary.cut)
     for reason, facts in summary.quarantine.items():
         print(f"skipped: {reason}: {facts['count']:,}")
-
-
-def local_source(source: Location) -> Path:
-    """Return the input, fetched if it is a file in a bucket."""
-    if not isinstance(source, BucketPath):
-        return source
-    files = matching([str(source)])
-    if len(files) > 1:
-        raise ConfigError(f"--input {source}: matches {len(files):,} files, want one")
-    return files[0]

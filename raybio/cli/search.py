@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import fraction, model_option
+from raybio.cli.options import LocationType, fraction, location_option, model_option
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import model_folder
@@ -19,7 +20,7 @@ app = typer.Typer(
 @app.command()
 def index(
     embeddings: Annotated[
-        Path, typer.Option(help="Parquet file of raybio embed: columns key, embedding")
+        LocationType, location_option("Parquet file of raybio embed: columns key, embedding")
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
     metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
@@ -36,11 +37,12 @@ def index(
     """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF)."""
     if metric not in ("cosine", "l2"):
         raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
+    file = local_copy(embeddings, "--embeddings")
     # Imported here: torch takes seconds to import.
     from raybio.runtime.search.build import build_index
 
     build_index(
-        embeddings,
+        file,
         out,
         metric=metric,  # type: ignore[arg-type]
         recall=recall,

@@ -71,6 +71,20 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     return list(files)
 
 
+def local_copy(source: Location, option: str) -> Path:
+    """Return a local file or folder; one in a bucket is fetched into the cache.
+
+    Raises:
+        ConfigError: for a path in a bucket without an object.
+        StorageError: for a bucket that is missing, refuses or does not answer.
+    """
+    if isinstance(source, Path):
+        return source
+    from raybio.store.remote_sources import fetched_source
+
+    return fetched_source(source, option)
+
+
 def check_store(store: Location) -> None:
     """Fetch a store from a bucket: one that cannot be used is refused before a model is read.
 

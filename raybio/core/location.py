@@ -16,6 +16,9 @@ SCHEMES = ("s3", "gs", "abfs")
 """Schemes of buckets: Amazon S3 and what speaks its protocol, Google Cloud Storage, Azure Blob
 Storage."""
 
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+"""Schemes by which other programs name the same storage."""
+
 SUPPORTED = (
     "a local path, s3://BUCKET/PATH, gs://BUCKET/PATH, abfs://CONTAINER/PATH or file:///PATH"
 )
@@ -108,7 +111,10 @@ def location(given: str | Path | BucketPath, option: str = "path") -> Location:
     if scheme == "file":
         return Path(unquote(rest))
     if scheme not in SCHEMES:
-        raise ConfigError(f"{option}: got {shown!r}, want {SUPPORTED}; {scheme}: is not supported")
+        hint = f", write {_OTHER_NAMES[scheme]}:" if scheme in _OTHER_NAMES else ""
+        raise ConfigError(
+            f"{option}: got {shown!r}, want {SUPPORTED}; {scheme}: is not supported{hint}"
+        )
     if not is_whole:
         raise ConfigError(f"{option}: got {shown!r}, want two slashes: {scheme}://BUCKET/PATH")
     bucket, _, key = rest.partition("/")
@@ -150,7 +156,7 @@ def without_credentials(uri: str) -> str:
     if ":" in host and "@" in path:
         # The slash is one of the secret key.
         host, slash, path = f"…@{match['rest'].rpartition('@')[2]}".partition("/")
-    elif "@" in host and not (match["scheme"] == "abfs" and _AZURE_ACCOUNT.fullmatch(host)):
+    elif "@" in host and not (match["scheme"][:4] == "abfs" and _AZURE_ACCOUNT.fullmatch(host)):
         host = "…@" + host.rpartition("@")[2]
     elif ":" in host and not host.rpartition(":")[2].isdecimal():
         host = "…"

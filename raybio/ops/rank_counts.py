@@ -81,42 +81,62 @@ def count_ranks(
     return RankCounts(above_P, at_least_P, tied_before_P)
 
 
-def sort_rows(score_BN: Tensor) -> Tensor:
-    """Return a copy of the block with each row sorted, ascending.
+def sort_rows_if_cheap(score_BN: Tensor) -> Tensor | None:
+    """Return ``sort_rows`` for counts at many thresholds of a block; None where they need none."""
+    return sort_rows(score_BN) if _sorts_scores(score_BN) else None
 
-    On a GPU it takes the memory of a few blocks more. It serves counts at many thresholds of the
-    same block.
-    """
-    if score_BN.device.type != "cpu":
-        return score_BN.sort(1).values
+
+def sort_rows(score_BN: Tensor) -> Tensor:
+    """Return a copy of a block on the CPU with each row sorted, ascending."""
     # Vectorized, many times faster than torch's sort.
     return torch.from_numpy(np.sort(score_BN.numpy(), axis=1))
 
 
-def count_at_least(sorted_BN: Tensor, threshold_U: Tensor) -> Tensor:
-    """Count the entries of a block with sorted rows >= each of the thresholds, int64 (U,).
+def count_at_least(
+    score_BN: Tensor, threshold_U: Tensor, sorted_BN: Tensor | None = None
+) -> Tensor:
+    """Count the entries of a block >= each of the thresholds, int64 (U,).
 
     Args:
-        sorted_BN: scores, ascending in each row. They are overwritten on a CPU.
+        score_BN: scores.
         threshold_U: ascending.
+        sorted_BN: the same scores with each row sorted, which are overwritten.
     """
-    if sorted_BN.device.type == "cpu":
+    if sorted_BN is not None:
         # There are more scores than thresholds, and sorting is faster than a search for each.
         score = sorted_BN.reshape(-1).numpy()
         score.sort()
         return torch.from_numpy(len(score) - np.searchsorted(score, threshold_U.numpy()))
     # Slot s has the entries that s thresholds do not exceed.
-    num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=sorted_BN.device)
-    for part in torch.split(sorted_BN.reshape(-1), _SEARCHED_AT_ONCE):
+    num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=score_BN.device)
+    for part in torch.split(score_BN.reshape(-1), _SEARCHED_AT_ONCE):
         slot = torch.searchsorted(threshold_U, part, right=True)
         num_by_slot += torch.bincount(slot, minlength=len(num_by_slot))
     return num_by_slot.flip(0).cumsum(0).flip(0)[1:]
 
 
-def count_at_least_by_row(sorted_BN: Tensor, threshold_K: Tensor) -> Tensor:
-    """Count the entries of each sorted row >= each of the thresholds, int64 (B, K)."""
-    threshold_BK = threshold_K.expand(len(sorted_BN), -1).contiguous()
-    return sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
+def count_at_least_by_row(
+    score_BN: Tensor, threshold_K: Tensor, sorted_BN: Tensor | None = None
+) -> Tensor:
+    """Count the entries of each row >= each of the thresholds, int64 (B, K).
+
+    Args:
+        score_BN: scores.
+        threshold_K: ascending.
+        sorted_BN: the same scores with each row sorted.
+    """
+    if sorted_BN is not None:
+        threshold_BK = threshold_K.expand(len(sorted_BN), -1).contiguous()
+        return sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
+    num_slots = len(threshold_K) + 1
+    counts = []
+    for part_RN in torch.split(score_BN, max(1, _ENTRIES_AT_ONCE // score_BN.shape[1])):
+        slot_RN = torch.searchsorted(threshold_K, part_RN, right=True)
+        slot_RN += num_slots * torch.arange(len(part_RN), device=part_RN.device)[:, None]
+        # Unlike scatter_add_, it is fast where torch computes deterministically.
+        num_by_slot = torch.bincount(slot_RN.reshape(-1), minlength=num_slots * len(part_RN))
+        counts.append(num_by_slot.view(-1, num_slots))
+    return torch.cat(counts).flip(1).cumsum(1).flip(1)[:, 1:]
 
 
 def _sorts_scores(score: Tensor) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from raybio.core.location import BucketPath, Location, absolute
 from raybio.encoders.config import Pooling
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import connected
+from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
 from raybio.runtime.embed_parts import (
     VERSION,
@@ -41,6 +42,7 @@ from raybio.runtime.embed_parts import (
     join,
 )
 from raybio.runtime.run.folder import RunFolder, near_runs
+from raybio.runtime.run.precision import worker_processors
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
 from raybio.store.bucket import BucketFolder
@@ -48,7 +50,7 @@ from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model
 from raybio.training.embedding_model import EmbeddingModel, digest_of
-from raybio.training.precision import embedding_precision, resolve_precision
+from raybio.training.precision import decide_precision, embedding_precision, resolve_precision
 from raybio.training.text_embedding_model import read_text_embedding_model
 
 
@@ -115,11 +117,11 @@ class EmbeddingFormat:
 
     Attributes:
         dtype: of the stored numbers: "float32" or "float16".
-        precision: of the encoder: "fp32" or "bf16". Pooling and output are not rounded to bf16.
+        precision: of the encoder: "fp32", "tf32" or "bf16". Pooling and output are not rounded.
     """
 
     dtype: Literal["float32", "float16"] = "float32"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
 
     def digest(self, model_digest: str) -> str:
         """Return what identifies embeddings of a model in this format."""
@@ -189,13 +191,19 @@ def embed_file(
 
     Raises:
         ClusterError: if another command is at work on ``out``.
-        ConfigError: if the model cannot be loaded, or ``out`` not be written.
+        ConfigError: if the model cannot be loaded, ``out`` not be written, or a machine lacks the
+            precision.
         DataError: if the input is missing, or not what the model reads.
         StorageError: if a bucket is missing, refuses or does not answer.
         StoreError: if ``out`` comes from another model or input or is damaged, or its parts from
             another input.
     """
     check_output_path(out)
+    if form.precision != "fp32":
+        plan = partial(_resources, workers, cpus_per_worker, use_gpu)
+        decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
+        if decision.warning:
+            say(decision.warning)
     records = inputs_of(source, model, field=field, strip_stop=strip_stop)
     model_digest = model.digest()
     origin = digest_of(
@@ -261,6 +269,12 @@ def embed_file(
         parts.delete()
     num_found = len(inputs) - len(embedded)
     return EmbedSummary(num_rows, len(inputs), num_found, manifest["quarantine"], cut)
+
+
+def _resources(
+    workers: int, cpus_per_worker: float | None, use_gpu: bool | None, nodes: Sequence[Node]
+) -> Resources:
+    return check_resources(workers, cpus_per_worker, nodes, use_gpu)
 
 
 def check_output_path(out: Location) -> None:

@@ -50,6 +50,23 @@ def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
     return [folder / copy_by_name[info.name] for info in found]
 
 
+def fetched_source(path: BucketPath, option: str) -> Path:
+    """Return the local copy of one object, or of a folder with its files but no folders in it.
+
+    Raises:
+        ConfigError: if there is no such object, or it is a pattern of several.
+        StorageError: as ``fetched_sources``.
+    """
+    with named_by(option):
+        is_folder = bool(BucketFolder(path, is_patient=False).list())
+    files = fetched_sources(path / "*" if is_folder else path, option)
+    if is_folder:
+        return files[0].parent
+    if len(files) > 1:
+        raise ConfigError(f"{option} {path}: matches {len(files):,} files, want one")
+    return files[0]
+
+
 def _matching(
     fixed: BucketPath, parts: Sequence[str], pattern: BucketPath, option: str
 ) -> list[ObjectInfo]:

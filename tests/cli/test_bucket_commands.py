@@ -15,6 +15,7 @@ from raybio.encoders.checkpoints import check_source, model_names
 from raybio.encoders.sources import source_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.runtime.embed import model_of_folder
 from raybio.runtime.run.folder import RunFolder, model_source
 from raybio.runtime.run.options import RunOptions, resolve
@@ -60,6 +61,22 @@ def test_a_store_prepared_in_a_bucket_has_the_digest_of_a_local_one(
     assert open_store(uris[2]).digest == open_store("store").digest
     assert uris[2] in written.out.replace("\n", "")
     assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in written.out + written.err
+
+
+def test_a_folder_of_sources_in_a_bucket_gives_the_store_of_a_local_one(
+    tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = tmp_path / "raw"
+    config = SimulationConfig(num_species=2, num_proteins=40, num_links=80, num_families=4)
+    write_tree_of_life(raw, config, one_fasta=True)
+    for path in raw.rglob("*.*"):
+        BucketFolder(bucket / "raw").upload(path, path.relative_to(raw).as_posix())
+    for folder, out in ((str(raw), "store"), (f"{bucket}/raw", "fetched")):
+        sources = ["--interactomes", f"{folder}/interactomes"]
+        sources += ["--species", f"{folder}/treeoflife.species.tsv"]
+        sources += ["--sequences", f"{folder}/protein.sequences.fa"]
+        prepare(monkeypatch, *sources, "--out", out)
+    assert open_store("fetched").digest == open_store("store").digest
 
 
 def test_a_run_over_a_store_in_a_bucket_is_the_run_over_the_local_store(

@@ -40,6 +40,7 @@ COMPLETE = {
     "push": [MODEL, "owner/name"],
     "serve": [MODEL],
     "query": ["index", "--text", "a"],
+    "index": ["--embeddings", FILE, "--out", "out"],
     "zero-shot": ["--data", FILE, "--out", "out", "--model", "m"],
     "probe": ["--benchmark", FILE, "--out", "out", "--model", "m"],
     "ask": ["What might treat [Y].", "--names", FILE, "--model", "m"],
@@ -70,8 +71,16 @@ SINGLE = {"train sppt_synthetic": "synthetic"} | {
 }
 """Words of an app of one command -> its key in ``COMPLETE``."""
 
-MORE = {"--abstracts": ["--mag", "mag"], "--openalex": []}
-"""Option -> the arguments of ``articles`` that it goes with, instead of those of ``COMPLETE``."""
+MORE = {
+    ("articles", "--abstracts"): ["--mag", "mag"],
+    ("articles", "--nodes"): ["--edges", FILE],
+    ("articles", "--edges"): ["--nodes", FILE],
+    ("articles", "--cane"): [],
+    ("proteins", "--interactomes"): ["--species", FILE, "--sequences", FILE],
+    ("proteins", "--species"): ["--interactomes", "folder", "--sequences", FILE],
+    ("proteins", "--sequences"): ["--interactomes", "folder", "--species", FILE],
+}
+"""Command and option -> the arguments that it goes with, instead of those of ``COMPLETE``."""
 
 
 class Option(NamedTuple):
@@ -224,8 +233,9 @@ def test_an_argument_may_be_a_uri_after_a_flag_and_not_as_the_value_of_an_option
 
 def complete(option: Option, uri: str) -> list[str]:
     """Return arguments with which the command starts, with the URI for the option."""
-    if option.command == "articles" and option.name in MORE:
-        return [*MORE[option.name], "--out", "out", option.name, uri]
+    if (option.command, option.name) in MORE:
+        more = MORE[option.command, option.name]
+        return [*more, "--out", "out", option.name, uri]
     command = option.command
     if option.words in SINGLE:
         command = SINGLE[option.words]

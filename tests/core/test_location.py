@@ -50,7 +50,9 @@ def test_a_path_in_a_bucket_is_joined_as_a_local_one() -> None:
     [
         ("hdfs://host/a", "hdfs: is not supported"),
         ("https://host/a", "https: is not supported"),
-        ("s3a://bucket/a", "s3a: is not supported"),
+        ("s3a://bucket/a", "s3a: is not supported, write s3:"),
+        ("gcs://bucket/a", "gcs: is not supported, write gs:"),
+        ("abfss://c@account.dfs.core.windows.net/a", "abfss: is not supported, write abfs:"),
         ("s3:/bucket/a", "two slashes"),
         ("s3:bucket/a", "two slashes"),
         ("gs:bucket", "two slashes"),

@@ -262,6 +262,22 @@ def test_bf16_and_float16_are_another_output_of_the_same_model(
     assert EmbeddingFormat().digest("of a model") == "of a model"
 
 
+def test_tf32_is_refused_before_anything_is_written_on_machines_without_it(
+    fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    exported(tmp_path / "model")
+    out = tmp_path / "embeddings.parquet"
+    options = {"--model": tmp_path / "model", "--input": fasta, "--out": out}
+    command = [str(word) for option in options.items() for word in option]
+    with pytest.raises(ConfigError, match="got tf32, and .* no TF32 products"):
+        model = model_of_folder(tmp_path / "model")
+        embed_file(model, fasta, out, use_gpu=False, form=EmbeddingFormat(precision="tf32"))
+    with pytest.raises(ConfigError, match="got 'fp16', want fp32, tf32 or bf16"):
+        CliRunner().invoke(app, [*command, "--precision", "fp16"], catch_exceptions=False)
+    assert not [*tmp_path.glob("embeddings*")]
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_store_is_embedded_in_another_format_and_resumes(

@@ -256,6 +256,53 @@ def test_errors_say_what_is_wrong_and_what_to_do(
     assert "export AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in refused(bucket / "a")
 
 
+@pytest.fixture
+def brief_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes a server of half a second's silence for one that does not answer."""
+    patience = bucket_client.IMPATIENT._replace(silence_seconds=0.5, max_pause_seconds=0.2)
+    monkeypatch.setattr(bucket_client, "IMPATIENT", patience._replace(max_retries=2))
+    # A server of a busy machine may seem silent many times.
+    patient = patience._replace(max_retries=1000, retry_seconds=1500)
+    monkeypatch.setattr(bucket_client, "PATIENT", patient)
+
+
+def wait_for_requests(s3: S3, number: int) -> None:
+    """Return when so many requests have reached the proxy; pytest's limit ends a hang."""
+    while len(s3.requests) < number:
+        time.sleep(0.01)
+
+
+def test_a_request_that_is_not_answered_is_repeated(
+    folder: BucketFolder, s3: S3, brief_silence: None
+) -> None:
+    folder.write("a", b"content")
+    s3.requests.clear()
+    s3.hold("/a")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(folder.read, "a")
+        wait_for_requests(s3, 2)
+        assert not reading.done()
+        s3.release()
+        assert reading.result() == b"content"
+
+
+def test_a_server_that_never_answers_is_an_error_after_some_repetitions(
+    folder: BucketFolder, s3: S3, brief_silence: None
+) -> None:
+    folder.write("a", b"content")
+    s3.requests.clear()
+    s3.hold("/a")
+    hurried = BucketFolder(folder.path, is_patient=False)
+    with pytest.raises(StorageError, match="a: cannot read: no answer at 127.0.0.1"):
+        hurried.read("a")
+    # One try and its repetitions: some of them may reach the proxy of a busy machine late.
+    wait_for_requests(s3, 3)
+    with pytest.raises(StorageError, match="no answer at 127.0.0.1"):
+        hurried.write("a", b"other")
+    s3.release()
+    assert folder.read("a") in (b"content", b"other")
+
+
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [

@@ -16,6 +16,7 @@ from raybio.cli.stores import (
     Out,
     check_out,
     check_store,
+    local_copy,
     matching,
     prepare_store,
     show_store,
@@ -152,7 +153,7 @@ def ade(
     source: Input,
     out: Out,
     splits: Annotated[
-        Path | None, typer.Option(help="folds of a cross-validation, as ADE's cv_splits.json")
+        LocationType | None, location_option("folds of a cross-validation, as ADE's cv_splits.json")
     ] = None,
     dev: Annotated[
         list[str] | None, sources_option("without --splits: dev files, to choose settings")
@@ -167,12 +168,13 @@ def ade(
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
+    folds = None if splits is None else local_copy(splits, "--splits")
     from raybio.methods.relation_graphs.prepare import prepare_words
 
     write = partial(
         prepare_words,
         files=files,
-        splits=splits,
+        splits=folds,
         dev=dev_files,
         test=test_files,
         force=force,

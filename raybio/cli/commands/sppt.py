@@ -22,6 +22,7 @@ from raybio.cli.stores import (
     Out,
     check_out,
     check_store,
+    local_copy,
     matching,
     prepare_store,
     show_store,
@@ -183,11 +184,11 @@ def task_fit(
 def proteins(
     out: Out,
     interactomes: Annotated[
-        Path | None, typer.Option(help="folder with <taxid>.txt (SNAP Tree-of-life)")
+        LocationType | None, location_option("folder with <taxid>.txt (SNAP Tree-of-life)")
     ] = None,
-    species: Annotated[Path | None, typer.Option(help="treeoflife.species.tsv")] = None,
+    species: Annotated[LocationType | None, location_option("treeoflife.species.tsv")] = None,
     sequences: Annotated[
-        Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")
+        LocationType | None, location_option("FASTA file, or folder with <taxid>.fa[.gz]")
     ] = None,
     edges: Annotated[
         list[str] | None,
@@ -260,8 +261,12 @@ def proteins(
     from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
     source: ProteinSource = Tables(edge_files, protein_files)
-    if all(tree_of_life):
-        source = TreeOfLife(*tree_of_life)  # type: ignore[arg-type]
+    if interactomes is not None and species is not None and sequences is not None:
+        source = TreeOfLife(
+            local_copy(interactomes, "--interactomes"),
+            local_copy(species, "--species"),
+            local_copy(sequences, "--sequences"),
+        )
 
     write = partial(prepare_proteins, source=source, config=config, force=force)
     show_store(prepare_store(out, write, force=force), started)
@@ -271,11 +276,12 @@ def proteins(
 def articles(
     out: Out,
     nodes: Annotated[
-        Path | None, typer.Option(help="table: id, title, abstract; may have year or date")
+        LocationType | None, location_option("table: id, title, abstract; may have year or date")
     ] = None,
-    edges: Annotated[Path | None, typer.Option(help="table: citing, cited")] = None,
+    edges: Annotated[LocationType | None, location_option("table: citing, cited")] = None,
     cane: Annotated[
-        Path | None, typer.Option(help="folder with data.txt and graph.txt, as CANE's data sets")
+        LocationType | None,
+        location_option("folder with data.txt and graph.txt, as CANE's data sets"),
     ] = None,
     mag: Annotated[
         Path | None, typer.Option(help="folder ogbn_mag/ (OGB), with --abstracts")
@@ -326,13 +332,15 @@ def articles(
 
     source: TextSource
     if cane is not None:
-        source = Cane(cane)
+        source = Cane(local_copy(cane, "--cane"))
     elif mag is not None:
         source = OgbMag(mag, abstract_files)
     elif works:
         source = OpenAlex(works, language)
     else:
-        source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
+        assert nodes is not None
+        assert edges is not None
+        source = LinkedTables(local_copy(nodes, "--nodes"), local_copy(edges, "--edges"))
 
     write = partial(prepare_linked_texts, source=source, config=config, force=force)
     show_store(prepare_store(out, write, force=force), started)

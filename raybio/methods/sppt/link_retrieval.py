@@ -26,7 +26,7 @@ from raybio.ops.rank_counts import (
     count_at_least,
     count_at_least_by_row,
     count_ranks,
-    sort_rows,
+    sort_rows_if_cheap,
 )
 from raybio.ops.scores import ENTRIES_AT_ONCE, Metric, check_finite, row_blocks, scorer
 from raybio.ops.segments import expand
@@ -373,13 +373,13 @@ def _count_pairs(
     # One row each: above, at least, tied before.
     rank_3P = torch.zeros((3, len(score_P)), dtype=torch.int64, device=device)
     for start, end, score_BN in blocks:
-        sorted_BN = sort_rows(score_BN)
+        sorted_BN = sort_rows_if_cheap(score_BN)
         links, row_P, column_P = ranking.links_of(start, end)
         rank_3P[:, links] = torch.stack(count_ranks(score_BN, row_P, column_P, sorted_BN))
         low, high = np.searchsorted(row_A, [start, end])
         rows = torch.from_numpy(row_A[low:high] - start).to(device)
-        num_pairs_AK[low:high] = count_at_least_by_row(sorted_BN, counted)[rows].int()
-        num_pairs_U += count_at_least(sorted_BN, threshold)
+        num_pairs_AK[low:high] = count_at_least_by_row(score_BN, counted, sorted_BN)[rows].int()
+        num_pairs_U += count_at_least(score_BN, threshold, sorted_BN)
     precision_A = average_precision_contributions(
         anchor_P,
         threshold_P,

@@ -23,7 +23,7 @@ Equal scores are ranked in random order.
 
 Shape letters: S nodes of an evaluation, N nodes of the graph, K nodes whose links are known, G
 nodes of a group, B anchors of a block, F n-grams, T tokens, V kinds of tokens, M nearest nodes or
-columns of a product, R rows of a tile.
+columns of a product, R rows of a tile, E entries of a sparse matrix.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfTransformer
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
@@ -59,7 +58,7 @@ MAX_COMPARED_PAIRS = 20_000_000_000
 """Pairs of nodes whose contents are compared: minutes of one core for proteins, an hour for
 texts."""
 
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 14
 """Rows whose tokens are read at once."""
 
 _ENTRIES_AT_ONCE = 1 << 21
@@ -120,7 +119,9 @@ def link_rivals(
     tfidf_KF = tfidf_SF
     if len(node_K) > len(queries.node_S):
         tfidf_KF = ngram_tfidf(read, node_K, content_ngram)
-    yield Rival("look-up", _evidence(link_KK, relatives(tfidf_KF, group_K, row_S), row_S))
+    relative_SK = relatives(tfidf_KF, group_K, row_S)
+    del tfidf_SF, tfidf_KF
+    yield Rival("look-up", _evidence(link_KK, relative_SK, row_S))
     if composition:
         near_SK = near_compositions(token_shares(read, node_K), group_K, row_S)
         yield Rival("composition", _evidence(link_KK, near_SK, row_S))
@@ -229,6 +230,31 @@ class RivalScores:
 
 
 @dataclass(frozen=True)
+class NgramVectors:
+    """TF-IDF vectors (N, F) of length 1, which are computed from counts for the rows that are read.
+
+    Every worker holds all rows, at 8 bytes for each n-gram of a row: 4 GB for the Tree of life.
+
+    Attributes:
+        count_NF: how often each n-gram is in each row, in float32.
+        rarity_F: 1 + log((1 + N) / (1 + rows with the n-gram)).
+        length_N: length of (1 + log count) * rarity of each row.
+    """
+
+    count_NF: sp.csr_matrix
+    rarity_F: Floats
+    length_N: Floats
+
+    def __getitem__(self, row_R: np.ndarray) -> sp.csr_matrix:
+        """Return the vectors (R, F) of some rows, in float64."""
+        count_RF = self.count_NF[row_R]
+        weight_E = 1 + np.log(count_RF.data, dtype=np.float64)
+        weight_E *= self.rarity_F[count_RF.indices]
+        weight_E /= np.repeat(self.length_N[row_R], np.diff(count_RF.indptr))
+        return sp.csr_matrix((weight_E, count_RF.indices, count_RF.indptr), shape=count_RF.shape)
+
+
+@dataclass(frozen=True)
 class _Products:
     """Scores ``left @ middle @ right.T - minus`` of sparse matrices, a block of a group at a time.
 
@@ -236,8 +262,8 @@ class _Products:
     factors, so that only a tile of it is in memory.
     """
 
-    left_SF: sp.csr_matrix
-    right_SM: sp.csr_matrix
+    left_SF: sp.csr_matrix | NgramVectors
+    right_SM: sp.csr_matrix | NgramVectors
     middle_FM: sp.csr_matrix | None = None
     minus_SS: sp.csr_matrix | None = None
 
@@ -283,11 +309,11 @@ def _evidence(link_KK: sp.csr_matrix, like_SK: sp.csr_matrix, row_S: np.ndarray)
     return _Products(like_SK, like_SK, link_KK, own_SS)
 
 
-def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_matrix:
-    """Return TF-IDF vectors (N, F) of length 1 over the n-grams of tokens of rows.
+def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> NgramVectors:
+    """Return TF-IDF vectors over the n-grams of tokens of rows.
 
     Sublinear term frequencies, as usual for texts. A row that is shorter than an n-gram has the
-    zero vector. Tokens are read in blocks of rows: only the counts of all rows are in memory.
+    zero vector. Tokens are read in blocks of rows, whose counts are freed while they are joined.
     """
     counts = []
     ngrams = []
@@ -297,14 +323,30 @@ def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> sp.csr_ma
         ngrams.append(ngram_Fn)
     # The n-grams of all blocks, in order of their tokens.
     _, column_E = np.unique(np.concatenate(ngrams), axis=0, return_inverse=True)
-    num_columns = int(column_E.max(initial=0)) + 1
-    first = 0
-    for number, count_RF in enumerate(counts):
-        column_F = column_E.ravel()[first : first + count_RF.shape[1]]
-        first += count_RF.shape[1]
-        parts = (count_RF.data, column_F[count_RF.indices], count_RF.indptr)
-        counts[number] = sp.csr_matrix(parts, shape=(count_RF.shape[0], num_columns))
-    return TfidfTransformer(sublinear_tf=True).fit_transform(sp.vstack(counts)).tocsr()
+    ends = np.cumsum([len(ngram_Fn) for ngram_Fn in ngrams])
+    columns = np.split(column_E.ravel().astype(np.int32), ends[:-1])
+    rows_with_F = np.zeros(int(column_E.max(initial=0)) + 1)
+    for count_RF, column_F in zip(counts, columns, strict=True):
+        rows_with_F[column_F] += np.bincount(count_RF.indices, minlength=len(column_F))
+    rarity_F = 1 + np.log((1 + len(row_N)) / (1 + rows_with_F))
+    indptr_N1 = np.append(0, np.cumsum(np.concatenate([np.diff(one.indptr) for one in counts])))
+    # Rows of more than 2^31 n-grams in all need the wider type, for both arrays.
+    index_E = np.empty(indptr_N1[-1], sp.get_index_dtype(maxval=int(indptr_N1[-1])))
+    joined_E = np.empty(len(index_E), np.float32)
+    squares = []
+    end = len(index_E)
+    while counts:
+        count_RF = counts.pop()
+        entries = slice(end - count_RF.nnz, end)
+        end = entries.start
+        index_E[entries] = columns.pop()[count_RF.indices]
+        joined_E[entries] = count_RF.data
+        weight_E = (1 + np.log(count_RF.data, dtype=np.float64)) * rarity_F[index_E[entries]]
+        row_E = np.repeat(np.arange(count_RF.shape[0]), np.diff(count_RF.indptr))
+        squares.append(np.bincount(row_E, weight_E**2, minlength=count_RF.shape[0]))
+    shape = (len(row_N), len(rows_with_F))
+    count_NF = sp.csr_matrix((joined_E, index_E, indptr_N1), shape=shape)
+    return NgramVectors(count_NF, rarity_F, np.sqrt(np.concatenate(squares[::-1])))
 
 
 def _ngram_counts(
@@ -326,13 +368,13 @@ def _ngram_counts(
     is_inside_T = owner_T[:num_ngrams] == owner_T[num_tokens - 1 :]
     kept_F, column_T = np.unique(ngram_T[is_inside_T], return_inverse=True)
     count_RF = sp.csr_matrix(
-        (np.ones(len(column_T)), (owner_T[:num_ngrams][is_inside_T], column_T)),
+        (np.ones(len(column_T), np.float32), (owner_T[:num_ngrams][is_inside_T], column_T)),
         shape=(len(row_R), len(kept_F)),
     )
     return count_RF, kinds[word_Fn[kept_F]]
 
 
-def relatives(tfidf_KF: sp.csr_matrix, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
+def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) -> sp.csr_matrix:
     """Return the cosines (S, K) of relatives, at least ``RELATED``, and 1 of each node with itself.
 
     Relatives may be of other groups, such as other species, if there are at most

@@ -80,8 +80,10 @@ def assert_equal(found, expected, tolerance=1e-9):
     "kind", ["normal", "grid", "copies", "constant", "far from the origin", "one giant"]
 )
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
-@pytest.mark.parametrize("block_rows", [1024, 7])
-def test_retrieval_equals_the_loop(monkeypatch, kind, metric, block_rows):
+@pytest.mark.parametrize(("block_rows", "sorts_scores"), [(1024, True), (7, True), (7, False)])
+def test_retrieval_equals_the_loop(monkeypatch, kind, metric, block_rows, sorts_scores):
+    # False: as on a GPU.
+    monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
     if block_rows == 7:
         monkeypatch.setattr(ranking, "ENTRIES_AT_ONCE", 0)  # blocks are scored twice
     embedding = embeddings(kind)
@@ -129,13 +131,22 @@ def test_all_ways_of_counting_agree_with_the_definition(
             assert counts.tolist() == wanted.tolist()
 
 
-def test_entries_above_thresholds_are_counted_as_by_comparing_each():
-    block = torch.from_numpy(scores(embeddings("grid"), "euclidean"))
+@pytest.mark.parametrize("kind", ["normal", "grid", "constant"])
+@pytest.mark.parametrize("sorts_scores", [True, False])
+def test_entries_above_thresholds_are_counted_as_by_comparing_each(monkeypatch, kind, sorts_scores):
+    monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
+    monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 200)
+    monkeypatch.setattr(rank_counts, "_SEARCHED_AT_ONCE", 100)
+    block = torch.from_numpy(scores(embeddings(kind), "euclidean"))
     block.fill_diagonal_(-torch.inf)
     threshold_U = torch.unique(torch.cat([block.flatten()[1:50], torch.tensor([-3.5, 1.0])]))
-    expected = [int((block >= threshold).sum()) for threshold in threshold_U]
-    sorted_BN = rank_counts.sort_rows(block)
-    assert rank_counts.count_at_least(sorted_BN, threshold_U).tolist() == expected
+    expected_BU = torch.stack([(block >= threshold).sum(1) for threshold in threshold_U], 1)
+    sorted_BN = rank_counts.sort_rows_if_cheap(block)
+    assert (sorted_BN is not None) == sorts_scores
+    by_row_BU = rank_counts.count_at_least_by_row(block, threshold_U, sorted_BN)
+    assert by_row_BU.tolist() == expected_BU.tolist()
+    found_U = rank_counts.count_at_least(block, threshold_U, sorted_BN)
+    assert found_U.tolist() == expected_BU.sum(0).tolist()
 
 
 @pytest.mark.parametrize("kind", ["normal", "copies", "grid"])

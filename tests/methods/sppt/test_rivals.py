@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
@@ -405,7 +406,39 @@ def test_n_grams_do_not_cross_rows(length: int) -> None:
     tfidf = ngram_tfidf(Letters(), np.arange(len(SEQUENCES)), length)
     for row, text in enumerate(SEQUENCES):
         ngrams = {text[start : start + length] for start in range(len(text) - length + 1)}
-        assert tfidf[row].nnz == len(ngrams)
+        assert tfidf[np.array([row])].nnz == len(ngrams)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 5, 1 << 14])
+def test_vectors_of_n_grams_are_those_of_sklearn(
+    monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr("raybio.methods.sppt.rivals._ROWS_AT_ONCE", rows_at_once)
+    found = ngram_tfidf(Letters(), EVERY, 3)[EVERY]
+    reference = TfidfVectorizer(
+        analyzer="char", ngram_range=(3, 3), lowercase=False, sublinear_tf=True
+    )
+    expected = reference.fit_transform(SEQUENCES)
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), atol=1e-15)
+
+
+def test_the_n_grams_of_all_rows_are_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    letter_NT = rng.integers(65, 73, (3000, 200))
+
+    def read(row_R: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        token_T = letter_NT[row_R].ravel()
+        return token_T, np.arange(len(row_R) + 1) * 200, np.zeros(len(token_T), bool)
+
+    monkeypatch.setattr("raybio.methods.sppt.rivals._ROWS_AT_ONCE", 60)
+    tracemalloc.start()
+    counts = ngram_tfidf(read, np.arange(len(letter_NT)), 3).count_NF
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    num_bytes = counts.data.nbytes + counts.indices.nbytes
+    assert num_bytes == 8 * counts.nnz
+    # The counts of blocks, and those that replace them.
+    assert peak < 3 * num_bytes
 
 
 def test_without_ties_the_ranking_is_that_of_embeddings_with_the_same_scores(

@@ -1,0 +1,66 @@
+"""The cluster of one machine of docs/cluster.md, by the commands of the page."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybio.core.records import read_record
+from raybio.runtime.cluster.connection import LOCAL_STARTS
+from tests.paths import ROOT
+
+OWN = ["--map-root-user", "--pid", "--fork", "--kill-child", "--net", "--uts", "--mount-proc"]
+"""Options of ``unshare``: processes, ports and host name are those of the test alone.
+
+So the commands need no options that the page lacks, and what they start ends with the first process.
+"""
+
+
+TOO_BUSY = ("The current node timed out during startup", "not done within 60 s")
+"""What Ray, of its node's start, and ``raybio preflight`` say when their time is over."""
+
+
+def commands_of_the_page() -> list[str]:
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    section = page.partition("## On this machine first")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return block.splitlines()
+
+
+@pytest.mark.nightly
+def test_the_first_cluster_of_the_page_checks_itself_and_trains(
+    private_home: Path, tmp_path: Path
+) -> None:
+    if shutil.which("ip") is None or subprocess.run(["unshare", *OWN, "true"]).returncode:
+        pytest.skip("this machine gives a test no processes and ports of its own (unshare, ip)")
+    *commands, last = commands_of_the_page()
+    # It stops every Ray of a machine. Here all processes end with the script.
+    assert last == "ray stop"
+    script = "\n".join(["hostname localhost", "ip link set lo up", *commands])
+    environment = dict(os.environ)
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PYTHONPATH"] = str(ROOT)
+    log = tmp_path / "log"
+    for _ in range(LOCAL_STARTS):
+        with log.open("w") as file:
+            done = subprocess.run(
+                ["unshare", *OWN, "bash", "-euc", script],
+                cwd=ROOT,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=1500,
+            )
+        if not any(message in log.read_text() for message in TOO_BUSY):
+            break
+    else:
+        pytest.skip("this machine is too busy for the limits of time that the commands have")
+    assert done.returncode == 0, log.read_text()[-5000:]
+    assert log.read_text().count("succeeded") >= 2
+    # Where the page says that runs go.
+    (outcome,) = (private_home / "raybio" / "runs").glob("*/outcome.json")
+    assert read_record(outcome, "outcome")["step"] == 20
