@@ -235,7 +235,8 @@ def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
     from raybio.cli.methods import Trainings
 
     for path in sorted((ROOT / "jobs").glob("*.py")):
-        yield [str(path), "--help"], 0
+        if path.stem != "launch":
+            yield [str(path), "--help"], 0
     yield ["--help"], 0
     for name in Commands.entries:
         yield [name, "--help"], 0

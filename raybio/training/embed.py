@@ -82,8 +82,10 @@ def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Ten
             ]
             index_K = torch.cat(spans)
             # Packed tokens have padding at their end alone.
-            is_packed = isinstance(tokens, PackedTokens)
-            state_KD = hidden[: len(index_K)] if is_packed else hidden[tokens.mask_RL]
+            if isinstance(tokens, PackedTokens):
+                state_KD = hidden[: len(index_K)]
+            else:
+                state_KD = hidden[tokens.mask_RL]
             state_TD[index_K] = state_KD.float().cpu()
     encoder.train(was_training)
     return state_TD
