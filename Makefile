@@ -24,12 +24,12 @@ install: $(TOOLS)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing raybio into $(VENV) (2 GB; minutes the first time)"
-	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA)]'
+	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),methods]'
 	@touch $@
 
 $(TOOLS): $(STAMP)
 	@echo "installing the tools of development into $(VENV)"
-	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),dev,bench]'
+	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),methods,dev,bench]'
 	@touch $@
 
 demo: $(STAMP)

@@ -37,7 +37,7 @@ if [[ $build == cpu ]]; then extra=cpu; fi
 rm -rf "$repository/build"
 # Whatever uv is there: raybio itself is built anew, since its code changes between versions.
 uv pip install --quiet --python "$HOME/venv/bin/python" --torch-backend "$build" --reinstall-package raybio \
-  --constraints "$repository/constraints.txt" "$repository[$extra,aws]" ||
+  --constraints "$repository/constraints.txt" "$repository[$extra,methods,aws]" ||
   refuse "raybio's packages cannot be installed; the reason stands above."
 
 {

@@ -1,6 +1,6 @@
 """Train BioSTransformers: ``raybio train biostransformers`` as a script."""
 
-from raybio.cli.main import main
+from launch import main
 
 if __name__ == "__main__":
     main("train", "biostransformers")

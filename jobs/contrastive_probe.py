@@ -5,7 +5,7 @@ With a command such as ``probe`` it is ``raybio evaluate``.
 
 import sys
 
-from raybio.cli.main import main
+from launch import main
 
 if __name__ == "__main__":
     has_command = sys.argv[1:] and not sys.argv[1].startswith("-")

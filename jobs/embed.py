@@ -1,6 +1,6 @@
 """Embed proteins or texts: ``raybio embed`` as a script."""
 
-from raybio.cli.main import main
+from launch import main
 
 if __name__ == "__main__":
     main("embed")

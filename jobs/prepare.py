@@ -1,6 +1,6 @@
 """Prepare a store from source files: ``raybio prepare`` as a script."""
 
-from raybio.cli.main import main
+from launch import main
 
 if __name__ == "__main__":
     main("prepare")

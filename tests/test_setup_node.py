@@ -221,6 +221,7 @@ version = "0.1.0"
 [project.optional-dependencies]
 gpu = []
 aws = []
+methods = []
 [tool.setuptools.packages.find]
 include = ["raybio*"]
 """

@@ -1,4 +1,4 @@
-"""Embed proteins (FASTA) or texts with a trained model into one Parquet file; resumable."""
+"""Embed proteins, texts, words or pairs of entities into one Parquet file; resumable."""
 
 from typing import Annotated
 
@@ -21,11 +21,15 @@ def embed(
         shared.LocationType,
         shared.location_option(
             "FASTA; or texts: one a line, or ID<TAB>TEXT; or a table (.tsv, .csv, .jsonl, "
-            ".parquet) with a column sequence or text (.gz too); or a prepared store",
+            ".parquet) with a column sequence or text (.gz too); or a prepared store; "
+            "sentences for relation_graphs; PubTator, BioC or DocRED's JSON for mtb_pretrain and "
+            "relation_finetune",
             "--input",
         ),
     ],
-    out: Annotated[shared.LocationType, shared.location_option("Parquet file: key, embedding")],
+    out: Annotated[
+        shared.LocationType, shared.location_option("Parquet file: key, ..., embedding")
+    ],
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
     model: Annotated[
         shared.LocationType | None,
@@ -53,8 +57,16 @@ def embed(
         typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
     ] = 0.1,
     rows_per_part: Annotated[
-        int, typer.Option(min=1, help="inputs of a part, which is committed as a whole")
-    ] = 4096,
+        int | None,
+        typer.Option(
+            min=1,
+            help="inputs of a part, which is committed as a whole; default: 4096, and 256 if an "
+            "input has many rows",
+        ),
+    ] = None,
+    per: Annotated[
+        str, typer.Option(help="input, or token: the last hidden states, not pooled")
+    ] = "input",
     dtype: Annotated[str, typer.Option(help="of the output: float32 or float16")] = "float32",
     precision: Annotated[
         str,
@@ -62,7 +74,10 @@ def embed(
     ] = "fp32",
     verbose: shared.Verbose = False,
 ) -> None:
-    """Embed the proteins or texts of a file; the same command resumes."""
+    """Embed the proteins or texts of a file, or words or pairs of entities in them.
+
+    The same command resumes.
+    """
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
     if pooling not in (None, "cls", "mean"):
@@ -71,6 +86,8 @@ def embed(
         raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
     if precision not in ("fp32", "tf32", "bf16"):
         raise ConfigError(f"--precision: got {precision!r}, want fp32, tf32 or bf16")
+    if per not in ("input", "token"):
+        raise ConfigError(f"--per: got {per!r}, want input or token")
     if run is not None and pooling is not None:
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
@@ -79,7 +96,7 @@ def embed(
         EmbeddingFormat,
         check_output_path,
         embed_file,
-        model_of_folder,
+        embedder_of_folder,
         model_of_run,
     )
 
@@ -94,11 +111,11 @@ def embed(
         from raybio.store.remote_model import fetched_model
 
         bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
-        chosen = model_of_folder(fetched, pooling)  # type: ignore[arg-type]
+        chosen = embedder_of_folder(fetched, pooling)  # type: ignore[arg-type]
     elif run is not None:
         chosen = model_of_run(folder, run)
     else:
-        chosen = model_of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
+        chosen = embedder_of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
     print(chosen)
     summary = embed_file(
         chosen,
@@ -111,12 +128,13 @@ def embed(
         field=field,
         strip_stop=strip_stop,
         max_bad_share=max_bad_share,
-        form=EmbeddingFormat(dtype, precision),  # type: ignore[arg-type]
+        form=EmbeddingFormat(dtype, precision, per),  # type: ignore[arg-type]
         verbose=verbose,
         say=print,
     )
     parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
-    print(f"{out}: {summary.num_rows:,} {chosen.reads}; {parts}")
+    noun = "tokens" if per == "token" else chosen.row_noun
+    print(f"{out}: {summary.num_rows:,} {noun}; {parts}")
     if summary.cut:
         print(summary.cut)
     for reason, facts in summary.quarantine.items():

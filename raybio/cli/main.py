@@ -43,6 +43,10 @@ class Commands(LazyGroup):
             "Write metrics of runs as event files of TensorBoard.",
             app_of("raybio.cli.tensorboard"),
         ),
+        "wandb": Entry(
+            "Write metrics of runs as offline runs of Weights & Biases.",
+            app_of("raybio.cli.wandb"),
+        ),
         "push": Entry("Push a trained model to the Hugging Face hub.", app_of("raybio.cli.push")),
         "serve": Entry("Serve a trained model over HTTP.", app_of("raybio.cli.serve")),
         "search": Entry(

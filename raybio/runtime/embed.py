@@ -1,4 +1,4 @@
-"""Bulk embedding of proteins or texts by Ray Data: resumable, in bounded memory.
+"""Bulk embedding by Ray Data of inputs, or of words or pairs in them: resumable, in bounded memory.
 
 The input is cut into parts; a part that is embedded is committed as a file of its own. The same
 command again verifies the parts that are there and embeds only those that are missing, damaged or
@@ -49,17 +49,16 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model
-from raybio.training.embedding_model import EmbeddingModel, digest_of
+from raybio.training.embedding_model import EmbeddingModel, InputEmbedder, digest_of
 from raybio.training.precision import decide_precision, embedding_precision, resolve_precision
 from raybio.training.text_embedding_model import read_text_embedding_model
 
 
-def model_of_run(runs: Path, name: str) -> EmbeddingModel:
-    """Return the exported model of a finished run.
+def model_of_run(runs: Path, name: str) -> InputEmbedder:
+    """Return the exported model of a finished run, of any kind.
 
     Raises:
-        ConfigError: if there is no such run, it has not finished, or its model embeds no whole
-            inputs.
+        ConfigError: if there is no such run, or it has not finished.
     """
     folder = RunFolder(runs, name)
     export = folder.export
@@ -72,7 +71,24 @@ def model_of_run(runs: Path, name: str) -> EmbeddingModel:
         raise ConfigError(
             f"{export}: holds no model; want the name of a finished run, and the folder of its runs"
         )
-    return model_of_folder(export)
+    return embedder_of_folder(export)
+
+
+def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> InputEmbedder:
+    """Read how the encoder in a folder embeds inputs, or the words or pairs of entities in them.
+
+    Raises:
+        ConfigError: as ``model_of_folder``, or if ``pooling`` is given for parts of inputs.
+    """
+    for method in METHODS.values():
+        model = method.read_part_embedder(Path(folder))
+        if model is not None:
+            if pooling is not None:
+                raise ConfigError(
+                    f"pooling {pooling}: {folder} embeds {model.row_noun}; leave it out"
+                )
+            return model
+    return model_of_folder(folder, pooling)
 
 
 def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> EmbeddingModel:
@@ -98,7 +114,7 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
             raise ConfigError(
                 f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
                 "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
-                "biostransformers, contrastive_probe or finetune"
+                "biostransformers, contrastive_probe or finetune. Only raybio embed takes this one"
             )
     if not [*path.rglob("*.safetensors")]:
         raise ConfigError(
@@ -118,16 +134,21 @@ class EmbeddingFormat:
     Attributes:
         dtype: of the stored numbers: "float32" or "float16".
         precision: of the encoder: "fp32", "tf32" or "bf16". Pooling and output are not rounded.
+        per: "input", or "token" for the hidden states of each token instead of their pooling.
     """
 
     dtype: Literal["float32", "float16"] = "float32"
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    per: Literal["input", "token"] = "input"
 
     def digest(self, model_digest: str) -> str:
         """Return what identifies embeddings of a model in this format."""
         if self == EmbeddingFormat():
             return model_digest
-        return digest_of({"model": model_digest, "dtype": self.dtype, "precision": self.precision})
+        content = {"model": model_digest, "dtype": self.dtype, "precision": self.precision}
+        if self.per != "input":
+            content["per"] = self.per
+        return digest_of(content)
 
 
 @dataclass(frozen=True)
@@ -135,7 +156,7 @@ class EmbedSummary:
     """The result of a bulk embedding.
 
     Attributes:
-        num_rows: inputs in the output.
+        num_rows: rows of the output.
         num_parts: parts of the input; 0 if the output was already finished.
         num_parts_found: parts that were finished before.
         quarantine: the skipped records by reason.
@@ -150,12 +171,12 @@ class EmbedSummary:
 
 
 def embed_file(
-    model: EmbeddingModel,
+    model: InputEmbedder,
     source: Path,
     out: Location,
     *,
     model_in_bucket: BucketPath | None = None,
-    rows_per_part: int = 4096,
+    rows_per_part: int | None = None,
     workers: int = 1,
     cpus_per_worker: float | None = None,
     use_gpu: bool | None = None,
@@ -169,16 +190,18 @@ def embed_file(
     """Embed every good record of ``source`` into ``out``.
 
     The output has columns ``key`` and ``embedding`` (D numbers of ``form.dtype``), in the order of
-    the input.
+    the input, and others between them if an input has several rows; see ``embed_table`` of the
+    model and ``embed_token_table``.
 
     Args:
         model: the encoder.
-        source: FASTA for a model of proteins, ``text_lines`` for one of texts, plain or gzip; or
-            the folder of a prepared store of proteins or texts.
+        source: FASTA for a model of proteins, ``text_lines`` for one of texts or sentences, plain
+            or gzip; documents for one of pairs; or the folder of a prepared store of proteins or
+            texts.
         out: Parquet file, local or in a bucket.
         model_in_bucket: the folder in a bucket that ``model`` was fetched from: each machine
             fetches it; None: all machines see the model's own folder.
-        rows_per_part: inputs between two commits.
+        rows_per_part: inputs between two commits; None: 4096, or 256 if an input has many rows.
         workers: processes that embed.
         cpus_per_worker: logical CPUs of each; None: an equal share of what there is.
         use_gpu: whether workers have GPUs; None: if there are any.
@@ -191,19 +214,24 @@ def embed_file(
 
     Raises:
         ClusterError: if another command is at work on ``out``.
-        ConfigError: if the model cannot be loaded, ``out`` not be written, or a machine lacks the
-            precision.
+        ConfigError: if the model cannot be loaded or does not embed per token, ``out`` not be
+            written, or a machine lacks the precision.
         DataError: if the input is missing, or not what the model reads.
         StorageError: if a bucket is missing, refuses or does not answer.
         StoreError: if ``out`` comes from another model or input or is damaged, or its parts from
             another input.
     """
     check_output_path(out)
+    if form.per == "token" and not isinstance(model, EmbeddingModel):
+        raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
     if form.precision != "fp32":
         plan = partial(_resources, workers, cpus_per_worker, use_gpu)
         decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
         if decision.warning:
             say(decision.warning)
+    if rows_per_part is None:
+        per_token = InputEmbedder.rows_per_part
+        rows_per_part = per_token if form.per == "token" else model.rows_per_part
     records = inputs_of(source, model, field=field, strip_stop=strip_stop)
     model_digest = model.digest()
     origin = digest_of(
@@ -322,7 +350,7 @@ def _cut(
     parts: Parts,
     origin: str,
     tables: Callable[[], Iterator[pa.Table]],
-    model: EmbeddingModel,
+    model: InputEmbedder,
     quarantine: Quarantine,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Any], str]:
@@ -333,7 +361,7 @@ def _cut(
     """
 
     def remark(inputs: list[str]) -> str:
-        return model.input_lengths(parts.contents(inputs), len(inputs)).remark
+        return model.cut_remark(parts.contents(inputs), len(inputs))
 
     manifest = parts.read_manifest(origin)
     if manifest is not None:
@@ -342,10 +370,13 @@ def _cut(
         except PartError as error:
             say(f"{error}; cutting the input again")
     inputs = parts.cut(tables())
-    kind = "protein" if model.reads == "proteins" else "text"
-    quarantine.check(kind)
+    for kind in model.record_kinds:
+        quarantine.check(kind)
     if not inputs:
-        raise DataError(f"no good {kind} in the input, want at least one: {quarantine.summary()}")
+        raise DataError(
+            f"no good {model.record_kinds[0]} in the input, want at least one: "
+            f"{quarantine.summary()}"
+        )
     manifest = parts.finish_cut(origin, inputs, quarantine.summary())
     try:
         return manifest, remark(inputs)
@@ -383,7 +414,7 @@ def _faulty(
 
 
 def _embed_parts(
-    model: EmbeddingModel,
+    model: InputEmbedder,
     model_in_bucket: BucketPath | None,
     form: EmbeddingFormat,
     parts: Location,
@@ -427,7 +458,7 @@ class _EmbedPart:
 
     def __init__(
         self,
-        model: EmbeddingModel,
+        model: InputEmbedder,
         model_in_bucket: BucketPath | None,
         form: EmbeddingFormat,
         parts: Location,
@@ -447,6 +478,10 @@ class _EmbedPart:
         self.encoder = model.load().to(device)
         self.precision = resolve_precision(form.precision, device)
         self.dtype = np.dtype(form.dtype)
+        self.embed = model.embed_table
+        if form.per == "token":
+            assert isinstance(model, EmbeddingModel)
+            self.embed = model.embed_token_table
         # After loading: a folder that was overwritten since the start gives parts that the driver
         # does not accept.
         self.part_digest = form.digest(model.digest())
@@ -455,10 +490,8 @@ class _EmbedPart:
         for number in batch.column("part").to_pylist():
             table, input_digest = self.parts.read_input(number)
             with embedding_precision(self.precision):
-                embedding_RD = self.model.embed(self.encoder, table.column("content").to_pylist())
-            values = pa.array(embedding_RD.reshape(-1).astype(self.dtype))
-            column = pa.FixedSizeListArray.from_arrays(values, embedding_RD.shape[1])
-            embedded = pa.table({"key": table.column("key"), "embedding": column})
+                contents = table.column("content").to_pylist()
+                embedded = self.embed(self.encoder, table.column("key"), contents, self.dtype)
             self.parts.write(
                 number, embedded, input_digest=input_digest, model_digest=self.part_digest
             )
@@ -466,7 +499,7 @@ class _EmbedPart:
 
 
 def _tables(
-    model: EmbeddingModel,
+    model: InputEmbedder,
     inputs: EmbeddingInputs,
     quarantine: Quarantine,
     rows_per_part: int,

@@ -17,7 +17,7 @@ from raybio.methods import METHODS
 from raybio.store.manifest import MANIFEST
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import Store, open_store
-from raybio.training.embedding_model import EmbeddingModel, check_strip_stop, digest_of_file
+from raybio.training.embedding_model import InputEmbedder, check_strip_stop, digest_of_file
 
 ROWS_AT_ONCE = 4096
 
@@ -30,7 +30,7 @@ class EmbeddingInputs(ABC):
         """Return 64 hex digits that change with the inputs."""
 
     @abstractmethod
-    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    def blocks(self, model: InputEmbedder, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
         """Yield columns ``key`` and ``content`` (bytes) of the good inputs (M,).
 
         Raises:
@@ -40,7 +40,7 @@ class EmbeddingInputs(ABC):
 
 @dataclass(frozen=True)
 class FileInputs(EmbeddingInputs):
-    """The records of a file; see ``EmbeddingModel.read_file``."""
+    """The records of a file; see ``InputEmbedder.read_file``."""
 
     path: Path
     strip_stop: bool
@@ -49,7 +49,7 @@ class FileInputs(EmbeddingInputs):
         """Return the sha256 of the file."""
         return digest_of_file(self.path)
 
-    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    def blocks(self, model: InputEmbedder, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
         """Yield the good records."""
         yield from model.read_file(self.path, quarantine, strip_stop=self.strip_stop)
 
@@ -65,9 +65,9 @@ class StoreInputs(EmbeddingInputs):
         """Return the digest of the store and the field."""
         return f"{self.store.digest} {self.field}"
 
-    def blocks(self, model: EmbeddingModel, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    def blocks(self, model: InputEmbedder, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
         """Yield the rows that have the field."""
-        kind = "protein" if model.reads == "proteins" else "text"
+        kind = model.record_kinds[0]
         name = self.store.path.name
         for start in range(0, self.store.num_rows, ROWS_AT_ONCE):
             end = min(start + ROWS_AT_ONCE, self.store.num_rows)
@@ -85,7 +85,7 @@ class StoreInputs(EmbeddingInputs):
 
 
 def inputs_of(
-    source: Path, model: EmbeddingModel, *, field: str | None = None, strip_stop: bool = False
+    source: Path, model: InputEmbedder, *, field: str | None = None, strip_stop: bool = False
 ) -> EmbeddingInputs:
     """Return the inputs of a file or a store.
 

@@ -1,6 +1,6 @@
-"""Embeddings of stored rows without gradient, computed by all workers.
+"""Embeddings of stored rows and of tokens without gradient.
 
-Shape letters: N rows, M rows of one round of all workers, D width.
+Shape letters: N rows, M rows of one round of all workers, T tokens, K some of them, D width.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.batch import TokenBatch
+from raybio.core.batch import PackedTokens, TokenBatch
 from raybio.core.interfaces import Collective, Encoder
 from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision, current_embedding_precision
@@ -56,6 +56,39 @@ def embed_rows(
             parts.append(collective.all_gather(embedding_MD).row_MD)
     encoder.train(was_training)
     return torch.cat(parts)
+
+
+def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Tensor:
+    """Return the last hidden states (T, D) of a batch's tokens, end to end, float32, on the host.
+
+    The arithmetic is that of the surrounding ``embedding_precision``.
+
+    Args:
+        encoder: it encodes in evaluation mode and keeps the mode it was in.
+        batch: on the host.
+        max_tokens: tokens that are encoded at once, padding included.
+    """
+    precision = current_embedding_precision()
+    device = next(encoder.parameters()).device
+    was_training = encoder.training
+    encoder.eval()
+    state_TD = torch.empty(len(batch.token_T), encoder.width)
+    with torch.no_grad():
+        for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
+            with precision.autocast():
+                hidden = encoder(tokens).hidden_RLD
+            spans = [
+                torch.arange(*batch.indptr_R1[row : row + 2].tolist()) for row in rows.tolist()
+            ]
+            index_K = torch.cat(spans)
+            # Packed tokens have padding at their end alone.
+            if isinstance(tokens, PackedTokens):
+                state_KD = hidden[: len(index_K)]
+            else:
+                state_KD = hidden[tokens.mask_RL]
+            state_TD[index_K] = state_KD.float().cpu()
+    encoder.train(was_training)
+    return state_TD
 
 
 def _embed(

@@ -1,6 +1,6 @@
 """A trained encoder in a folder, and how it turns the inputs of a file into embeddings.
 
-Shape letters: R inputs, M some of them, D embedding width.
+Shape letters: R inputs, M some of them, T tokens, D embedding width.
 """
 
 import hashlib
@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch import Tensor
 
 from raybio.core.batch import TokenBatch
 from raybio.core.digest import file_digest
@@ -22,7 +24,7 @@ from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
-from raybio.training.embed import embed_rows
+from raybio.training.embed import embed_rows, embed_tokens
 
 MAX_TOKENS_AT_ONCE = 16_384
 
@@ -30,7 +32,88 @@ _CARD = "README.md"
 
 
 @dataclass(frozen=True)
-class EmbeddingModel(ABC):
+class InputEmbedder(ABC):
+    """A model in a folder that turns the records of a file into rows of a table.
+
+    Attributes:
+        folder: as ``save_pretrained`` writes it.
+    """
+
+    reads: ClassVar[str]
+    """Kind of its inputs, in the plural."""
+
+    row_noun: ClassVar[str]
+    """What a row of the table is, in the plural."""
+
+    record_kinds: ClassVar[tuple[str, ...]]
+    """Kinds of records of which the quarantine may refuse a share; the first is an input."""
+
+    rows_per_part: ClassVar[int] = 256
+    """Inputs that are embedded between two commits, by default: an input has many rows."""
+
+    folder: str
+
+    @abstractmethod
+    def read_file(
+        self, source: Path, quarantine: Quarantine, *, strip_stop: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield columns ``key`` and ``content`` (bytes) of the good records of a file.
+
+        Args:
+            source: the file.
+            quarantine: collects the records that are skipped.
+            strip_stop: remove one ``*`` at the end of a protein.
+
+        Raises:
+            DataError: if the file is missing, or not of the kind that the model reads.
+        """
+
+    @abstractmethod
+    def load(self) -> Encoder:
+        """Load the encoder, in evaluation mode.
+
+        Raises:
+            ConfigError: if it cannot be loaded.
+        """
+
+    @abstractmethod
+    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+        """Return a line that says which inputs are cut; empty if none is.
+
+        Args:
+            contents: blocks of inputs.
+            num_contents: number of blocks.
+        """
+
+    @abstractmethod
+    def embed_table(
+        self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
+    ) -> pa.Table:
+        """Return a table of embeddings: their inputs' ``key`` first, ``embedding`` last.
+
+        The arithmetic is that of the surrounding ``embedding_precision``.
+
+        Args:
+            encoder: from ``load``.
+            keys: ids of the inputs (R,).
+            contents: the inputs (R,), from ``read_file``.
+            dtype: of the numbers.
+        """
+
+    def digest(self) -> str:
+        """Return 64 hex digits that change with anything that changes an embedding."""
+        folder = Path(self.folder)
+        settings = asdict(self) | {"reads": self.reads}
+        del settings["folder"]
+        names = sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
+        files = {name: digest_of_file(folder / name) for name in names if name != _CARD}
+        return digest_of({"settings": settings, "files": files})
+
+
+@dataclass(frozen=True)
+class EmbeddingModel(InputEmbedder):
     """An encoder's folder and how it embeds whole inputs, as the folder itself says.
 
     Attributes:
@@ -48,7 +131,8 @@ class EmbeddingModel(ABC):
     unit: ClassVar[str]
     """Name of the parts of an input, in the plural."""
 
-    folder: str
+    rows_per_part: ClassVar[int] = 4096
+
     pooling: Pooling
     max_tokens: int | None
     is_normalized: bool
@@ -75,14 +159,6 @@ class EmbeddingModel(ABC):
 
         Raises:
             DataError: naming the first one that is no such input.
-        """
-
-    @abstractmethod
-    def load(self) -> Encoder:
-        """Load the encoder, in evaluation mode.
-
-        Raises:
-            ConfigError: if it cannot be loaded.
         """
 
     @abstractmethod
@@ -119,16 +195,42 @@ class EmbeddingModel(ABC):
         )
         return embedding_RD.cpu().numpy()
 
-    def digest(self) -> str:
-        """Return 64 hex digits that change with anything that changes an embedding."""
-        folder = Path(self.folder)
-        settings = asdict(self) | {"reads": self.reads}
-        del settings["folder"]
-        names = sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    def cut_remark(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> str:
+        """Return a line that says which inputs are cut; empty if none is."""
+        return self.input_lengths(contents, num_contents).remark
+
+    def embed_table(
+        self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
+    ) -> pa.Table:
+        """Return columns ``key`` and ``embedding``, a row an input."""
+        embedding_RD = self.embed(encoder, contents)
+        return pa.table({"key": keys, "embedding": embedding_column(embedding_RD, dtype)})
+
+    def embed_token_table(
+        self, encoder: Encoder, keys: pa.ChunkedArray, contents: list[bytes], dtype: np.dtype
+    ) -> pa.Table:
+        """Return columns ``key``, ``position`` and ``embedding``, a row a token.
+
+        The embedding is the token's last hidden state. Positions count from 0 what the model reads
+        of an input: of proteins the residues, of texts all tokens, special ones included.
+        """
+        batch = self.reader(encoder, contents)(np.arange(len(contents)))
+        is_shown_T = self.shown_tokens(encoder, batch.token_T).numpy()
+        state_TD = embed_tokens(encoder, batch, max_tokens=MAX_TOKENS_AT_ONCE).numpy()
+        row_T = np.repeat(np.arange(batch.num_rows), batch.length_R.numpy())[is_shown_T]
+        count_R = np.bincount(row_T, minlength=batch.num_rows)
+        position_T = np.arange(len(row_T)) - np.repeat(np.cumsum(count_R) - count_R, count_R)
+        return pa.table(
+            {
+                "key": keys.take(pa.array(row_T)),
+                "position": position_T,
+                "embedding": embedding_column(state_TD[is_shown_T], dtype),
+            }
         )
-        files = {name: digest_of_file(folder / name) for name in names if name != _CARD}
-        return digest_of({"settings": settings, "files": files})
+
+    def shown_tokens(self, encoder: Encoder, token_T: Tensor) -> Tensor:
+        """Return which tokens have rows of their own, bool (T,): all of them."""
+        return torch.ones_like(token_T, dtype=torch.bool)
 
     def __str__(self) -> str:
         """Describe in a line what is done with an input."""
@@ -138,6 +240,12 @@ class EmbeddingModel(ABC):
         )
         scaled = "length 1" if self.is_normalized else "not normalized"
         return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
+
+
+def embedding_column(embedding_ND: np.ndarray, dtype: np.dtype) -> pa.FixedSizeListArray:
+    """Return embeddings as a column of a table."""
+    values = pa.array(embedding_ND.reshape(-1).astype(dtype))
+    return pa.FixedSizeListArray.from_arrays(values, embedding_ND.shape[1])
 
 
 def check_values(values: Sequence[str], wanted: str) -> None:

@@ -16,7 +16,7 @@ from raybio.training.settings import TrainingConfig
 if TYPE_CHECKING:
     from raybio.core.interfaces import System
     from raybio.encoders.config import Pooling
-    from raybio.training.embedding_model import EmbeddingModel
+    from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
     from raybio.training.predictor import Predictor
 
 
@@ -26,10 +26,12 @@ class PartEncoder(NamedTuple):
     Attributes:
         settings: name of the file in its export that only such encoders have.
         parts: what it embeds, in the plural.
+        module: dotted path of the module that defines ``read_embedder``.
     """
 
     settings: str
     parts: str
+    module: str
 
 
 class PredictorModule(NamedTuple):
@@ -166,6 +168,16 @@ class Method:
         if self.embedding is None:
             return None
         return importlib.import_module(self.embedding).read_embedding_model(folder, pooling)
+
+    def read_part_embedder(self, folder: Path) -> "InputEmbedder | None":
+        """Read how an encoder of parts of inputs embeds them; None if it is of another kind.
+
+        Raises:
+            ConfigError: if the folder is malformed.
+        """
+        if self.part_encoder is None or not (folder / self.part_encoder.settings).is_file():
+            return None
+        return importlib.import_module(self.part_encoder.module).read_embedder(folder)
 
     def read_predictor(self, folder: Path) -> "Predictor | None":
         """Read the head in an export, without its weights; None if it has none of this method.

@@ -25,6 +25,8 @@ class TextEmbeddingModel(EmbeddingModel):
     """A folder of a text encoder."""
 
     reads: ClassVar[Literal["proteins", "texts"]] = "texts"
+    row_noun: ClassVar[str] = "texts"
+    record_kinds: ClassVar[tuple[str, ...]] = ("text",)
     unit: ClassVar[str] = "tokens"
 
     def read_file(

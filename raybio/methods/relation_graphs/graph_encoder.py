@@ -3,13 +3,25 @@
 Shape letters: N nodes, E edges, D width.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+
+from raybio.core.extras import from_extra
 
 Activation = Literal["relu", "tanh"]
+
+
+def graph_convolution() -> Any:
+    """Return the class ``torch_geometric.nn.GCNConv``.
+
+    Raises:
+        ConfigError: if torch-geometric is not installed.
+    """
+    with from_extra("torch-geometric", "graphs"):
+        from torch_geometric.nn import GCNConv
+    return GCNConv
 
 
 class GraphEncoder(nn.Module):
@@ -26,7 +38,7 @@ class GraphEncoder(nn.Module):
         """Kaiming-normal weights drawn by torch's generator, biases zero."""
         super().__init__()
         is_normalized = self_loop is None
-        self.convolution = GCNConv(
+        self.convolution = graph_convolution()(
             width, width, normalize=is_normalized, add_self_loops=is_normalized
         )
         nn.init.kaiming_normal_(self.convolution.lin.weight)

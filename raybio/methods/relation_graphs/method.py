@@ -31,7 +31,11 @@ METHOD = Method(
         "frequent relation",
     ),
     step_metrics=("val/re_minus_f1", "val/ner_f1"),
-    part_encoder=PartEncoder(settings="words.json", parts="words"),
+    part_encoder=PartEncoder(
+        settings="words.json",
+        parts="words",
+        module="raybio.methods.relation_graphs.embedding_model",
+    ),
     predictor=PredictorModule("word_predictor.json", "raybio.methods.relation_graphs.predict"),
     citation=(
         "Theodoropoulos, Henderson, Coman, Moens. *Imposing Relation Structure in Language-Model "

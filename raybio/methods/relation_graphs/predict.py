@@ -97,29 +97,13 @@ class WordPredictor(Predictor):
     ) -> Iterator[Inputs]:
         """Read texts or SpERT's JSON; all of them once before the first prediction."""
         check_readable_files(files)
-        length = self._length
-
-        def sentences(quarantine: Quarantine) -> Iterator[NewSentence]:
-            for file in files:
-                for block in _blocks(read_sentences(file, quarantine)):
-                    quarantine.saw(SENTENCE, len(block))
-                    for number, num_tokens in enumerate(length.of(block)):
-                        if num_tokens <= length.limit:
-                            yield block[number]
-                            continue
-                        quarantine.add(
-                            SENTENCE,
-                            f"sentence of more than the {length.limit:,} tokens that are read",
-                            file.name,
-                            block[number].line,
-                            f"{block[number].key}: {num_tokens:,}",
-                        )
+        length = sentence_length(self.config, self.folder)
 
         def blocks() -> Iterator[list[NewSentence]]:
-            return _blocks(sentences(Quarantine(max_bad_share)))
+            return sentence_blocks(good_sentences(files, length, Quarantine(max_bad_share)))
 
         quarantine = Quarantine(max_bad_share)
-        num_good = sum(1 for _ in sentences(quarantine))
+        num_good = sum(1 for _ in good_sentences(files, length, quarantine))
         for kind in ("text", SENTENCE):
             quarantine.check(kind)
         if not num_good:
@@ -132,7 +116,7 @@ class WordPredictor(Predictor):
     def open_values(self, values: Sequence[str]) -> Iterator[Inputs]:
         """Take sentences; their ids are their numbers, from 1."""
         check_values(values, "sentences")
-        length = self._length
+        length = sentence_length(self.config, self.folder)
         sentences = [
             NewSentence.of_text(str(number), text, number)
             for number, text in enumerate(values, start=1)
@@ -145,7 +129,7 @@ class WordPredictor(Predictor):
                     f"input {number}: got {got} in {values[number]!r:.60}, want a sentence of at "
                     f"most {length.limit:,} tokens; divide it"
                 )
-        yield Inputs(lambda: _blocks(iter(sentences)), [])
+        yield Inputs(lambda: sentence_blocks(iter(sentences)), [])
 
     def load(self) -> PredictBlock:
         """Load the encoder and the words that vote."""
@@ -161,7 +145,7 @@ class WordPredictor(Predictor):
         )
 
         def predict(block: list[NewSentence]) -> list[InputPrediction]:
-            with _stored(block) as store:
+            with stored_sentences(block) as store:
                 tokens = encoder.word_tokens(store.words, self.config.encoder)
                 reader = WordReader(store, tokens, encoder.max_tokens)
                 word_WD = embed_words(
@@ -192,19 +176,8 @@ class WordPredictor(Predictor):
 
         return predict
 
-    @property
-    def _length(self) -> "_Length":
-        config = exported_encoder_config(self.config, self.folder)
-        if is_character_bert(str(self.folder)):
-            limit = read_config(str(self.folder), "main").max_position_embeddings
-            if config.max_length != "auto":
-                limit = min(limit, config.max_length)
-            return _Length(limit, None, config.lower_case)
-        reader = text_reader(config, count_by_word={})
-        return _Length(reader.max_tokens, reader.tokenizer, config.lower_case)
 
-
-class _Length(NamedTuple):
+class SentenceLength(NamedTuple):
     """Numbers of tokens, without an encoder.
 
     Attributes:
@@ -232,13 +205,46 @@ class _Length(NamedTuple):
         ]
 
 
-def _blocks(sentences: Iterator[NewSentence]) -> Iterator[list[NewSentence]]:
+def sentence_length(config: Config, folder: Path) -> SentenceLength:
+    """Return the numbers of tokens that sentences have for an export; no weights are loaded."""
+    config_of_encoder = exported_encoder_config(config, folder)
+    if is_character_bert(str(folder)):
+        limit = read_config(str(folder), "main").max_position_embeddings
+        if config_of_encoder.max_length != "auto":
+            limit = min(limit, config_of_encoder.max_length)
+        return SentenceLength(limit, None, config_of_encoder.lower_case)
+    reader = text_reader(config_of_encoder, count_by_word={})
+    return SentenceLength(reader.max_tokens, reader.tokenizer, config_of_encoder.lower_case)
+
+
+def good_sentences(
+    files: Sequence[Path], length: SentenceLength, quarantine: Quarantine
+) -> Iterator[NewSentence]:
+    """Yield the good sentences of files that are read as a whole; see ``read_sentences``."""
+    for file in files:
+        for block in sentence_blocks(read_sentences(file, quarantine)):
+            quarantine.saw(SENTENCE, len(block))
+            for number, num_tokens in enumerate(length.of(block)):
+                if num_tokens <= length.limit:
+                    yield block[number]
+                    continue
+                quarantine.add(
+                    SENTENCE,
+                    f"sentence of more than the {length.limit:,} tokens that are read",
+                    file.name,
+                    block[number].line,
+                    f"{block[number].key}: {num_tokens:,}",
+                )
+
+
+def sentence_blocks(sentences: Iterator[NewSentence]) -> Iterator[list[NewSentence]]:
+    """Yield sentences in blocks that fit in memory."""
     while block := [*islice(sentences, SENTENCES_AT_ONCE)]:
         yield block
 
 
 @contextmanager
-def _stored(block: Sequence[NewSentence]) -> Iterator[WordStore]:
+def stored_sentences(block: Sequence[NewSentence]) -> Iterator[WordStore]:
     """Yield sentences as a store, which the reader of words takes."""
     with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
         with Draft(Path(folder) / "store") as draft:

@@ -12,6 +12,7 @@ from raybio.methods.relation_graphs.demo import SIMULATED_WORDS
 from raybio.methods.relation_graphs.encoder import WordEncoder, check_word_encoder
 from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator
 from raybio.methods.relation_graphs.folds import FoldRows, read_fold
+from raybio.methods.relation_graphs.graph_encoder import graph_convolution
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.untrained_features import untrained_features
@@ -40,8 +41,8 @@ def check(config: Config, store: WordStore) -> None:
     """Check settings and store before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source or the fold does not exist, no layer is trained, or the
-            fold has nothing to learn from or to evaluate.
+        ConfigError: if the encoder's source or the fold does not exist, no layer is trained, the
+            fold has nothing to learn from or to evaluate, or torch-geometric is not installed.
     """
     check_word_encoder(config.encoder)
     if config.encoder.source == "scratch" and config.encoder.num_frozen_layers:
@@ -66,6 +67,7 @@ def check(config: Config, store: WordStore) -> None:
             "model=cldr"
         )
     if config.model != "clner":
+        graph_convolution()
         _check_relations(config, store, fold)
     if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
         raise ConfigError(

@@ -104,6 +104,11 @@ class LinkEvaluationConfig(BaseConfig):
         description="rows of the final table that need no encoder: degree, common neighbors, "
         "content, look-up and, of proteins, composition",
     )
+    gnn: bool = Field(
+        False,
+        description="a row of the final table by a graph network over the frozen embeddings of the "
+        "initial encoder; of at most 50,000 nodes",
+    )
 
 
 class ObjectiveConfig(BaseConfig):

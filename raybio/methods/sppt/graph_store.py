@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, StoreError
+from raybio.core.extras import from_extra
 from raybio.core.location import Location
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
@@ -82,13 +83,15 @@ class GraphStore(Store):
             int64; ``group_names`` and ``ids``, lists of texts; ``num_nodes``, N.
 
         Raises:
-            ConfigError: for another split.
+            ConfigError: for another split, or if torch-geometric is not installed.
         """
         if split not in ("train", "heldout"):
             raise ConfigError(f"split: got {split!r}, want 'train' or 'heldout'")
         # Imported here: it takes seconds to import.
         import torch
-        from torch_geometric.data import Data
+
+        with from_extra("torch-geometric", "graphs"):
+            from torch_geometric.data import Data
 
         graph = self.graph
         if split == "heldout":

@@ -33,10 +33,11 @@ from raybio.methods.sppt.evaluate import (
     evaluate_links,
     retrieve_links,
 )
+from raybio.methods.sppt.gnn_rival import MAX_NODES, NAME, gnn_rival
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.plan import LinkPlan
-from raybio.methods.sppt.rivals import limits, link_rivals, rank_by_rival
+from raybio.methods.sppt.rivals import Rival, limits, link_rivals, rank_by_rival
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
@@ -211,6 +212,18 @@ class LinkEvaluator(Evaluator):
             yield from self.rivals(device_of(model), collective)
         else:
             yield from super().untrained(model, collective)
+            if self.evaluation.gnn and self.linked.graph.num_nodes <= MAX_NODES:
+                device = device_of(model)
+                all_N = np.arange(self.linked.graph.num_nodes)
+                feature_ND = self.embed(self.initial_encoder().to(device), collective, all_N)
+                rival = gnn_rival(
+                    feature_ND,
+                    self.linked.graph,
+                    self._queries.node_S,
+                    collective,
+                    seed=self.config.seed,
+                )
+                yield rival.name, self._score_rival(rival, device, collective, self._bootstrap())
 
     def rivals(
         self, device: torch.device, collective: Collective
@@ -227,24 +240,29 @@ class LinkEvaluator(Evaluator):
             composition=self.composition,
         )
         for rival in rivals:
-            retrievals = rank_by_rival(
-                rival,
-                self._queries,
-                block_rows=self.evaluation.block_rows,
-                device=device,
-                collective=collective,
-            )
             # The same draws in all runs over a store, whatever their seed.
             rng = np.random.default_rng(bootstrap_seed(0))
-            scores = scores_with_intervals(retrievals, rng)
-            yield (
-                rival.name,
-                ModelScores(
-                    scores=scores,
-                    chance=self._chance,
-                    unit_scores=link_unit_scores(retrievals),
-                ),
-            )
+            yield rival.name, self._score_rival(rival, device, collective, rng)
+
+    def _score_rival(
+        self,
+        rival: Rival,
+        device: torch.device,
+        collective: Collective,
+        rng: np.random.Generator,
+    ) -> ModelScores:
+        retrievals = rank_by_rival(
+            rival,
+            self._queries,
+            block_rows=self.evaluation.block_rows,
+            device=device,
+            collective=collective,
+        )
+        return ModelScores(
+            scores=scores_with_intervals(retrievals, rng),
+            chance=self._chance,
+            unit_scores=link_unit_scores(retrievals),
+        )
 
     def sizes(self) -> Mapping[str, str]:
         """Return the number of links of each split, and of the nodes that have one."""
@@ -274,6 +292,10 @@ class LinkEvaluator(Evaluator):
                 + (f"{drawn:,} drawn nodes" if drawn else "all nodes")
                 + (" of each group" if is_every_group else f" of each of {groups:,} drawn groups")
                 + " and their neighbors"
+            )
+        if self.evaluation.gnn and num_nodes > MAX_NODES:
+            remarks.append(
+                f"no row {NAME}: the graph has {num_nodes:,} nodes, more than {MAX_NODES:,}"
             )
         if self.evaluation.rivals:
             remarks += limits(self._queries, self.linked.graph, composition=self.composition)

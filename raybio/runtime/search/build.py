@@ -8,7 +8,7 @@ neighbors are found by exact search in torch.
 Shape letters: N vectors, D width, L lists, Q held-out queries, K neighbors, B bytes of a code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +76,7 @@ def build_index(
     recall: float = 0.95,
     force: bool = False,
     exact_at_most: int = EXACT_AT_MOST,
+    computed_from: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> IndexStore:
     """Build an index and write it atomically; the vectors stay in files meanwhile.
@@ -87,6 +88,7 @@ def build_index(
         recall: wanted recall at 10 of an index that is not exact, in (0, 1].
         force: replace an index that is there.
         exact_at_most: maximum number of vectors of an exact index.
+        computed_from: what identifies the embeddings, by name; ``facts`` keep it.
         say: called with a line on the index and one on faiss.
 
     Raises:
@@ -137,6 +139,7 @@ def build_index(
                 "k": held_out.row_QK.shape[1],
             },
             "model": model_digest_of(embeddings),
+            "computed_from": dict(computed_from or {}),
             "versions": {"raybio": VERSION, "faiss": faiss.__version__},
         }
         store = preparation.draft.commit(

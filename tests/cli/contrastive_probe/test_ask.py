@@ -78,6 +78,13 @@ def test_a_second_call_uses_the_saved_embeddings_and_gives_the_same_names(
     second = capsys.readouterr().out
     assert "embedding 6 names" in first and "embedding" not in second
     assert rows(first) == rows(second) and len(rows(second)) == 6
+    call(*arguments[:-2])
+    assert rows(capsys.readouterr().out) == rows(first)
+    one = tmp_path / "one.txt"
+    one.write_text("life\n")
+    call(QUERY, "--model", model, "--names", one)
+    with pytest.raises(ConfigError, match="--index: got 1 name, want at least 2"):
+        call(QUERY, "--model", model, "--names", one, "--index", tmp_path / "small")
 
 
 def test_an_index_of_another_model_of_other_names_or_pooling_is_refused(model, names, tmp_path):
@@ -85,7 +92,7 @@ def test_an_index_of_another_model_of_other_names_or_pooling_is_refused(model, n
     call(QUERY, "--model", model, "--names", names, "--index", index)
     other = save_tiny(tmp_path / "other", "electra")
     more = tmp_path / "more.txt"
-    more.write_text("life\n")
+    more.write_text("life\ncohort\n")
     for changed, what in (
         (["--model", other, "--names", names], "model"),
         (["--model", model, "--names", more], "names"),

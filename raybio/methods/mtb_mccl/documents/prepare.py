@@ -1,7 +1,7 @@
 """Prepare a store of documents with entities and relations: files in, a committed store out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.mtb_mccl.documents.entities import DOCUMENT, MENTION, RELATION, resolve_entities
+from raybio.methods.mtb_mccl.documents.entities import (
+    DOCUMENT,
+    MENTION,
+    RELATION,
+    RawDocument,
+    resolve_entities,
+)
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.documents.writer import DocumentCollector
@@ -108,18 +114,41 @@ def prepare_unlabeled(
             nothing is left.
         StoreError: if the store cannot be written.
     """
+
+    def documents(quarantine: Quarantine) -> Iterator[tuple[RawDocument, str]]:
+        for path in files:
+            for raw in read_documents(path, quarantine):
+                yield raw, path.name
+
+    return store_unlabeled(out, documents, files, max_bad_share=max_bad_share)
+
+
+def store_unlabeled(
+    out: str | Path,
+    documents: Callable[[Quarantine], Iterator[tuple[RawDocument, str]]],
+    files: Sequence[Path] = (),
+    *,
+    max_bad_share: float = 0.1,
+) -> DocumentStore:
+    """Prepare a store as ``prepare_unlabeled`` does, of documents that have been read.
+
+    Args:
+        out: folder of the store.
+        documents: yields each document with the name of its file.
+        files: the files that they come from, if any, for the manifest.
+        max_bad_share: maximum fraction of invalid records.
+    """
     parameters = {"max_bad_share": max_bad_share}
     prepared = preparing(out, {"unlabeled": files}, parameters, max_bad_share=max_bad_share)
     with (
         prepared as new,
         DocumentCollector(new.draft.folder, dev_share=None, seed=0) as collector,
     ):
-        for path in files:
-            for raw in read_documents(path, new.quarantine):
-                unlabeled = replace(raw, relations=())
-                entities = resolve_entities(unlabeled, new.quarantine, path.name)
-                as_written = replace(entities, keys_E=entities.written_ids_E)
-                collector.add(unlabeled, as_written, "train", path.name)
+        for raw, name in documents(new.quarantine):
+            unlabeled = replace(raw, relations=())
+            entities = resolve_entities(unlabeled, new.quarantine, name)
+            as_written = replace(entities, keys_E=entities.written_ids_E)
+            collector.add(unlabeled, as_written, "train", name)
         for kind in (DOCUMENT, MENTION):
             new.quarantine.check(kind)
         return collector.commit(

@@ -71,7 +71,7 @@ def load_frozen(source: str) -> FrozenEncoder:
         ConfigError: if the source cannot be found or reached, is no usable text encoder, or does
             not return its attention.
     """
-    config = _frozen_config(source)
+    config = frozen_config(source)
     model = build_relation_encoder(config, seed=0).eval()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return FrozenEncoder(model.to(device), config.max_document_tokens)
@@ -90,11 +90,16 @@ def truncation_remarks(
     Raises:
         ConfigError: as ``load_frozen``.
     """
-    remark = document_lengths(store, _frozen_config(source), row_N).remark
+    remark = document_lengths(store, frozen_config(source), row_N).remark
     return [remark] if remark else []
 
 
-def _frozen_config(source: str) -> RelationEncoderConfig:
+def frozen_config(source: str) -> RelationEncoderConfig:
+    """Return the settings by which ``load_frozen`` loads an encoder.
+
+    Raises:
+        ConfigError: if its records are damaged.
+    """
     config = RelationEncoderConfig(source=source)
     try:
         settings = read_record(Path(source).expanduser() / SETTINGS, "export settings")

@@ -27,7 +27,11 @@ METHOD = Method(
         chance="every pair has the most frequent relation of the training pairs",
     ),
     step_metrics=("val/f1",),
-    part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
+    part_encoder=PartEncoder(
+        settings="relation.json",
+        parts="pairs of entities",
+        module="raybio.methods.mtb_mccl.embedding_model",
+    ),
     predictor=PredictorModule("relation.json", "raybio.methods.mtb_mccl.mccl.predict"),
     citation=CITATION,
 )

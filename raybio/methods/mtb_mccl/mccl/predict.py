@@ -115,7 +115,7 @@ class RelationPredictor(Predictor):
         check_readable_files(files)
         with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
             store = prepare_unlabeled(Path(folder) / "store", files, max_bad_share=max_bad_share)
-            self._check_direction(store)
+            check_direction(self.folder, self.is_directed, store)
             remarks = skipped_remarks(store.manifest["quarantine"])
             remarks += [
                 f"{remark}; relations beyond are not found"
@@ -177,18 +177,6 @@ class RelationPredictor(Predictor):
 
         return predict
 
-    def _check_direction(self, store: DocumentStore) -> None:
-        if store.is_directed == self.is_directed:
-            return
-        formats = {
-            True: "DocRED documents, whose relations have a direction",
-            False: "PubTator or BioC documents",
-        }
-        raise ConfigError(
-            f"{self.folder}: was trained on {formats[self.is_directed]}, and the input holds "
-            f"{formats[store.is_directed]}; want the same kind"
-        )
-
 
 def read_predictor(folder: Path) -> RelationPredictor:
     """Read an export of ``relation_finetune``, without its weights.
@@ -205,12 +193,30 @@ def read_predictor(folder: Path) -> RelationPredictor:
     return RelationPredictor(folder, bool(settings.get("is_directed")))
 
 
+def check_direction(folder: str | Path, is_directed: bool | None, store: DocumentStore) -> None:
+    """Refuse documents of another kind than a model was trained on; None: it reads both.
+
+    Raises:
+        ConfigError: if they are.
+    """
+    if is_directed is None or store.is_directed == is_directed:
+        return
+    formats = {
+        True: "DocRED documents, whose relations have a direction",
+        False: "PubTator or BioC documents",
+    }
+    raise ConfigError(
+        f"{folder}: was trained on {formats[is_directed]}, and the input holds "
+        f"{formats[store.is_directed]}; want the same kind"
+    )
+
+
 def predict_documents(
     model: RelationModel, knn: KnnSettings, block: DocumentBlock
 ) -> list[InputPrediction]:
     """Return the relations of each document."""
     store = block.store
-    pairs_by_row = {row: _candidates(model, store, row) for row in block.rows}
+    pairs_by_row = {row: candidate_pairs(model.candidate_types, store, row) for row in block.rows}
     pairs = embed_pairs(
         model.frozen.model,
         model.frozen.reader(store),
@@ -231,8 +237,8 @@ def predict_documents(
             head, tail = sorted((head, tail))
         relations_by_row[row].append(
             {
-                **_describe(store, row, head, "head"),
-                **_describe(store, row, tail, "tail"),
+                **describe_entity(store, row, head, "head"),
+                **describe_entity(store, row, tail, "tail"),
                 "pair": ORDERED if store.is_directed else UNORDERED,
                 "relation": model.relations[label],
                 "score": float(score_PC[number, label]),
@@ -244,15 +250,17 @@ def predict_documents(
     ]
 
 
-def _candidates(model: RelationModel, store: DocumentStore, row: int) -> Pairs:
-    """Return the pairs of the types that the model was trained on."""
+def candidate_pairs(
+    types: frozenset[tuple[str, str]] | None, store: DocumentStore, row: int
+) -> Pairs:
+    """Return the pairs of a document that have the types that a model was trained on."""
     head_K, tail_K = store.candidates(row)
-    if model.candidate_types is None:
+    if types is None:
         return head_K, tail_K
     type_E = [store.entity_types[number] for number in store.types(row).tolist()]
     is_candidate_K = np.array(
         [
-            (type_E[head], type_E[tail]) in model.candidate_types
+            (type_E[head], type_E[tail]) in types
             for head, tail in zip(head_K.tolist(), tail_K.tolist(), strict=True)
         ],
         dtype=bool,
@@ -260,7 +268,7 @@ def _candidates(model: RelationModel, store: DocumentStore, row: int) -> Pairs:
     return head_K[is_candidate_K], tail_K[is_candidate_K]
 
 
-def _describe(store: DocumentStore, row: int, entity: int, end: str) -> dict[str, Any]:
+def describe_entity(store: DocumentStore, row: int, entity: int, end: str) -> dict[str, Any]:
     """Return an entity's id as the input writes it, its type, and its first mention."""
     mention_C, entity_C = store.links(row)
     start_M, end_M = store.mentions(row)
@@ -285,7 +293,7 @@ def _annotated(inputs: Inputs, predictions: Iterable[InputPrediction]) -> Iterat
     source: DocumentSource = inputs.source
     raws = _documents(source.files)
     for prediction, row in zip(predictions, source.store.split_rows("train").tolist(), strict=True):
-        is_row = _matcher(source.store, row)
+        is_row = document_matcher(source.store, row)
         raw = next(raw for raw in raws if is_row(raw))
         yield raw, [_relation(value) for value in prediction.value]
 
@@ -295,7 +303,7 @@ def _documents(files: Sequence[Path]) -> Iterator[RawDocument]:
         yield from read_documents(file, Quarantine())
 
 
-def _matcher(store: DocumentStore, row: int) -> Callable[[RawDocument], bool]:
+def document_matcher(store: DocumentStore, row: int) -> Callable[[RawDocument], bool]:
     """Return whether a document is that of a row: its id, its text and its mentions."""
     document_id = store.document_id(row)
     text = store.text(row)

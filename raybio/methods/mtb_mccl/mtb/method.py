@@ -26,6 +26,10 @@ METHOD = Method(
         plain=frozenset({"mrr"}),
     ),
     step_metrics=("val/pair_mrr",),
-    part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
+    part_encoder=PartEncoder(
+        settings="relation.json",
+        parts="pairs of entities",
+        module="raybio.methods.mtb_mccl.embedding_model",
+    ),
     citation=CITATION,
 )

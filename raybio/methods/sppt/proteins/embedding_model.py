@@ -39,6 +39,8 @@ class ProteinEmbeddingModel(EmbeddingModel):
     """A folder of a protein encoder; its embeddings are never normalized."""
 
     reads: ClassVar[Literal["proteins", "texts"]] = "proteins"
+    row_noun: ClassVar[str] = "proteins"
+    record_kinds: ClassVar[tuple[str, ...]] = ("protein",)
     unit: ClassVar[str] = "residues"
 
     def read_file(
@@ -93,6 +95,11 @@ class ProteinEmbeddingModel(EmbeddingModel):
         limit = max_tokens - vocabulary_of(self._config).num_special_per_sequence
         length_N = np.concatenate([pc.binary_length(content).to_numpy() for content in contents])
         return InputLengths.of("sequences", "residues", length_N, limit, setting="input.max_length")
+
+    def shown_tokens(self, encoder: Encoder, token_T: torch.Tensor) -> torch.Tensor:
+        """Return which tokens are residues."""
+        assert isinstance(encoder, ProteinEncoder)
+        return encoder.is_residue(token_T)
 
     @property
     def _config(self) -> EncoderConfig:

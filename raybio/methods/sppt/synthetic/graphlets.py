@@ -17,11 +17,14 @@ Shape letters: N nodes, M directed edges (two entries for each edge), O = 15 orb
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.extras import from_extra
 from raybio.methods.sppt.graph.csr import Graph
+
+with from_extra("numba", "synthetic"):
+    import numba
 
 NUM_ORBITS = 15
 

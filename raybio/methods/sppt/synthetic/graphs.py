@@ -15,7 +15,6 @@ from raybio.core.errors import DataError
 from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.synthetic.config import SyntheticConfig
-from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
 from raybio.methods.sppt.synthetic.simplicial import SURFACES, surface
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.structures import (
@@ -164,6 +163,9 @@ def _draw_cycle(
         ball_NN = within_steps(graph, BALL_STEPS).astype(float)
         label_N = _clusters(ball_NN, NUM_HOMOPHILY_CLASSES, rng)
     else:
+        # Imported here: no other graph needs numba.
+        from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
+
         orbit_NO = graphlet_degrees(graph).astype(float)
         label_N = _clusters(orbit_NO, NUM_STRUCTURAL_CLASSES, rng)
     rows_by_topic = _pure_rows(store, config.min_share)

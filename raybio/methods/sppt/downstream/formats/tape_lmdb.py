@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import DataError
+from raybio.core.extras import from_extra
 
 COUNT_KEY = b"num_examples"
 """Key of the number of records. The records' keys are "0", "1" and so on."""
@@ -31,12 +32,11 @@ def lmdb_records(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         DataError: if the file is missing or damaged, a record is missing, or a pickle holds
             anything but texts, numbers and arrays of numbers.
+        ConfigError: if lmdb is not installed.
     """
     # Imported here, so that TAPE's JSON files need no lmdb.
-    try:
+    with from_extra("lmdb", "tape"):
         import lmdb
-    except ImportError:
-        raise DataError(f"{path}: to read it pip install lmdb; or take TAPE's JSON files") from None
     try:
         # Read-only and without a lock file, so that nothing is written.
         file = lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, create=False)

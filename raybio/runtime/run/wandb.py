@@ -1,0 +1,61 @@
+"""Metrics of runs as offline runs of Weights & Biases."""
+
+from pathlib import Path
+
+import yaml
+
+from raybio.core.errors import ConfigError
+from raybio.core.extras import from_extra
+from raybio.core.files import atomic_folder
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
+
+TIME = "time"
+"""Column of the time of a report, in seconds since 1970: W&B stamps a row when it is written."""
+
+
+def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
+    """Write a run, finished or not, into ``out/NAME``; an older one is replaced.
+
+    Nothing is sent: ``wandb sync`` uploads the folder. Steps and settings are the run's.
+
+    Args:
+        folder: the run's.
+        out: an existing folder, or one to make.
+        project: of W&B.
+
+    Returns:
+        The number of values.
+
+    Raises:
+        ConfigError: if the folder holds no run, or the extra ``wandb`` is not installed.
+    """
+    if not folder.metrics.is_file():
+        raise ConfigError(
+            f"raybio wandb: {folder.path} has no {folder.metrics.name}; want the folder of a run "
+            "that has begun, such as runs/first"
+        )
+    with from_extra("wandb", "wandb"):
+        import wandb
+    config = {}
+    if folder.config.is_file():
+        config = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    num_values = 0
+    with atomic_folder(out / folder.name) as path:
+        settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
+        run = wandb.init(
+            project=project,
+            name=folder.name,
+            # The same again replaces the run on the server, too.
+            id=folder.name,
+            dir=str(path),
+            mode="offline",
+            config=config,
+            settings=settings,
+        )
+        for report in read_reports(folder.metrics):
+            time = {TIME: report["time_ms"] / 1000}
+            run.log(report["metrics"] | time, step=report["step"])
+            num_values += len(report["metrics"])
+        run.finish()
+    return num_values
