@@ -88,7 +88,9 @@ class ProcessGroup:
             timeout = None
             if timeout_seconds is not None:
                 timeout = datetime.timedelta(seconds=timeout_seconds)
-            self.host_group = dist.new_group(backend="gloo", timeout=timeout)
+            name = "gloo group (GLOO_SOCKET_IFNAME chooses a network interface)"
+            with _NamedFailure(self, name):
+                self.host_group = dist.new_group(backend="gloo", timeout=timeout)
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers in rank order.
