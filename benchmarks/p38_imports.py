@@ -1,28 +1,24 @@
 """P38: processor time of the imports of a training worker, of ``raybio --help`` and of a process that collates.
 
-Each is measured in processes of its own, whose files are in the page cache; a collating process unpickles what a task of
-Ray Data gets, and collates a step.
+Each is measured in processes of its own, whose files are in the page cache.
 """
 
-import pickle
 import resource
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from statistics import median
 
 from _measure import NUM_PAIRS, report
-from demo_steps import DemoStep
 
 GOALS = {"a worker": 2.5, "raybio --help": 0.8, "a collating process": 1.4}
 """Seconds."""
 
 
-def commands(pickled: Path) -> dict[str, list[str]]:
+def commands() -> dict[str, list[str]]:
     python = [sys.executable, "-W", "ignore"]
     worker = "import raybio.runtime.run.worker, raybio.methods.sppt.proteins.system"
-    collate = f"import pickle; pickle.load(open({str(pickled)!r}, 'rb'))(0, 0, 1)"
+    # What a task of Ray Data unpickles is of these modules.
+    collate = "import raybio.methods.sppt.collate, raybio.methods.sppt.proteins.collate, raybio.methods.sppt.proteins.store"
     imports = (
         [*python, "-c", worker],
         [*python, "-m", "raybio.cli.main", "--help"],
@@ -40,16 +36,13 @@ def child_seconds(command: list[str]) -> float:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        pickled = Path(folder) / "collate"
-        pickled.write_bytes(pickle.dumps(DemoStep("sppt_protein", Path(folder)).system.collate))
-        by_name = commands(pickled)
-        for command in by_name.values():
-            child_seconds(command)
-        seconds_by_name: dict[str, list[float]] = {name: [] for name in by_name}
-        for _ in range(NUM_PAIRS):
-            for name, command in by_name.items():
-                seconds_by_name[name].append(child_seconds(command))
+    by_name = commands()
+    for command in by_name.values():
+        child_seconds(command)
+    seconds_by_name: dict[str, list[float]] = {name: [] for name in by_name}
+    for _ in range(NUM_PAIRS):
+        for name, command in by_name.items():
+            seconds_by_name[name].append(child_seconds(command))
     for name, seconds in seconds_by_name.items():
         goal = GOALS[name]
         note = f"{median(seconds):.2f} s of processor time, {max(seconds):.2f} at most"

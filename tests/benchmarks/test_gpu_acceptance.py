@@ -82,6 +82,7 @@ def test_a_compiled_step_is_that_of_memory_compile(gpu, monkeypatch, capsys):
     assert compiled and not any(how.get("dynamic") for how in compiled)
 
 
+@pytest.mark.nightly
 def test_tf32_is_evaluated_in_tf32_and_each_precision_says_how_far_its_score_is_off(
     gpu, monkeypatch, capsys
 ):

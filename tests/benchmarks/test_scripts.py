@@ -152,7 +152,7 @@ def test_a_row_whose_peer_is_not_installed_keeps_its_last_results(runner, tmp_pa
         assert not ended.value.code
         found.append(runner.STORED.read_text())
     assert found[0] == found[1]
-    assert "| P1 | exact ranks for link retrieval | p | 2.5 |" in runner.TABLE.read_text()
+    assert "| P1 | link_retrieval itself | p | 2.5 |" in runner.TABLE.read_text()
     assert "left out: peer is missing" in capsys.readouterr().out
 
 

@@ -93,6 +93,7 @@ def run(hub: UploadHub, folder: Path, *arguments: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.nightly
 def test_a_pushed_model_is_loaded_from_the_hub_with_equal_embeddings(
     hub: UploadHub, tmp_path: Path
 ) -> None:

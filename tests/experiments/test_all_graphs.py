@@ -158,6 +158,7 @@ def test_three_draws_have_intervals_and_a_corrected_p() -> None:
     assert "p corrected for all of them (Holm)" in text
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     tmp_path: Path,

@@ -63,6 +63,7 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     assert (folder / "export" / "modules.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
     sentences, benchmark = write_knowledge(
         tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6)

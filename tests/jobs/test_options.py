@@ -32,7 +32,7 @@ COMMANDS = {
     "mtb_pretrain": ["--config", URI],
     "predict": ["m", "--input", "a.txt", "--out", "s3://bucket/table.tsv"],
     "preflight": ["--no-ray", "--space", URI],
-    "prepare": ["proteins", "--out", "a", "--sequences", URI],
+    "prepare": ["articles", "--out", "a", "--mag", URI],
     "relation_finetune": ["--config", URI],
     "relation_graphs": ["--config", "hdfs://bucket/config.yaml"],
     "sppt_mag": ["--compare", f"encoder.revision=main,{URI}"],
@@ -112,7 +112,7 @@ def options() -> list[Option]:
 
 
 def test_every_job_refuses_a_uri_in_the_place_of_a_path_and_creates_nothing(tmp_path: Path) -> None:
-    assert set(COMMANDS) == {path.stem for path in JOBS.glob("*.py")}
+    assert set(COMMANDS) == {path.stem for path in JOBS.glob("*.py")} - {"launch"}
     for job, arguments in COMMANDS.items():
         folder = tmp_path / job
         folder.mkdir()

@@ -141,6 +141,7 @@ def test_what_does_not_fit_is_refused(tiny_words: WordStore, tmp_path: Path) -> 
         )
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_part_that_was_lost_is_embedded_again_and_the_result_is_the_same(
     tiny_words: WordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -203,7 +203,7 @@ def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
     assert "b" * 64 not in done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_a_cluster_it_starts_one_and_ends_it(tmp_path: Path) -> None:
     done, worst = run_preflight(tmp_path, "", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -208,7 +208,7 @@ def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
             assert not thread.is_alive()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("private_home")
 def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing(
     tmp_path: Path,

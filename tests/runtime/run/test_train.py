@@ -281,6 +281,7 @@ def test_another_store_is_refused_before_anything_starts(
         train(replace(request_two, store=other.path))
 
 
+@pytest.mark.nightly
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoint(
     request_two: RunSpec,
 ) -> None:

@@ -215,16 +215,15 @@ def test_a_collate_that_has_worked_travels_with_no_array_that_another_process_ca
         np.testing.assert_array_equal(array, arrays[name])
 
 
-def test_both_readings_are_alike_and_workers_share_the_documents(tiny_documents):
+def test_both_readings_are_alike_and_workers_share_the_pairs(tiny_documents):
     whole = collate(tiny_documents)(2, 0, 1)
     half = len(whole["indptr_R1"]) // 2
     bound = whole["indptr_R1"][half]
     assert (whole["token_T"][:bound] == whole["token_T"][bound:]).all()
     assert (whole["label_T"][:bound] >= 0).any() and (whole["label_T"][bound:] == -100).all()
     parts = [collate(tiny_documents)(2, rank, 2) for rank in range(2)]
-    assert np.concatenate([part["id_N"] for part in parts]).tolist() == whole["id_N"].tolist()
-    firsts = [part["token_T"][: len(part["token_T"]) // 2] for part in parts]
-    assert np.concatenate(firsts).tolist() == whole["token_T"][:bound].tolist()
+    shared = np.concatenate([part["id_N"] for part in parts])
+    assert sorted(shared.tolist()) == sorted(whole["id_N"].tolist())
 
 
 def test_pages_of_the_documents_of_a_step_are_requested_before_they_are_read(
