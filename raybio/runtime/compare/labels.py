@@ -9,13 +9,24 @@ REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are random draws: runs that differ in them are averaged."""
 
 
+STEPS_OF_EPOCHS = {
+    "schedule.max_steps": "schedule.max_epochs",
+    "schedule.evaluate_every_steps": "schedule.evaluate_every_epochs",
+}
+"""Numbers of steps, and the settings that decide them where they are set."""
+
+
 def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings without those in which repetitions differ."""
+    """Return the settings without those in which repetitions differ.
+
+    Where each seed draws its own rows, an epoch is another number of steps for each.
+    """
     # A run on all sets at once is not one more draw of a set.
     return {
         path: value
         for path, value in value_by_path.items()
-        if path not in REPETITIONS or value == "all"
+        if (path not in REPETITIONS or value == "all")
+        and value_by_path.get(STEPS_OF_EPOCHS.get(path, "")) is None
     }
 
 

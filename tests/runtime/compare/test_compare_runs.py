@@ -223,6 +223,21 @@ def test_splits_that_are_not_compared_are_shown_and_not_tested(tmp_path: Path) -
     )
 
 
+def test_seeds_whose_epochs_have_other_numbers_of_steps_are_one_group(tmp_path: Path) -> None:
+    """With ``data.label_fraction`` each seed draws its own documents, and so has its own epoch."""
+    for seed, steps in enumerate((127, 127, 123)):
+        settings = {
+            "seed": seed,
+            "schedule.max_epochs": 16,
+            "schedule.max_steps": steps,
+            "schedule.evaluate_every_epochs": 2,
+            "schedule.evaluate_every_steps": steps // 8,
+        }
+        write_run(tmp_path, f"run{seed}", noisy(seed), settings)
+    write_run(tmp_path, "other", noisy(3), {"schedule.max_steps": 123})
+    assert [group.label for group in compared(tmp_path).groups] == ["other", "run0 (3 runs)"]
+
+
 def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:
     num = 9
     for seed in range(num):
