@@ -227,7 +227,7 @@ def test_a_cross_validation_whose_driver_is_killed_trains_nothing_again_that_is_
     last = kill_after_one_of("last")
     assert 1 <= len(last) < 4
     evaluations = {path: path.stat().st_mtime_ns for path in folder.glob("folds/*.json")}
-    assert len(evaluations) == 2
+    assert {path.name for path in evaluations} >= {"cldr-clner-1.json", "cldr-clner-2.json"}
     done = run(tmp_path, *command[3:])
     assert done.returncode == 0, done.stderr[-3000:]
     kept = trials | last | evaluations
