@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from raybio.core.errors import ConfigError
+
 
 class MetricsLog:
     """The writing end. Each step is in the file once, however often the run is resumed."""
@@ -108,6 +110,20 @@ class MetricsTail:
 def read_reports(path: Path) -> list[dict[str, Any]]:
     """Return all reports of a run so far."""
     return MetricsTail(path).read()
+
+
+def reports_for(command: str, path: Path) -> list[dict[str, Any]]:
+    """Return all reports of a run that a command of raybio was given.
+
+    Raises:
+        ConfigError: if the run's folder has none.
+    """
+    if not path.is_file():
+        raise ConfigError(
+            f"raybio {command}: {path.parent} has no {path.name}; want the folder of a run that "
+            "has begun, such as runs/first"
+        )
+    return read_reports(path)
 
 
 def _lines(path: Path) -> list[str]:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from raybio.core.errors import ConfigError
+from raybio.core.extras import from_extra
 from raybio.core.files import atomic_folder
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.metrics_log import reports_for
 
 
 def write_events(folder: RunFolder, out: Path) -> int:
@@ -23,21 +23,12 @@ def write_events(folder: RunFolder, out: Path) -> int:
     Raises:
         ConfigError: if the folder holds no run, or the extra ``tensorboard`` is not installed.
     """
-    if not folder.metrics.is_file():
-        raise ConfigError(
-            f"raybio tensorboard: {folder.path} has no {folder.metrics.name}; want the folder of a "
-            "run that has begun, such as runs/first"
-        )
-    try:
+    reports = reports_for("tensorboard", folder.metrics)
+    with from_extra("tensorboard", "tensorboard"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError(
-            "raybio tensorboard: tensorboard is not installed. Install the extra: pip install "
-            "'raybio[tensorboard]'"
-        ) from None
     num_values = 0
     with atomic_folder(out / folder.name) as events, SummaryWriter(str(events)) as writer:
-        for report in read_reports(folder.metrics):
+        for report in reports:
             for name, value in report["metrics"].items():
                 writer.add_scalar(name, value, report["step"], walltime=report["time_ms"] / 1000)
                 num_values += 1

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from raybio.core.errors import ConfigError
 from raybio.core.extras import from_extra
 from raybio.core.files import atomic_folder
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.metrics_log import reports_for
 
 TIME = "time"
 """Column of the time of a report, in seconds since 1970: W&B stamps a row when it is written."""
@@ -30,11 +29,7 @@ def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
     Raises:
         ConfigError: if the folder holds no run, or the extra ``wandb`` is not installed.
     """
-    if not folder.metrics.is_file():
-        raise ConfigError(
-            f"raybio wandb: {folder.path} has no {folder.metrics.name}; want the folder of a run "
-            "that has begun, such as runs/first"
-        )
+    reports = reports_for("wandb", folder.metrics)
     with from_extra("wandb", "wandb"):
         import wandb
     config = {}
@@ -53,7 +48,7 @@ def write_offline_run(folder: RunFolder, out: Path, project: str) -> int:
             config=config,
             settings=settings,
         )
-        for report in read_reports(folder.metrics):
+        for report in reports:
             time = {TIME: report["time_ms"] / 1000}
             run.log(report["metrics"] | time, step=report["step"])
             num_values += len(report["metrics"])
