@@ -50,7 +50,7 @@ def medlama(
         print(f"skipped: {reason}: {summary['count']:,}")
     has_hard = any(counts["hard"] for counts in manifest["relations"].values())
     hard = read_medlama(out, "hard") if has_hard else None
-    print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), str(out)))
+    print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), out.resolve().name))
 
 
 @benchmarks.command()
@@ -112,7 +112,7 @@ def statistics(
     data = benchmark_statistics(full, hard, count_tokens)
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "statistics.json", "report", data)
-    text = statistics_markdown(data, str(benchmark))
+    text = statistics_markdown(data, benchmark.resolve().name)
     (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")

@@ -95,15 +95,12 @@ def statistics_markdown(data: Mapping[str, Any], name: str = "this benchmark") -
         counts = [relation[column] for column in count_columns]
         cells = ["" if count is None else f"{count:,}" for count in counts]
         count_rows.append([relation["relation"], *cells])
-    length_rows = [
-        [f"{length}", f"{share:.1%}"] for length, share in data["share_by_length"].items()
-    ]
     sections = [
         "## The benchmark",
         markdown_table(table_6_header, table_6_rows),
         summary,
         markdown_table(["relation", *count_columns], count_rows),
-        markdown_table([unit, "answers"], length_rows),
+        markdown_table([unit, "answers"], _length_rows(data["share_by_length"])),
     ]
     return "\n\n".join(sections)
 
@@ -128,6 +125,19 @@ def _relations(benchmark: ProbeBenchmark, hard: ProbeBenchmark | None) -> list[d
                 "tails": len(np.unique(benchmark.answer_P[is_here_P])),
             }
         )
+    return rows
+
+
+def _length_rows(share_by_length: Mapping[int, float]) -> list[list[str]]:
+    """Return a row for each length; the last one is of all lengths beyond 99 % of the answers."""
+    rows: list[list[str]] = []
+    total = 0.0
+    for length, share in share_by_length.items():
+        if total >= 0.99:
+            rows.append([f"{length} or more", f"{1 - total:.1%}"])
+            break
+        rows.append([f"{length}", f"{share:.1%}"])
+        total += share
     return rows
 
 

@@ -63,6 +63,14 @@ def test_published_rows_are_shown_next_to_ours_and_marked():
     assert "| mine | 1 | 2 | 1.5 | 9.25 | 100.0% |" in statistics_markdown(in_tokens, "mine")
 
 
+def test_lengths_beyond_99_percent_of_the_answers_share_a_row():
+    data = benchmark_statistics(build_benchmark([EASY, HARD], {}))
+    data["share_by_length"] = {1: 0.5, 2: 0.49, 3: 0.008, 52: 0.002}
+    shown = statistics_markdown(data)
+    assert "| 2 | 49.0% |\n| 3 or more | 1.0% |" in shown
+    assert "52" not in shown
+
+
 def test_a_score_that_is_no_number_is_named_with_file_and_line(tmp_path):
     header = "head_cui,head_name,rel,tail_names,tail_cuis,avg_match,avg_rouge_l\n"
     (tmp_path / "may_treat_1.csv").write_text(f"{header}C1,Aspirin,may_treat,Pain,C2,0.0,none\n")
