@@ -50,7 +50,8 @@ def medlama(
         print(f"skipped: {reason}: {summary['count']:,}")
     has_hard = any(counts["hard"] for counts in manifest["relations"].values())
     hard = read_medlama(out, "hard") if has_hard else None
-    print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), out.resolve().name))
+    statistics = benchmark_statistics(read_medlama(out), hard)
+    print("\n" + statistics_markdown(statistics, out.resolve().name))
 
 
 @benchmarks.command()
