@@ -27,6 +27,10 @@ class StoreError(RaybioError):
     """A prepared store on disk is missing, damaged or not the expected one."""
 
 
+class DamagedStoreError(StoreError):
+    """Files of a store are truncated, damaged or changed."""
+
+
 class CheckpointError(RaybioError):
     """A run's checkpoints are damaged, missing or belong to another configuration."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from raybio.core.errors import StoreError
+from raybio.core.errors import DamagedStoreError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
@@ -162,10 +162,6 @@ class Store:
 S = TypeVar("S", bound=Store, default=Store)
 
 _OPENED: dict[tuple[type[Store], str, str], Store] = {}
-
-
-class DamagedStoreError(StoreError):
-    """Files of a store are truncated, damaged or changed."""
 
 
 def open_store(

@@ -15,7 +15,13 @@ import pytest
 
 import raybio
 from raybio.cli.stores import check_out, matching, prepare_store
-from raybio.core.errors import ConfigError, DamagedObjectError, StorageError, StoreError
+from raybio.core.errors import (
+    ConfigError,
+    DamagedObjectError,
+    DamagedStoreError,
+    StorageError,
+    StoreError,
+)
 from raybio.core.location import BucketPath
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.store import bucket_cache, object_download
@@ -23,7 +29,7 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.manifest import MANIFEST
 from raybio.store.remote_store import upload_store
 from raybio.store.sources import describe_files
-from raybio.store.store import DamagedStoreError, Store, open_store
+from raybio.store.store import Store, open_store
 from tests.s3 import S3
 from tests.store.test_store import FILES, SEQUENCES, parts, write_store
 

@@ -14,6 +14,7 @@ from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
+from raybio.store.store import open_store
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 
 NOTICE_POLL_SECONDS = 2.0
@@ -51,6 +52,8 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
             if run.setup is not None:
                 run.setup(0, folder.path)
             pin_on_worker(folder.encoder)
+            # The driver has verified its own machine's copy.
+            open_store(run.store, verify=True)
             system = METHODS[run.method].build(run.config, run.store)
             start_preparation(system.prepare_node)
             reports = train_single_process(

@@ -25,6 +25,7 @@ from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, checkpoints_of, run
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
 from raybio.runtime.spool.relay import worker_copy
+from raybio.store.store import open_store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.determinism import set_environment
@@ -79,6 +80,9 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
     checkpoints = checkpoints_of(folder, config, remote)
     with _writer_log(spec, folder, collective, checkpoints) as log:
         pin_on_worker(folder.encoder)
+        if context.get_local_rank() == 0:
+            # The driver has verified its own machine's copy.
+            open_store(spec.run.store, verify=True)
         system = METHODS[spec.run.method].build(config, spec.run.store)
         if context.get_local_rank() == 0:
             start_preparation(system.prepare_node)

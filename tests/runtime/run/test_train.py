@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from raybio.core.config import override_all
-from raybio.core.errors import CheckpointError, ClusterError, DivergedError
+from raybio.core.errors import CheckpointError, ClusterError, DivergedError, StoreError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -87,6 +88,18 @@ def poison(step: int) -> Fault:
     return setup
 
 
+def damage(store: Path) -> Fault:
+    """Change a byte of the store after the driver has verified it, as of a copy on another node."""
+
+    def setup(own_rank: int, folder: Path) -> None:
+        path = store / "indices.arrow"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    return setup
+
+
 def logged_steps(result: Result) -> list[int]:
     return [report["step"] for report in read_reports(result.folder.metrics)]
 
@@ -145,6 +158,19 @@ def test_a_worker_that_dies_twice_is_replaced_and_the_weights_are_those_of_the_u
     assert result.weights_sha256 == unbroken.weights_sha256
     assert result.best_step == unbroken.best_step
     assert logged_steps(result) == list(range(25))
+
+
+@pytest.mark.nightly
+def test_a_node_whose_copy_of_the_store_is_damaged_does_not_train(
+    request_two: RunSpec, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(request_two.store, store)
+    compute = replace(request_two.compute, workers=1)
+    spec = replace(request_two, name="damaged", store=store, compute=compute, setup=damage(store))
+    with pytest.raises(StoreError, match=r"indices\.arrow: sha256 is .*, the manifest says"):
+        train(spec)
+    assert not read_reports(RunFolder(request_two.runs, "damaged").metrics)
 
 
 @pytest.mark.nightly
