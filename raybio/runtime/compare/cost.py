@@ -1,5 +1,6 @@
 """The cost of several runs: what trained ones took, and what the runs of a command will take."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -82,6 +83,7 @@ def _describe_time(
     """Return lines about the time of unfinished runs, by what similar finished ones took."""
     measured_by_folder: dict[Path, list[RunFolder]] = {}
     seconds = 0.0
+    hours_by_device: dict[str, float] = defaultdict(float)
     origins: dict[str, RunCost] = {}
     unknown = []
     for spec, place in zip(unfinished, plan.places, strict=True):
@@ -92,16 +94,16 @@ def _describe_time(
             unknown.append(spec.name)
             continue
         origins[cost.name] = cost
-        seconds += cost.seconds_of(left_by_name[spec.name])
+        of_run = cost.seconds_of(left_by_name[spec.name])
+        seconds += of_run
+        hours_by_device[cost.device] += of_run * cost.workers / 3600
     lines = []
     if origins:
         names = ", ".join(f"{name} ({cost.device})" for name, cost in origins.items())
         num_known = len(unfinished) - len(unknown)
         whole = in_words(seconds / min(plan.num_at_a_time, num_known))
-        lines.append(
-            f"{num_known} of them take about {whole}, {in_words(seconds)} one after the other, at "
-            f"the rate of {names}"
-        )
+        hours = " and ".join(hours_in_words(each, name) for name, each in hours_by_device.items())
+        lines.append(f"{num_known} of them take about {whole}, {hours}, at the rate of {names}")
     if unknown:
         lines.append(
             f"no finished run in {unfinished[0].runs} is similar to {len(unknown)} of them "

@@ -145,7 +145,7 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     finish(replace(spec, config=short, name="short"), training=1200, final=1200)
     *_, time = plan_of([(spec, variations)])
     assert time == (
-        "12 of them take about 6 hours, 12 hours one after the other, at the rate of short (cpu)"
+        "12 of them take about 6 hours, 12 CPU-worker-hours, at the rate of short (cpu)"
     )
 
     finish(spec, training=7200)
@@ -153,10 +153,10 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert lines[0] == "   1  table: finished"
     assert lines[12] == "12 runs, 11 not finished"
     # Its own first run is more similar than the other one.
-    assert ", 22 hours one after the other, at the rate of table (cpu)" in lines[14]
+    assert ", 22 CPU-worker-hours, at the rate of table (cpu)" in lines[14]
     # A run of another width has no similar one; the others have.
     lines = plan_of([(spec, variations), (replace(spec, config=wider, name="wider"), [])])
-    assert "11 of them take about 11 hours, 22 hours" in lines[15]
+    assert "11 of them take about 11 hours, 22 CPU-worker-hours" in lines[15]
     assert "is similar to 1 of them" in lines[16]
 
 
