@@ -1,12 +1,13 @@
 """Ragged data: stores whose rows have lists of entries, and sequences on their way to a store."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import compact_int
@@ -116,20 +117,33 @@ class Spool:
         """Append sequences and return their numbers in the spool."""
         ragged = Ragged.of(sequence)
         self._file.write(ragged.value_T.data)
-        self._lengths.append(np.diff(ragged.indptr_N1))
+        self._lengths.append(compact_int(np.diff(ragged.indptr_N1)))
         self.num_rows += len(sequence)
         return np.arange(self.num_rows - len(sequence), self.num_rows)
 
     def in_order(self, spooled_R: np.ndarray, path: Path) -> Ragged:
         """Write sequences ``spooled_R`` end to end to the file ``path``; return them mapped."""
         self._file.close()
-        length_S = np.concatenate([np.empty(0, dtype=np.int64), *self._lengths])
+        length_S = np.concatenate([np.empty(0, dtype=np.int32), *self._lengths])
         stored = Ragged(_map_bytes(self.path), indptr_from_lengths(length_S)).to_arrow()
         with path.open("wb") as file:
             for start in range(0, len(spooled_R), ROWS_PER_BLOCK):
                 block = stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))
                 file.write(Ragged.of(block).value_T.data)
         return Ragged(_map_bytes(path), indptr_from_lengths(length_S[spooled_R]))
+
+
+def blocks(length: int, size: int = 1 << 20) -> Iterator[slice]:
+    """Yield slices of at most ``size`` that cover ``range(length)``."""
+    for start in range(0, length, size):
+        yield slice(start, min(start + size, length))
+
+
+def mapped_array(path: Path, length: int, dtype: DTypeLike) -> np.ndarray:
+    """Return a new array (length,) of zeros whose memory is a file."""
+    if length == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="w+", shape=(length,))
 
 
 def _map_bytes(path: Path) -> np.ndarray:

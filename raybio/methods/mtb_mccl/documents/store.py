@@ -5,8 +5,9 @@ entity) links, E entities, P relations, K candidate pairs. N documents, T entity
 keys, L entries of the keys' lists of documents.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.prefetch import byte_lengths, request_rows, request_slices
-from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
+from raybio.store.ragged import Ragged, RaggedStore, blocks, mapped_array, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
 from raybio.store.text_keys import text_keys
@@ -39,6 +40,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "relations": ("head", "tail", "label"),
 }
 """Part of a document -> columns of the part's file; ``pointers.arrow`` holds its CSR pointers."""
+
+
+_DOCUMENTS_AT_ONCE = 1 << 15
+"""Documents whose keys are sorted together."""
 
 
 class DocumentStore(RaggedStore):
@@ -241,7 +246,10 @@ def commit_documents(
         StoreError: if it cannot be written.
     """
     key_indptr, key_document_L = _documents_by_key(
-        indptr_by_part["entities"], columns["key"], len(entity_keys)
+        indptr_by_part["entities"],
+        columns["key"],
+        len(entity_keys),
+        draft.folder / "documents_by_key",
     )
     types_P2 = _relation_types(indptr_by_part, columns)
     train_types_P2 = types_P2[: indptr_by_part["relations"][(split_N == 0).sum()]]
@@ -313,17 +321,38 @@ def _counts(split_N: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict[str,
 
 
 def _documents_by_key(
-    indptr_N1: np.ndarray, key_E: np.ndarray, num_keys: int
+    indptr_N1: np.ndarray, key_E: np.ndarray, num_keys: int, path: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the documents that mention each key, as CSR (indptr, rows); each counts once."""
-    row_E = np.repeat(np.arange(len(indptr_N1) - 1), np.diff(indptr_N1))
-    order = np.lexsort((row_E, key_E))
-    key_E = key_E[order]
-    row_E = row_E[order]
-    is_new = np.ones(len(key_E), dtype=bool)
-    is_new[1:] = (np.diff(key_E) != 0) | (np.diff(row_E) != 0)
-    indptr = indptr_from_lengths(np.bincount(key_E[is_new], minlength=num_keys))
-    return indptr, row_E[is_new]
+    """Return the documents that mention each key, as CSR (indptr, rows); each counts once.
+
+    The rows are mapped from a new file at ``path``: a corpus has more of them than fit memory.
+    """
+    length_K = np.zeros(num_keys, dtype=np.int64)
+    for key_B, _ in _mentioned_keys(indptr_N1, key_E):
+        length_K += np.bincount(key_B, minlength=num_keys)
+    indptr_K1 = indptr_from_lengths(length_K)
+    row_L = mapped_array(path, int(indptr_K1[-1]), np.int32)
+    next_K = indptr_K1[:-1].copy()
+    for key_B, row_B in _mentioned_keys(indptr_N1, key_E):
+        order = np.argsort(key_B, kind="stable")
+        sorted_B = key_B[order]
+        is_first_B = np.diff(sorted_B, prepend=-1) != 0
+        first_B = np.flatnonzero(is_first_B)[np.cumsum(is_first_B) - 1]
+        row_L[next_K[sorted_B] + np.arange(len(order)) - first_B] = row_B[order]
+        next_K += np.bincount(key_B, minlength=num_keys)
+    return indptr_K1, row_L
+
+
+def _mentioned_keys(
+    indptr_N1: np.ndarray, key_E: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (keys, documents) of entities in blocks, by document; a key of a document once."""
+    for rows in blocks(len(indptr_N1) - 1, _DOCUMENTS_AT_ONCE):
+        num_R = np.diff(indptr_N1[rows.start : rows.stop + 1])
+        row_E = np.repeat(np.arange(rows.start, rows.stop), num_R)
+        key = key_E[indptr_N1[rows.start] : indptr_N1[rows.stop]].astype(np.int64)
+        pair_B = np.unique((row_E << 32) + key)
+        yield pair_B & 0xFFFFFFFF, pair_B >> 32
 
 
 def _relation_types(

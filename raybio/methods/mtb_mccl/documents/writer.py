@@ -1,8 +1,7 @@
 """Write documents into a store; memory does not grow with the length of their texts.
 
-Arrays are spooled to files. In memory stay a few numbers and the id of each document, and the
-distinct keys. At the end, indexing the documents of each key takes about 27 bytes per entity of
-each document: 8 GB for 300 million.
+Arrays are spooled to files and read back in blocks. In memory stay a few numbers and the id of each
+document, and the distinct keys.
 
 Shape letters: D documents in the order they were added, N documents (rows) of the store, and those
 of ``store``.
@@ -27,7 +26,7 @@ from raybio.methods.mtb_mccl.documents.entities import (
 from raybio.methods.mtb_mccl.documents.store import PARTS, DocumentStore, commit_documents
 from raybio.store.preparation import Preparation
 from raybio.store.quarantine import Quarantine
-from raybio.store.ragged import Ragged, Spool
+from raybio.store.ragged import Ragged, Spool, blocks, mapped_array
 from raybio.store.store import SPLITS
 from raybio.store.word_counts import count_words
 
@@ -144,7 +143,9 @@ class DocumentCollector:
         quarantine = preparation.quarantine
         self._write_pending()
         ids = pa.chunked_array(self._ids, pa.string()).combine_chunks()
-        fact_D5 = np.concatenate([np.empty((0, 5), np.int64), *self._facts])
+        fact_D5 = np.concatenate([np.empty((0, 5), np.uint32), *self._facts])
+        self._ids.clear()
+        self._facts.clear()
         if self._dev_share is not None:
             self._draw_dev(self._dev_share, ids, fact_D5, held_out)
         document_N = self._select(ids, fact_D5, held_out, quarantine)
@@ -153,21 +154,23 @@ class DocumentCollector:
             raise DataError(
                 "no training document is left, want at least one. Skipped: " + _reasons(quarantine)
             )
-        ragged = {
-            name: spool.in_order(document_N, self.folder / f"{name}.values")
-            for name, spool in self._spools.items()
-        }
-        columns = {name: ragged[name].value_T.view(np.int32) for name in COLUMNS}
-        types, columns["type"] = _only_used(self._numbers["type"], columns["type"], type_rank)
-        keys, columns["key"] = _only_used(self._numbers["key"], columns["key"], str)
-        relations, columns["label"] = self._relations(columns["label"], name_by_relation)
-        # Pointers of the spools count bytes, four for each int32.
-        indptr_by_part = {part: ragged[names[0]].indptr_N1 // 4 for part, names in PARTS.items()}
+        texts = self._read_back("text", document_N)
+        columns = {}
+        indptr_by_part = {}
+        for part, names in PARTS.items():
+            for name in names:
+                values = self._read_back(name, document_N)
+                columns[name] = values.value_T.view(np.int32)
+            # The columns of a part have the same pointers. They count bytes, four for each int32.
+            indptr_by_part[part] = values.indptr_N1 // 4
+        types = self._use_only("type", columns, type_rank)
+        keys = self._use_only("key", columns, str)
+        relations = self._relations(columns, name_by_relation)
         num_train = int((split_N == 0).sum())
         return commit_documents(
             preparation.draft,
             document_ids=ids.take(pa.array(document_N)),
-            texts=ragged["text"],
+            texts=texts,
             split_N=split_N,
             indptr_by_part=indptr_by_part,
             columns=columns,
@@ -176,7 +179,7 @@ class DocumentCollector:
             relation_names=relations,
             is_docred=bool(self._is_docred),
             min_type_pair_relations=min_type_pair_relations,
-            count_by_word=count_words(_sample_texts(ragged["text"], num_train)),
+            count_by_word=count_words(_sample_texts(texts, num_train)),
             provenance=preparation.provenance(),
         )
 
@@ -185,9 +188,14 @@ class DocumentCollector:
             spool.append(pa.array(self._pending[name], pa.large_binary()))
             self._pending[name].clear()
         self._ids.append(pa.array(self._pending_ids, pa.string()))
-        self._facts.append(np.array(self._pending_facts, dtype=np.int64).reshape(-1, 5))
+        self._facts.append(np.array(self._pending_facts, dtype=np.uint32).reshape(-1, 5))
         self._pending_ids.clear()
         self._pending_facts.clear()
+
+    def _read_back(self, name: str, document_N: np.ndarray) -> Ragged:
+        """Return a spooled array of the selected documents, mapped from a file."""
+        spool = self._spools.pop(name)
+        return spool.in_order(document_N, self.folder / f"{name}.values")
 
     def _draw_dev(
         self, share: float, ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array
@@ -231,7 +239,11 @@ class DocumentCollector:
         rest = np.flatnonzero(~is_held_out_D)
         number_D = np.asarray(ids.dictionary_encode().indices)
         # Of each id the document with the most mentions comes first; lexsort is stable.
-        order = rest[np.lexsort((-fact_D5[rest, NUM_MENTIONS], number_D[rest], split_D[rest]))]
+        order = rest[
+            np.lexsort(
+                (-fact_D5[rest, NUM_MENTIONS].astype(np.int64), number_D[rest], split_D[rest])
+            )
+        ]
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (np.diff(number_D[order]) != 0) | (np.diff(split_D[order]) != 0)
         self._skip(np.sort(order[~is_first]), DUPLICATE, ids, fact_D5, quarantine)
@@ -258,12 +270,12 @@ class DocumentCollector:
             )
 
     def _relations(
-        self, label_P: np.ndarray, name_by_relation: dict[str, str] | None
-    ) -> tuple[list[str], np.ndarray]:
-        """Return the names of the relations without NA, and each relation's number, from 1."""
-        used, label_P = _only_used(self._numbers["label"], label_P, str)
+        self, columns: dict[str, np.ndarray], name_by_relation: dict[str, str] | None
+    ) -> list[str]:
+        """Return the names of the relations without NA, and number the labels by them, from 1."""
+        used = self._use_only("label", columns, str)
         if name_by_relation is None:
-            return used, label_P + 1
+            name_by_relation = {relation: relation for relation in used}
         unknown = [relation for relation in used if relation not in name_by_relation]
         if unknown:
             raise DataError(
@@ -275,21 +287,27 @@ class DocumentCollector:
             relation: number for number, relation in enumerate(name_by_relation, start=1)
         }
         number_U = np.array([number_by_relation[relation] for relation in used], dtype=np.int32)
-        return [*name_by_relation.values()], number_U[label_P]
+        columns["label"] = number_U[columns["label"]]
+        return [*name_by_relation.values()]
 
-
-def _only_used(
-    number_by_name: dict[str, int], number_V: np.ndarray, sort_key: Callable[[str], Any]
-) -> tuple[list[str], np.ndarray]:
-    """Return the sorted names that occur among ``number_V``, and their indices (V,), int32."""
-    is_used = np.zeros(len(number_by_name), dtype=bool)
-    is_used[number_V] = True
-    names = sorted(
-        (name for name, number in number_by_name.items() if is_used[number]), key=sort_key
-    )
-    new_number = np.zeros(len(number_by_name), dtype=np.int32)
-    new_number[[number_by_name[name] for name in names]] = np.arange(len(names))
-    return names, new_number[number_V]
+    def _use_only(
+        self, name: str, columns: dict[str, np.ndarray], sort_key: Callable[[str], Any]
+    ) -> list[str]:
+        """Return the sorted values that occur in a column, and number the column by them."""
+        number_by_value = self._numbers[name]
+        number_V = columns[name]
+        is_used = np.zeros(len(number_by_value), dtype=bool)
+        for block in blocks(len(number_V)):
+            is_used[number_V[block]] = True
+        values = sorted(
+            (value for value, number in number_by_value.items() if is_used[number]), key=sort_key
+        )
+        new_number = np.zeros(len(number_by_value), dtype=np.int32)
+        new_number[[number_by_value[value] for value in values]] = np.arange(len(values))
+        columns[name] = mapped_array(self.folder / f"{name}.numbers", len(number_V), np.int32)
+        for block in blocks(len(number_V)):
+            columns[name][block] = new_number[number_V[block]]
+        return values
 
 
 def _sample_texts(texts: Ragged, num_documents: int) -> Iterator[str]:
