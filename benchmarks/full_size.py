@@ -33,6 +33,8 @@ from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
+from raybio.methods.mtb_mccl.mtb.recurring_pairs import count_in_process, save_recurring_pairs
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.articles.formats.tables import LinkedTables
 from raybio.methods.sppt.prepare import prepare_linked_texts, prepare_proteins
@@ -184,7 +186,9 @@ def _pubtator_document(number: int, mentions: list[tuple[int, int]]) -> str:
 
 def prepare_pubtator(folder: Path) -> Facts:
     store = prepare_documents(folder / "store", [folder / "documents.PubTator"])
-    return dict(store.manifest["counts"])
+    # Counted once, as `raybio prepare recurring-pairs` does, and not at each start.
+    pairs = save_recurring_pairs(store, PairCountConfig(), count_in_process)
+    return store.manifest["counts"] | {"recurring_pairs": len(pairs)}
 
 
 def prepare_medlama(folder: Path) -> Facts:
