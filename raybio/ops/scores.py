@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
+from raybio.ops.segments import tiles
 from raybio.ops.similarity import matmul
 
 Metric = Literal["euclidean", "cosine", "dot"]
@@ -62,7 +63,7 @@ class _Vectors:
         largest_N1 = torch.empty(shape, dtype=torch.float64, device=embedding_ND.device)
         length_N1 = torch.empty_like(largest_N1)
         is_zero_N1 = torch.empty(shape, dtype=torch.bool, device=embedding_ND.device)
-        for rows in _tiles(len(embedding_ND), embedding_ND.shape[1], _tile_entries(embedding_ND)):
+        for rows in tiles(len(embedding_ND), embedding_ND.shape[1], _tile_entries(embedding_ND)):
             wide_RD = embedding_ND[rows].double()
             largest_R1 = torch.linalg.vector_norm(wide_RD, ord=torch.inf, dim=1, keepdim=True)
             is_zero_N1[rows] = largest_R1 == 0
@@ -148,7 +149,7 @@ class Scorer:
         num_anchors, width = anchor_BD.shape
         score_BN = anchor_BD.new_empty(num_anchors, self.num_candidates)
         # A tile needs memory for its vectors, the sizes of its scores and the scores.
-        for rows in _tiles(self.num_candidates, width + 2 * num_anchors, _tile_entries(anchor_BD)):
+        for rows in tiles(self.num_candidates, width + 2 * num_anchors, _tile_entries(anchor_BD)):
             candidate_RD = _prepared(self._candidates, rows, self._center_D, self.dtype)
             score_BN[:, rows] = self._scores(
                 anchor_BD, candidate_RD.T, size_B1, self._candidate_size_N[rows]
@@ -230,7 +231,7 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
     num_rows = sum(len(part.embedding_ND) for part in parts)
     center_D = torch.empty(parts[0].width, dtype=torch.float64, device=parts[0].embedding_ND.device)
     # A median needs about four times the memory of its input.
-    for columns in _tiles(width, 6 * num_rows, _TILE_ENTRIES):
+    for columns in tiles(width, 6 * num_rows, _TILE_ENTRIES):
         column_CN = torch.cat([part.columns(columns) for part in parts], dim=1)
         center_D[columns] = column_CN.median(1).values
     flags = [part.is_zero_N1 for part in parts if part.is_zero_N1 is not None]
@@ -243,7 +244,7 @@ def _is_rounding_noise(parts: tuple[_Vectors, ...], center_D: Tensor) -> bool:
     """Return whether all vectors equal one point, up to the rounding of their own precision."""
     deviation = size = 0.0
     for part in parts:
-        for rows in _tiles(len(part.embedding_ND), part.width, _tile_entries(center_D)):
+        for rows in tiles(len(part.embedding_ND), part.width, _tile_entries(center_D)):
             vector_RD = part.rows(rows)
             size = max(size, float(vector_RD.abs().max()))
             deviation = max(deviation, float(vector_RD.sub_(center_D).abs().max()))
@@ -258,7 +259,7 @@ def _noise(made_in: torch.dtype, size: float) -> float:
 def _sizes(vectors: _Vectors, center_D: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return the squared length of each vector for distances, its length for inner products."""
     size_N = torch.empty(len(vectors.embedding_ND), dtype=dtype, device=vectors.embedding_ND.device)
-    for rows in _tiles(len(size_N), vectors.width, _tile_entries(size_N)):
+    for rows in tiles(len(size_N), vectors.width, _tile_entries(size_N)):
         if center_D is None:
             size_N[rows] = torch.linalg.vector_norm(vectors.rows(rows), dim=1)
         else:
@@ -277,13 +278,6 @@ def _prepared(
 def _tile_entries(tensor: Tensor) -> int:
     # On a CPU a tile should fit the cache. On a GPU, launches cost more than memory traffic.
     return _CPU_TILE_ENTRIES if tensor.device.type == "cpu" else _TILE_ENTRIES
-
-
-def _tiles(num_rows: int, entries_per_row: int, num_entries: int) -> Iterator[slice]:
-    """Yield the rows of each tile, with at most ``num_entries`` entries where possible."""
-    rows = max(1, num_entries // max(entries_per_row, 1))
-    for start in range(0, num_rows, rows):
-        yield slice(start, min(start + rows, num_rows))
 
 
 def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
@@ -323,7 +317,7 @@ def check_finite(vector_ND: Tensor, name: str) -> None:
         ValueError: with the number of rows that hold NaN or Inf, and the first of them.
     """
     is_bad_N = torch.empty(len(vector_ND), dtype=torch.bool, device=vector_ND.device)
-    for rows in _tiles(len(vector_ND), vector_ND.shape[1], _tile_entries(vector_ND)):
+    for rows in tiles(len(vector_ND), vector_ND.shape[1], _tile_entries(vector_ND)):
         is_bad_N[rows] = ~torch.isfinite(vector_ND[rows]).all(1)
     if bool(is_bad_N.any()):
         raise ValueError(

@@ -5,7 +5,7 @@ Nothing loops over slices in Python, and nothing copies the array.
 Shape letters: R rows or slices, Q queries, each into a slice of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,13 @@ def lower_bound(
 ) -> Positions:
     """Return the first position in each sorted slice of ``array`` whose entry is >= ``value``."""
     return bisect(first_Q, length_Q, lambda position_Q: array[position_Q] < value_Q, len(array) - 1)
+
+
+def tiles(num_rows: int, entries_per_row: int, num_entries: int) -> Iterator[slice]:
+    """Yield slices that cover all rows, each of at most ``num_entries`` entries where possible."""
+    rows = max(1, num_entries // max(entries_per_row, 1))
+    for start in range(0, num_rows, rows):
+        yield slice(start, min(start + rows, num_rows))
 
 
 def indptr_from_lengths(length_R: ArrayLike) -> Positions:

@@ -15,20 +15,6 @@ def cosine(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
     return matmul(normalize(anchor_ND), normalize(candidate_MD).T)
 
 
-def euclidean(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
-    """Return the Euclidean distance of each anchor to each candidate, shape (N, M).
-
-    It is computed from differences. |a|^2 - 2ab + |b|^2 would lose small distances between large
-    vectors to cancellation, at 1 / D of the memory traffic. The gradient at distance 0 is 0.
-    """
-    distance_NM: Tensor = torch.cdist(
-        at_least_fp32(anchor_ND),
-        at_least_fp32(candidate_MD),
-        compute_mode="donot_use_mm_for_euclid_dist",
-    )
-    return distance_NM
-
-
 def normalize(vector_ND: Tensor) -> Tensor:
     """Scale rows to length 1, in fp32 or better; zero rows stay zero and get no gradient."""
     vector_ND = at_least_fp32(vector_ND)

@@ -1,6 +1,6 @@
 """Ragged data: stores whose rows have lists of entries, and sequences on their way to a store."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
@@ -131,12 +131,6 @@ class Spool:
                 block = stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))
                 file.write(Ragged.of(block).value_T.data)
         return Ragged(_map_bytes(path), indptr_from_lengths(length_S[spooled_R]))
-
-
-def blocks(length: int, size: int = 1 << 20) -> Iterator[slice]:
-    """Yield slices of at most ``size`` that cover ``range(length)``."""
-    for start in range(0, length, size):
-        yield slice(start, min(start + size, length))
 
 
 def mapped_array(path: Path, length: int, dtype: DTypeLike) -> np.ndarray:

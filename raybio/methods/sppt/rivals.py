@@ -43,6 +43,7 @@ from raybio.methods.sppt.evaluate import LinkQueries, rank_splits
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.ops.nearest import nearest
+from raybio.ops.segments import tiles
 
 RELATED = 0.2
 """Smallest cosine of TF-IDF vectors of relatives."""
@@ -220,7 +221,7 @@ class RivalScores:
         np.round(score_BG, DIGITS, out=score_BG)
         # A pair and its reverse tie alike, and no draw depends on the size of blocks.
         drawn_G = hash_uniform(derive_seed(0, "order of ties"), self.node_G)
-        for rows in _tiles(end - first, len(drawn_G)):
+        for rows in tiles(end - first, len(drawn_G), _ENTRIES_AT_ONCE):
             drawn_RG = (drawn_G[first:end][rows, None] + drawn_G) % 1
             drawn_RG *= 0.5 * 10.0**-DIGITS
             score_BG[rows] += drawn_RG
@@ -276,7 +277,7 @@ class _Products:
         def scores(anchors: slice) -> Floats:
             left_BF = left_GF[anchors]
             score_BG = np.empty((left_BF.shape[0], len(node_G)))
-            for rows in _tiles(*score_BG.shape):
+            for rows in tiles(*score_BG.shape, _ENTRIES_AT_ONCE):
                 left_RM = left_BF[rows]
                 if self.middle_FM is not None:
                     left_RM = left_RM @ self.middle_FM
@@ -390,7 +391,7 @@ def relatives(tfidf_KF: NgramVectors, group_K: np.ndarray, row_S: np.ndarray) ->
     values = [np.ones(len(row_S))]
     for query_Q, node_G in _compared(row_S, group_K):
         vector_FG = tfidf_KF[node_G].T.tocsr()
-        for tile in _tiles(len(query_Q), len(node_G)):
+        for tile in tiles(len(query_Q), len(node_G), _ENTRIES_AT_ONCE):
             query_R = query_Q[tile]
             cosine_RG = (tfidf_KF[row_S[query_R]] @ vector_FG).tocoo()
             row_P = query_R[cosine_RG.row]
@@ -469,13 +470,6 @@ def _compared(row_S: np.ndarray, group_K: np.ndarray) -> Iterator[tuple[np.ndarr
             low, high = np.searchsorted(groups, [group, group + 1], sorter=order)
             of_group.append(order[low:high])
         yield of_group[0], of_group[1]
-
-
-def _tiles(num_rows: int, num_columns: int) -> Iterator[slice]:
-    """Yield the rows of each tile of a block."""
-    rows = max(1, _ENTRIES_AT_ONCE // max(num_columns, 1))
-    for start in range(0, num_rows, rows):
-        yield slice(start, min(start + rows, num_rows))
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.ops.segments import indptr_from_lengths
+from raybio.ops.segments import indptr_from_lengths, tiles
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.prefetch import byte_lengths, request_rows, request_slices
-from raybio.store.ragged import Ragged, RaggedStore, blocks, mapped_array, ragged_tables
+from raybio.store.ragged import Ragged, RaggedStore, mapped_array, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
 from raybio.store.text_keys import text_keys
@@ -347,7 +347,7 @@ def _mentioned_keys(
     indptr_N1: np.ndarray, key_E: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (keys, documents) of entities in blocks, by document; a key of a document once."""
-    for rows in blocks(len(indptr_N1) - 1, _DOCUMENTS_AT_ONCE):
+    for rows in tiles(len(indptr_N1) - 1, 1, _DOCUMENTS_AT_ONCE):
         num_R = np.diff(indptr_N1[rows.start : rows.stop + 1])
         row_E = np.repeat(np.arange(rows.start, rows.stop), num_R)
         key = key_E[indptr_N1[rows.start] : indptr_N1[rows.stop]].astype(np.int64)

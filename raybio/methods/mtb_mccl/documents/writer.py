@@ -24,14 +24,18 @@ from raybio.methods.mtb_mccl.documents.entities import (
     type_rank,
 )
 from raybio.methods.mtb_mccl.documents.store import PARTS, DocumentStore, commit_documents
+from raybio.ops.segments import tiles
 from raybio.store.preparation import Preparation
 from raybio.store.quarantine import Quarantine
-from raybio.store.ragged import Ragged, Spool, blocks, mapped_array
+from raybio.store.ragged import Ragged, Spool, mapped_array
 from raybio.store.store import SPLITS
 from raybio.store.word_counts import count_words
 
 DOCUMENTS_AT_ONCE = 1000
 """Documents that are spooled together."""
+
+ENTRIES_AT_ONCE = 1 << 20
+"""Entries of a column that are numbered together."""
 
 WORDS_FROM_DOCUMENTS = 200_000
 """Words are counted in at most twice so many documents."""
@@ -297,7 +301,7 @@ class DocumentCollector:
         number_by_value = self._numbers[name]
         number_V = columns[name]
         is_used = np.zeros(len(number_by_value), dtype=bool)
-        for block in blocks(len(number_V)):
+        for block in tiles(len(number_V), 1, ENTRIES_AT_ONCE):
             is_used[number_V[block]] = True
         values = sorted(
             (value for value, number in number_by_value.items() if is_used[number]), key=sort_key
@@ -305,7 +309,7 @@ class DocumentCollector:
         new_number = np.zeros(len(number_by_value), dtype=np.int32)
         new_number[[number_by_value[value] for value in values]] = np.arange(len(values))
         columns[name] = mapped_array(self.folder / f"{name}.numbers", len(number_V), np.int32)
-        for block in blocks(len(number_V)):
+        for block in tiles(len(number_V), 1, ENTRIES_AT_ONCE):
             columns[name][block] = new_number[number_V[block]]
         return values
 

@@ -47,26 +47,18 @@ def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) ->
     return l1_N + l2_N
 
 
-def above_threshold(logits_NR: Tensor, *, na_index: int, max_labels: int | None = None) -> Tensor:
+def above_threshold(logits_NR: Tensor, *, na_index: int) -> Tensor:
     """Return the predictions, bool (N, R): relations with a logit above NA's; none means NA.
 
     Args:
         logits_NR: logits; -inf is never predicted.
         na_index: NA's column.
-        max_labels: predict at most the relations with so many highest logits. ATLOP's code uses 4;
-            the paper has no limit (None).
 
     Raises:
-        ValueError: if ``na_index`` is no column, or ``max_labels`` is below 1.
+        ValueError: if ``na_index`` is no column.
     """
     _check_index(logits_NR, na_index)
-    is_above_NR = logits_NR > logits_NR[:, na_index, None]
-    if max_labels is not None:
-        if max_labels < 1:
-            raise ValueError(f"max_labels is {max_labels}, want at least 1, or None for no limit")
-        lowest_N1 = logits_NR.topk(min(max_labels, logits_NR.shape[1]), dim=1).values[:, -1:]
-        is_above_NR &= logits_NR >= lowest_N1
-    return is_above_NR
+    return logits_NR > logits_NR[:, na_index, None]
 
 
 def _check_index(logits_NR: Tensor, na_index: int) -> None:

@@ -91,15 +91,6 @@ def test_what_is_above_na_is_predicted_and_never_na():
     assert not found.all(1).any()
 
 
-def test_at_most_so_many_labels_are_kept_where_that_is_requested():
-    logits = torch.tensor([[0.0, 4.0, 3.0, 2.0, 1.0], [5.0, 1.0, 6.0, 1.0, 1.0]])
-    kept = above_threshold(logits, na_index=0, max_labels=2)
-    assert kept.tolist() == [[False, True, True, False, False], [False, False, True, False, False]]
-    assert torch.equal(
-        above_threshold(logits, na_index=0, max_labels=9), above_threshold(logits, na_index=0)
-    )
-
-
 def test_training_on_the_loss_predicts_the_labels():
     _, label = problem()
     label[:, 0] = False
@@ -122,5 +113,3 @@ def test_wrong_arguments_are_refused():
         adaptive_threshold(logits, label.float(), na_index=0)
     with pytest.raises(ValueError, match=r"shape \(29, 6\)"):
         adaptive_threshold(logits, label[1:], na_index=0)
-    with pytest.raises(ValueError, match="max_labels is 0"):
-        above_threshold(logits, na_index=0, max_labels=0)
