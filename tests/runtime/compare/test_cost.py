@@ -160,6 +160,24 @@ def test_a_plan_lists_runs_and_their_time_by_the_most_similar_finished_run(
     assert "is similar to 1 of them" in lines[16]
 
 
+def test_the_runs_of_a_papers_table_are_one_plan_with_its_cost(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "local_node", lambda: Node(16, gpus=8))
+    table = replace(spec, compute=replace(spec.compute, device="gpu"))
+    variations = [
+        Variation("objective.lambda_spml", (0, 0.1, 0.2, 0.3, 0.4, 0.5)),
+        Variation("optim.peak_lr", (1e-4, 2e-4, 3e-4, 4e-4)),
+        Variation("seed", (0, 1, 2, 3, 4)),
+    ]
+    assert "120 runs, 120 not finished" in plan_of([(table, variations)])
+    finish(table, training=3600, device="cuda")
+    _, counts, arithmetic, time = plan_of([(table, variations)])[-4:]
+    assert counts == "120 runs, 119 not finished"
+    assert "8 runs at a time" in arithmetic
+    assert time == "119 of them take about 15 hours, 119 GPU-hours, at the rate of table (cuda)"
+
+
 def test_a_plan_whose_runs_are_finished_needs_no_time(spec: RunSpec) -> None:
     finish(spec, training=60)
     assert describe_plan([spec]) == ["   1  table: finished", "1 run, none not finished"]
