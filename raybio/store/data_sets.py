@@ -6,6 +6,7 @@ corpus/train-00000-of-00002.parquet, ... (or in corpus/data)            the hub
 """
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,14 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether there is such a folder; no name is too long to ask."""
+    return os.path.isdir(path)
+
+
 def is_table(path: Path) -> bool:
     """Return whether a name says that a file is a table with named columns, or a folder is one."""
-    return _is_dataset(path) if path.is_dir() else suffix_of(path) in SUFFIXES
+    return _is_dataset(path) if is_folder(path) else suffix_of(path) in SUFFIXES
 
 
 def table_files(path: Path) -> list[Path]:
@@ -44,7 +50,7 @@ def table_files(path: Path) -> list[Path]:
     Raises:
         DataError: if the folder has several splits, or not all files of one.
     """
-    if not path.is_dir() or not _is_dataset(path):
+    if not is_folder(path) or not _is_dataset(path):
         return [path]
     if (path / STATE).is_file():
         state = _read_json(path / STATE)

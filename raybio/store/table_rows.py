@@ -16,7 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
-from raybio.store.data_sets import ARROW, JSON_LINES, PARQUET, TSV, suffix_of, table_files
+from raybio.store.data_sets import (
+    ARROW,
+    JSON_LINES,
+    PARQUET,
+    TSV,
+    is_folder,
+    suffix_of,
+    table_files,
+)
 from raybio.store.sources import MAX_LINE_LENGTH, read_lines
 
 ROWS_AT_ONCE = 4096
@@ -61,7 +69,7 @@ class ColumnRows(NamedTuple):
 
 def is_typed_table(path: Path) -> bool:
     """Return whether ``path`` is a folder, or its name says Parquet, Arrow or JSON lines."""
-    return path.is_dir() or suffix_of(path) in (JSON_LINES, PARQUET, ARROW)
+    return is_folder(path) or suffix_of(path) in (JSON_LINES, PARQUET, ARROW)
 
 
 def column_names(path: Path) -> set[str]:

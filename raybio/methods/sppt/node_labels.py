@@ -103,9 +103,10 @@ def _columns(path: Path, keys: pa.Array, names: Sequence[str]) -> Sequence[str]:
     Raises:
         DataError: if one is missing, or the first line is no header.
     """
-    if pc.any(pc.equal(pc.utf8_lower(keys), names[0])).as_py():
+    row = pc.index(pc.utf8_lower(keys), names[0]).as_py()
+    if row >= 0:
         raise DataError(
-            f"{path}, line 1: {names[0]} is an id of the store, want a header line; add one, such "
+            f"{path}, line 1: {keys[row]} is an id of the store, want a header line; add one, such "
             "as id and label"
         )
     return names if len(names) == 2 else choose_columns(path, names, (ID_COLUMNS, LABEL_COLUMNS))
