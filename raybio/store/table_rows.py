@@ -307,9 +307,26 @@ def _read_typed(
         raise DataError(f"{path}: cannot be read as {kind} ({error}); write it again") from None
 
 
+def parquet_batches(
+    file: pq.ParquetFile, columns: Sequence[str] | None = None, rows: int = ROWS_AT_ONCE
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in blocks, in the memory of one row group.
+
+    Args:
+        file: the open file.
+        columns: names of the columns to read; None: all.
+        rows: most rows of a block.
+    """
+    # Arrow keeps the pages of all row groups that one call has read.
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(
+            rows, row_groups=[group], columns=None if columns is None else list(columns)
+        )
+
+
 def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     if isinstance(file, pq.ParquetFile):
-        yield from file.iter_batches(batch_size=ROWS_AT_ONCE, columns=names)
+        yield from parquet_batches(file, names)
         return
     for batch in file:
         for start in range(0, len(batch), ROWS_AT_ONCE):
