@@ -316,12 +316,20 @@ def parquet_batches(
         file: the open file.
         columns: names of the columns to read; None: all.
         rows: most rows of a block.
+
+    Raises:
+        pa.ArrowException: if the file is damaged.
     """
     # Arrow keeps the pages of all row groups that one call has read.
     for group in range(file.num_row_groups):
-        yield from file.iter_batches(
-            rows, row_groups=[group], columns=None if columns is None else list(columns)
-        )
+        missing = file.metadata.row_group(group).num_rows
+        chosen = None if columns is None else list(columns)
+        for batch in file.iter_batches(rows, row_groups=[group], columns=chosen):
+            missing -= len(batch)
+            yield batch
+        if missing:
+            # A damaged header may end a group early, without an error.
+            raise pa.ArrowInvalid(f"row group {group} lacks {missing:,} of its rows")
 
 
 def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
