@@ -52,7 +52,7 @@ before = status("VmHWM")
 model = embed.model_of_folder(folder / "export")
 summary = embed.embed_file(model, folder / "proteins.fasta", folder / "out.parquet")
 assert summary.num_rows == num_rows, summary
-print(json.dumps({"before": before, "peak": status("VmHWM")}))
+print(json.dumps({"imports": before, "work": status("VmHWM") - before}))
 """
 
 
@@ -72,9 +72,11 @@ def peak_mib(num_rows: int, folder: Path) -> dict[str, float]:
 
 
 @pytest.mark.nightly
-def test_ten_times_the_rows_take_the_same_memory(tmp_path: Path) -> None:
+def test_ten_times_the_rows_do_not_take_the_memory_of_what_they_are(tmp_path: Path) -> None:
     few = peak_mib(FEW, tmp_path / "few")
     many = peak_mib(MANY, tmp_path / "many")
+    # How much of the imports is resident differs by what else the machine does.
     print(f"peak RSS, MiB: {FEW:,} rows {few}, {MANY:,} rows {many}")
-    # Inputs and embeddings of the other 90,000 rows are 70 MiB.
-    assert many["peak"] - few["peak"] < 20
+    # Inputs and embeddings of the other 90,000 rows are 70 MiB. Allocators settle after ten parts,
+    # and 10,000 rows have three. When the rows of the output stayed in memory, it was 100 MiB.
+    assert many["work"] - few["work"] < 50
