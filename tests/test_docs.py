@@ -2,15 +2,23 @@
 
 import re
 import shlex
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import typer
 import yaml
-from typer.testing import CliRunner
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from raybio.cli.lazy import chosen_app
 from raybio.cli.main import Commands, app
+from raybio.core.config import fields, load, merge, override_all
+from raybio.core.errors import RaybioError
+from raybio.core.recipes import recipe_named
 from raybio.core.search_space_file import SHIPPED
 from raybio.methods import METHODS
+from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 
 PAGES = [
@@ -60,12 +68,17 @@ def test_the_site_has_every_page_of_the_documentation_in_its_menu():
     assert all((ROOT / page.removeprefix("repository/")).exists() for page in made if "/" in page)
 
 
-GROUPS = {"train", "evaluate", "prepare", "search"}
-PREPARED_FIRST = {"--sentences", "--benchmark"}
-"""Options of a sweep of contrastive_probe, which prepares its store before the search space is read."""
+PREPARED_FIRST = ("--sentences", "--benchmark", "--data")
+"""Options that prepare a store before the others are parsed: of sweeps and some trainings."""
 
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
+
+VARIABLE = re.compile(r"""^(\w+)="([^"]*)"$|`([A-Z]+)` is `(--[^`]*)`""", re.MULTILINE)
+"""Matches options that a page names: in a block of code, or in a sentence."""
+
+PLACEHOLDER = re.compile(r"\$|^x$|^[A-Z]+$")
+"""Matches a value that stands for another one."""
 
 IN_TABLE = re.compile(r"^\|.*\| `(raybio train [^`]+)` \|$", re.MULTILINE)
 """The command at the end of a table's row."""
@@ -75,9 +88,15 @@ def commands(page: Path) -> list[list[str]]:
     """Return the words of each ``raybio …`` and ``python jobs/X.py …`` in blocks and tables of a page."""
     found = []
     text = page.read_text(encoding="utf-8")
-    lines = [
-        line for block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()
-    ]
+    named = {}
+    for variable, value, word, options in VARIABLE.findall(text):
+        named[f" ${variable} " if variable else f" {word} "] = " ".join((value + options).split())
+    lines = []
+    for block in BLOCK.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            for name, value in named.items():
+                line = line.replace(name, f" {value} ")
+            lines.append(line)
     lines += IN_TABLE.findall(text)
     for line in lines:
         start = re.search(r"(?:^|-- )\s*(raybio |python jobs/)", line)
@@ -98,45 +117,90 @@ def as_raybio(words: list[str]) -> list[str]:
     return ["train", job, *arguments] if job in METHODS else [job, *arguments]
 
 
-@cache
-def help_of(*words: str) -> str:
-    """Return what the complete help of a command prints."""
-    option = "--help-all" if words[0] == "train" and len(words) > 1 else "--help"
-    return CliRunner().invoke(app, [*words, option], catch_exceptions=False).output
+UsageError = typer.BadParameter.__mro__[1]
+"""Base of the errors of typer's parser, which has no public name of its own."""
+
+
+def parsed(words: list[str]) -> tuple[Any, dict[str, Any]]:
+    """Parse a command as ``raybio`` does, without its stores; return it and its values.
+
+    Raises:
+        UsageError: for what the command does not take: an option, a value out of range, a
+            missing argument.
+        ConfigError: for a value that a parser of an option refuses.
+    """
+    chosen, rest = chosen_app(app, words)
+    command: Any = get_command(chosen)
+    context = typer.Context(command, info_name=words[0])
+    while isinstance(command, TyperGroup):
+        _, command, rest = command.resolve_command(context, rest)
+        context = typer.Context(command, info_name=words[0], parent=context)
+    # The commands' own ``parse_args`` prepare stores first.
+    with context.scope(cleanup=False):
+        TyperCommand.parse_args(command, context, list(rest))
+    return command, context.params
+
+
+def without_prepared(words: list[str]) -> list[str]:
+    """Return the words of a training or sweep without those that name what it prepares first."""
+    if words[:2] == ["train", "finetune"] and words[2:] and not words[2].startswith("-"):
+        words = [*words[:2], *words[3:]]
+    if words[0] not in ("train", "sweep"):
+        return words
+    kept = []
+    for before, word in zip(["", *words], words, strict=False):
+        if word not in PREPARED_FIRST and before not in PREPARED_FIRST:
+            kept.append(word)
+    return kept
+
+
+def config_of(method: str, values: Mapping[str, Any]) -> TrainingConfig:
+    """Return the configuration of a training's options."""
+    entry = METHODS[method]
+    config = entry.config()
+    if values.get("recipe") not in (None, "demo"):
+        config = merge(entry.config, recipe_named(values["recipe"], entry.recipes).settings, config)
+    file = values.get("config")
+    if file is not None and (ROOT / file).is_file():
+        config = load(entry.config, ROOT / file, config)
+    given = dict(text.split("=", 1) for text in values.get("settings") or ())
+    given = {name: value for name, value in given.items() if not PLACEHOLDER.search(value)}
+    return override_all(config, given)
 
 
 def problems_of(words: list[str]) -> list[str]:
     """Return what a command of the documentation has that it does not take."""
     if words[0] not in Commands.entries:
         return [f"no command {words[0]}"]
-    num_words = 1
-    if words[0] in GROUPS and words[1:] and not words[1].startswith("-"):
-        # raybio prepare download SOURCE
-        num_words = 3 if words[1] == "download" else 2
-    job, arguments = " ".join(words[:num_words]), words[num_words:]
-    text = help_of(*words[:num_words])
-    known = set(re.findall(r"--[a-z][a-z-]*", text)) | {"--help-all"}
-    if job in ("sweep", "train contrastive_probe"):
-        known |= PREPARED_FIRST
-    if job == "train finetune":
-        known |= {"--data"}
-    has_name = job == "sweep" and arguments and re.fullmatch(r"[a-z_]+", arguments[0])
-    if has_name and not (SHIPPED / f"{arguments[0]}.yaml").is_file():
-        return [f"no search space {arguments[0]}"]
-    settings = set(re.findall(r"^  ([a-z_]+(?:\.[a-z0-9_]+)*)  ", text, re.MULTILINE))
-    problems = []
-    for word, value in zip(arguments, [*arguments[1:], ""], strict=False):
-        option, _, rest = word.partition("=")
-        if option.startswith("--") and option not in known:
-            problems.append(f"{job}: no option {option}")
-        setting = (rest or value).partition("=")[0]
-        is_setting = option in ("--set", "--compare") and "$" not in setting
-        if is_setting and settings and setting not in settings:
-            problems.append(f"{job}: no setting {setting}")
-        names_file = re.match(r"(search_spaces|docs)/[\w/.-]+$", word)
-        if names_file and not (ROOT / word).is_file():
-            problems.append(f"{job}: no file {word}")
-    return problems
+    name = " ".join(words[:2])
+    try:
+        _, values = parsed(without_prepared(words))
+        method = words[1] if words[0] == "train" and len(words) > 1 else values.get("method")
+        if words[0] in ("sweep", "preflight") and values.get("space") is not None:
+            space = str(values["space"])
+            path = SHIPPED / f"{space}.yaml" if re.fullmatch("[a-z_]+", space) else ROOT / space
+            if not path.is_file():
+                return [f"no search space {space}"] if path.is_relative_to(SHIPPED) else []
+            method = yaml.safe_load(path.read_text(encoding="utf-8"))["method"]
+        if isinstance(method, str) and method in METHODS:
+            config_of(method, values)
+            known = {field.path for field in fields(METHODS[method].config)}
+            compared = [text.partition("=")[0] for text in values.get("compare_with") or ()]
+            unknown = set(compared) - known - {"model"}
+            if unknown := {each for each in unknown if not PLACEHOLDER.search(each)}:
+                return [f"{name}: no setting {', '.join(sorted(unknown))}"]
+    except typer.Exit:
+        return []  # of --help
+    except UsageError as error:
+        return [f"{name}: {error}"]
+    except RaybioError as error:
+        return [f"{name}: {error}"]
+    names_file = re.compile(r"(search_spaces|docs)/[\w/.-]+$")
+    return [
+        f"{name}: no file {word}"
+        for word in words
+        if names_file.match(word) and not (ROOT / word).is_file()
+    ]
 
 
 def test_every_command_of_the_documentation_is_one_that_its_job_takes():
@@ -145,7 +209,21 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
     assert len(found) > 50
     assert problems_of(["sweep", "no_space"]) == ["no search space no_space"]
     assert problems_of(["no_job.py"]) == ["no command no_job.py"]
-    assert problems_of(["train", "sppt_protein", "--set", "optim.peak_lrr=1", "--stor", "x"]) != []
+    for wrong in (
+        "train sppt_protein --set optim.peak_lrr=1",
+        "train sppt_protein --set optim.peak_lr=-1",
+        "train sppt_protein --compare optim.peak_lrr=1",
+        "train sppt_protein --stor x",
+        "train sppt_protein --workers 0",
+        "train sppt_protein --seeds two",
+        "train sppt_protein --recipe none",
+        "sweep sppt_protein --set optim.peak_lrr=1",
+        "evaluate links --store s",
+        "embed --input a",
+        "prepare proteins --out a --min-score nan",
+        "search query",
+    ):
+        assert problems_of(wrong.split()) != [], wrong
     wrong = {
         f"{page.relative_to(ROOT)}: {problem}"
         for page, words in found

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 
@@ -16,9 +17,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def explore(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|EMBEDDINGS",
-            help="run or model folder, which embeds; or a Parquet file of raybio embed",
+        shared.model_argument(
+            "run or model folder, which embeds; or a Parquet file of raybio embed"
         ),
     ],
     out: Annotated[Path, typer.Option(help="the page, an .html file")] = Path("map.html"),
@@ -29,18 +29,17 @@ def explore(
         ),
     ] = None,
     inputs: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            help="FASTA, texts or a table, as for raybio embed: what is embedded, or was embedded, "
+        shared.LocationType | None,
+        shared.location_option(
+            "FASTA, texts or a table, as for raybio embed: what is embedded, or was embedded, "
             "instead of the store's rows",
+            "--input",
         ),
     ] = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="table (.tsv, .csv, .jsonl, .parquet) with a column id; its other columns color "
-            "points"
+        shared.LocationType | None,
+        shared.location_option(
+            "table (.tsv, .csv, .jsonl, .parquet) with a column id; its other columns color points"
         ),
     ] = None,
     field: Annotated[
@@ -66,8 +65,8 @@ def explore(
         source,
         out,
         store=store,
-        inputs=inputs,
-        labels=labels,
+        inputs=None if inputs is None else local_copy(inputs, "--input"),
+        labels=None if labels is None else local_copy(labels, "--labels"),
         field=field,
         max_points=max_points,
         read_fasta=read_fasta,

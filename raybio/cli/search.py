@@ -94,7 +94,8 @@ def query(
     from raybio.runtime.search.build import K, describe_index
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
-    from raybio.store.table_rows import TSV, replaced_file, write_rows, write_text_rows
+    from raybio.store.data_sets import TSV
+    from raybio.store.table_rows import replaced_file, write_rows, write_text_rows
 
     store = open_index_store(folder)
     queries = Queries(

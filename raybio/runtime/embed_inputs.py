@@ -14,10 +14,16 @@ import pyarrow.compute as pc
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import Location
 from raybio.methods import METHODS
+from raybio.store.data_sets import is_table, table_files
 from raybio.store.manifest import MANIFEST
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import Store, open_store
-from raybio.training.embedding_model import InputEmbedder, check_strip_stop, digest_of_file
+from raybio.training.embedding_model import (
+    InputEmbedder,
+    check_strip_stop,
+    digest_of,
+    digest_of_file,
+)
 
 ROWS_AT_ONCE = 4096
 
@@ -40,14 +46,15 @@ class EmbeddingInputs(ABC):
 
 @dataclass(frozen=True)
 class FileInputs(EmbeddingInputs):
-    """The records of a file; see ``InputEmbedder.read_file``."""
+    """The records of a file or of a data set's folder; see ``InputEmbedder.read_file``."""
 
     path: Path
     strip_stop: bool
 
     def digest(self) -> str:
-        """Return the sha256 of the file."""
-        return digest_of_file(self.path)
+        """Return the sha256 of the file, or that of a folder's files."""
+        digests = [digest_of_file(file) for file in table_files(self.path)]
+        return digests[0] if len(digests) == 1 else digest_of({"files": digests})
 
     def blocks(self, model: InputEmbedder, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
         """Yield the good records."""
@@ -90,7 +97,7 @@ def inputs_of(
     """Return the inputs of a file or a store.
 
     Args:
-        source: a file, or the folder of a prepared store.
+        source: a file or a data set's folder, or the folder of a prepared store.
         model: what embeds them.
         field: of the rows of a store; None: its first.
         strip_stop: remove one ``*`` at the end of a protein of a file.
@@ -102,12 +109,16 @@ def inputs_of(
         StoreError: if the store is damaged.
     """
     check_strip_stop(strip_stop, model.reads, model.folder)
-    if not source.is_dir():
+    is_store = (source / MANIFEST).is_file()
+    if not source.is_dir() or (is_table(source) and not is_store):
         if field is not None:
             raise ConfigError(f"--field {field}: is for a store; {source} is none. Leave it out")
         return FileInputs(source, strip_stop)
-    if not (source / MANIFEST).is_file():
-        raise DataError(f"{source}: is a folder and no prepared store; want a file, or a store")
+    if not is_store:
+        raise DataError(
+            f"{source}: is a folder and neither a prepared store nor a data set; want one of "
+            "these, or a file"
+        )
     if strip_stop:
         raise ConfigError("--strip-stop is for files: no sequence of a store ends in *")
     store, field = open_input_store(source, field)

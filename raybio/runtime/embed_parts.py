@@ -31,6 +31,7 @@ from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
 from raybio.runtime.whole_files import whole_files
 from raybio.store.bucket import BucketFolder
+from raybio.store.table_rows import parquet_batches
 from raybio.training.durable import commit_file
 
 VERSION = 1
@@ -376,7 +377,7 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
                     f"{shown} exists and comes from another model or input. Choose another --out, "
                     "or delete it"
                 )
-            for batch in file.iter_batches():
+            for batch in parquet_batches(file):
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]

@@ -11,14 +11,8 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import near_run_folders
-from raybio.store.table_rows import (
-    JSON_LINES,
-    PARQUET,
-    ROWS_AT_ONCE,
-    TSV,
-    replaced_file,
-    write_rows,
-)
+from raybio.store.data_sets import JSON_LINES, PARQUET, TSV
+from raybio.store.table_rows import ROWS_AT_ONCE, replaced_file, write_rows
 from raybio.training.embedding_model import check_strip_stop
 from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import DataError
+from raybio.store.data_sets import table_files
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
@@ -69,8 +70,8 @@ def preparing(
 
     Args:
         out: folder of the store.
-        files_by_role: source files by what they are, such as ``{"edges": [...]}``; roles without
-            files are left out of the manifest.
+        files_by_role: source files, or folders of ``table_files``, by what they are, such as
+            ``{"edges": [...]}``; roles without files are left out of the manifest.
         parameters: settings of the preparation, for the manifest; plain JSON.
         max_bad_share: maximum fraction of invalid records.
         force: replace an existing store.
@@ -79,7 +80,11 @@ def preparing(
         DataError: if a file is missing, is a folder, or cannot be read.
         StoreError: as ``Draft``.
     """
-    given = {role: list(files) for role, files in files_by_role.items() if files}
+    given = {
+        role: [file for path in paths for file in table_files(path)]
+        for role, paths in files_by_role.items()
+        if paths
+    }
     for files in given.values():
         check_readable_files(files)
     with Draft(out, force=force) as draft:

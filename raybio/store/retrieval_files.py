@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.core.errors import DataError
-from raybio.store.table_rows import is_table, read_columns
+from raybio.store.data_sets import is_table
+from raybio.store.table_rows import read_columns
 
 ID = "_id"
 TEXT = "text"

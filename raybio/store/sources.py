@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
 from raybio.core.errors import DataError
+from raybio.store.data_sets import table_files
 from raybio.store.manifest import canonical_json, sha256_of
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -95,12 +96,12 @@ def read_lines(path: Path, wanted: str) -> Iterator[str]:
 
 
 def check_readable_files(files: Iterable[Path]) -> None:
-    """Refuse paths that are not regular files, before anything is read.
+    """Refuse paths that are no regular files and no folders of tables, before anything is read.
 
     Raises:
         DataError: naming the first such path.
     """
-    for file in files:
+    for file in (file for path in files for file in table_files(path)):
         if os.path.isfile(file):
             continue
         problem = "does not exist"
@@ -112,7 +113,11 @@ def check_readable_files(files: Iterable[Path]) -> None:
 
 
 def describe_files(files: list[Path]) -> dict[str, Any]:
-    """Return name, size and sha256 of an input; several files share the sha256 of their digests."""
+    """Return name, size and sha256 of an input; several files share the sha256 of their digests.
+
+    A folder of tables stands for its files.
+    """
+    files = [file for path in files for file in table_files(path)]
     digests = [(file.name, sha256_of(file)) for file in files]
     total = sum(file.stat().st_size for file in files)
     if len(files) == 1:

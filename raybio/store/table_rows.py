@@ -1,10 +1,14 @@
-"""Tables of inputs and of predictions, in blocks of rows: TSV, CSV, JSON lines and Parquet."""
+"""Tables of inputs and of predictions, in blocks of rows: TSV, CSV, JSON lines and Parquet.
+
+Folders of the library ``datasets`` are read too, see ``data_sets.py``.
+"""
 
 import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -12,7 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
-from raybio.store.sources import read_lines
+from raybio.store.data_sets import (
+    ARROW,
+    JSON_LINES,
+    PARQUET,
+    TSV,
+    is_folder,
+    suffix_of,
+    table_files,
+)
+from raybio.store.sources import MAX_LINE_LENGTH, read_lines
 
 ROWS_AT_ONCE = 4096
 
@@ -22,10 +35,10 @@ ID_COLUMNS = ("id", "key", "protein_id")
 ``protein_id`` is that of the table of proteins that ``prepare`` reads.
 """
 
-_DELIMITERS = {".tsv": "\t", ".csv": ","}
-PARQUET = ".parquet"
-TSV = ".tsv"
-JSON_LINES = ".jsonl"
+TABLES = "a .tsv, .csv, .jsonl or .parquet table, or a folder of the library datasets"
+
+SkipRow = Callable[[int, str], None]
+"""Takes the line of a row with too many or too few columns, and what is wrong with it."""
 
 
 class InputRows(NamedTuple):
@@ -34,7 +47,7 @@ class InputRows(NamedTuple):
     Attributes:
         keys: ids, or numbers of the rows from 1.
         contents: the wanted column; "" where it is missing.
-        lines: line of each row in its file; in Parquet its number, from 1.
+        lines: line of each row in its file; in Parquet and data sets its number, from 1.
     """
 
     keys: list[str]
@@ -47,28 +60,74 @@ class ColumnRows(NamedTuple):
 
     Attributes:
         columns: values of each column as texts; "" where one is missing.
-        lines: line of each row in its file; in Parquet its number, from 1.
+        lines: line of each row in its file; in Parquet and data sets its number, from 1.
     """
 
     columns: list[list[str]]
     lines: list[int]
 
 
-def is_table(path: Path) -> bool:
-    """Return whether a file's name says that it is a table with named columns."""
-    return _suffix(path) in (*_DELIMITERS, JSON_LINES, PARQUET)
+def is_typed_table(path: Path) -> bool:
+    """Return whether ``path`` is a folder, or its name says Parquet, Arrow or JSON lines."""
+    return is_folder(path) or suffix_of(path) in (JSON_LINES, PARQUET, ARROW)
 
 
-def is_parquet_or_json(path: Path) -> bool:
-    """Return whether a file's name says Parquet or JSON lines: each value has a named column."""
-    return _suffix(path) in (JSON_LINES, PARQUET)
+def column_names(path: Path) -> set[str]:
+    """Return the names of a table's columns, in lower case.
+
+    Raises:
+        DataError: as ``read_columns``.
+    """
+    found: list[str] = []
+
+    def select(names: Sequence[str]) -> Sequence[str]:
+        found.extend(names)
+        return names[:1]
+
+    next(read_columns(path, "named columns", select), None)
+    return set(found)
+
+
+def choose_columns(
+    path: Path,
+    names: Sequence[str],
+    required: Sequence[str | tuple[str, ...]],
+    optional: Sequence[tuple[str, ...]] = (),
+    advice: str = "",
+) -> list[str]:
+    """Return the columns to read: of each alternatives the first that a table has.
+
+    Args:
+        path: the table.
+        names: its columns.
+        required: names of columns that it must have, or alternatives of one, in lower case.
+        optional: alternatives of others, which follow.
+        advice: what else a message should say.
+
+    Raises:
+        DataError: naming what is missing, and what was found.
+    """
+    by_lower = {name.strip().lower(): name for name in reversed(names)}
+    chosen = []
+    alternatives = [(each,) if isinstance(each, str) else each for each in required]
+    for candidates in (*alternatives, *optional):
+        found = [by_lower[name] for name in candidates if name in by_lower]
+        if not found and candidates not in optional:
+            others = f" (or {', '.join(candidates[1:])})" if len(candidates) > 1 else ""
+            raise DataError(
+                f"{path}: has no column {candidates[0]!r}{others}{advice}; found "
+                f"{', '.join(names[:8]) or 'nothing'}; want the columns "
+                f"{', '.join(each[0] for each in alternatives)}, named in the first line"
+            )
+        chosen += found[:1]
+    return chosen
 
 
 def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
     """Yield the rows of a table with named columns; names are compared in lower case.
 
     Args:
-        path: ``.tsv`` or ``.csv`` with a header, ``.jsonl`` (each ``.gz`` too), or ``.parquet``.
+        path: as ``read_columns`` takes it.
         column: name of the wanted column.
 
     Raises:
@@ -94,34 +153,65 @@ def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
 
 
 def read_columns(
-    path: Path, wanted: str, select: Callable[[Sequence[str]], Sequence[str]]
+    path: Path,
+    wanted: str,
+    select: Callable[[Sequence[str]], Sequence[str]],
+    *,
+    separator: str = " ",
+    skip: SkipRow | None = None,
 ) -> Iterator[ColumnRows]:
     """Yield some columns of a table in blocks of rows.
 
     Args:
-        path: ``.tsv`` or ``.csv`` with a header, ``.jsonl`` (each ``.gz`` too), or ``.parquet``.
-            The columns of JSON lines are the names in the first object.
+        path: ``.jsonl`` (``.gz`` too), ``.parquet``, ``.arrow`` or a folder (``table_files``);
+            else delimited with a header, plain or gzip: ``.tsv`` by tabs, others by the most
+            frequent in the first line of comma, semicolon and tab. The columns of JSON lines are
+            the names in the first object. Classes of a data set have their names.
         wanted: its columns, for messages.
         select: returns the names of the columns to read; it gets all names, in lower case.
+        separator: between the items of a list, in Parquet, Arrow and JSON lines.
+        skip: takes rows of delimited tables with another number of columns; None: the first one
+            is an error.
 
     Raises:
         DataError: if the file is missing or damaged, with the line.
     """
-    if _suffix(path) == PARQUET:
-        return _read_parquet(path, wanted, select)
-    if _suffix(path) == JSON_LINES:
-        return _read_json_lines(path, wanted, select)
-    return _read_delimited(path, wanted, select, _DELIMITERS[_suffix(path)])
+    files = table_files(path)
+    num_rows = 0
+    for file in files:
+        if suffix_of(file) in (PARQUET, ARROW):
+            blocks = _read_typed(file, wanted, select, separator)
+        elif suffix_of(file) == JSON_LINES:
+            blocks = _read_json_lines(file, wanted, select, separator)
+        else:
+            blocks = _read_delimited(file, wanted, select, skip)
+        if len(files) == 1:
+            yield from blocks
+            return
+        for block in blocks:
+            # Rows of a folder are numbered through all of its files.
+            lines = list(range(num_rows + 1, num_rows + len(block.lines) + 1))
+            num_rows += len(lines)
+            yield ColumnRows(block.columns, lines)
 
 
 def _read_delimited(
-    path: Path, wanted: str, select: Callable[[Sequence[str]], Sequence[str]], delimiter: str
+    path: Path,
+    wanted: str,
+    select: Callable[[Sequence[str]], Sequence[str]],
+    skip: SkipRow | None,
 ) -> Iterator[ColumnRows]:
-    rows = csv.reader(read_lines(path, f"a table with {wanted}"), delimiter=delimiter, strict=True)
+    lines = iter(read_lines(path, f"a table with {wanted}"))
+    first = next(lines, "")
+    delimiter = "\t" if suffix_of(path) == TSV else max(",;\t", key=first.count)
+    # Of the process; the default refuses fields beyond 128 KiB.
+    csv.field_size_limit(MAX_LINE_LENGTH)
+    rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     try:
-        names = next(rows, None)
-        if names is None:
-            raise DataError(f"{path}: is empty, want a header line with {wanted}")
+        names = next(rows)
+        if not any(names):
+            begins = "begins with an empty line" if first else "is empty"
+            raise DataError(f"{path}: {begins}, want a header line with {wanted}")
         lower = _lower(names)
         indices = [lower.index(name) for name in select(lower)]
         block = ColumnRows([[] for _ in indices], [])
@@ -129,6 +219,10 @@ def _read_delimited(
             if not row:
                 continue
             if len(row) != len(names):
+                if skip is not None:
+                    detail = f"{len(row)} columns, want {len(names)}: {delimiter.join(row)}"
+                    skip(rows.line_num, detail)
+                    continue
                 raise DataError(
                     f"{path}, line {rows.line_num}: has {len(row)} columns, want {len(names)}, as "
                     "the header. Quote fields that hold the delimiter"
@@ -149,7 +243,10 @@ def _read_delimited(
 
 
 def _read_json_lines(
-    path: Path, wanted: str, select: Callable[[Sequence[str]], Sequence[str]]
+    path: Path,
+    wanted: str,
+    select: Callable[[Sequence[str]], Sequence[str]],
+    separator: str,
 ) -> Iterator[ColumnRows]:
     chosen: Sequence[str] | None = None
     block = ColumnRows([], [])
@@ -168,7 +265,7 @@ def _read_json_lines(
         if not block.columns:
             block = ColumnRows([[] for _ in chosen], [])
         for column, name in zip(block.columns, chosen, strict=True):
-            column.append(_as_text(value_by_name.get(name)))
+            column.append(_as_text(value_by_name.get(name), separator))
         block.lines.append(number)
         if len(block.lines) == ROWS_AT_ONCE:
             yield block
@@ -179,46 +276,106 @@ def _read_json_lines(
         yield block
 
 
-def _read_parquet(
-    path: Path, wanted: str, select: Callable[[Sequence[str]], Sequence[str]]
+def _read_typed(
+    path: Path,
+    wanted: str,
+    select: Callable[[Sequence[str]], Sequence[str]],
+    separator: str,
 ) -> Iterator[ColumnRows]:
+    """Yield the rows of Parquet, or of an Arrow stream as the library ``datasets`` writes it."""
+    kind = "Parquet" if suffix_of(path) == PARQUET else "Arrow"
     if not path.is_file():
         raise DataError(
-            f"{path}: cannot be read (there is no such file), want a Parquet file with {wanted}"
+            f"{path}: cannot be read (there is no such file), want a {kind} file with {wanted}"
         )
     try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            lower = _lower(names)
-            chosen = [names[lower.index(name)] for name in select(lower)]
+        with pq.ParquetFile(path) if kind == "Parquet" else pa.ipc.open_stream(path) as file:
+            schema = file.schema_arrow if kind == "Parquet" else file.schema
+            lower = _lower(schema.names)
+            chosen = [schema.names[lower.index(name)] for name in select(lower)]
+            classes = [_class_names(schema, name) for name in chosen]
             number = 0
-            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=chosen):
+            for batch in _batches(file, chosen):
                 numbers = range(number + 1, number + len(batch) + 1)
                 number += len(batch)
-                yield ColumnRows([_as_texts(batch.column(name)) for name in chosen], list(numbers))
+                columns = [
+                    _as_texts(batch.column(name), names, separator)
+                    for name, names in zip(chosen, classes, strict=True)
+                ]
+                yield ColumnRows(columns, list(numbers))
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read as Parquet ({error}); write it again") from None
+        raise DataError(f"{path}: cannot be read as {kind} ({error}); write it again") from None
+
+
+def parquet_batches(
+    file: pq.ParquetFile, columns: Sequence[str] | None = None, rows: int = ROWS_AT_ONCE
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in blocks, in the memory of one row group.
+
+    Args:
+        file: the open file.
+        columns: names of the columns to read; None: all.
+        rows: most rows of a block.
+
+    Raises:
+        pa.ArrowException: if the file is damaged.
+    """
+    # Arrow keeps the pages of all row groups that one call has read.
+    for group in range(file.num_row_groups):
+        missing = file.metadata.row_group(group).num_rows
+        chosen = None if columns is None else list(columns)
+        for batch in file.iter_batches(rows, row_groups=[group], columns=chosen):
+            missing -= len(batch)
+            yield batch
+        if missing:
+            # A damaged header may end a group early, without an error.
+            raise pa.ArrowInvalid(f"row group {group} lacks {missing:,} of its rows")
+
+
+def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+    if isinstance(file, pq.ParquetFile):
+        yield from parquet_batches(file, names)
+        return
+    for batch in file:
+        for start in range(0, len(batch), ROWS_AT_ONCE):
+            yield batch.slice(start, ROWS_AT_ONCE).select(names)
+
+
+def _class_names(schema: pa.Schema, column: str) -> list[str]:
+    """Return the names of a column's classes, or of its lists of them; [] if it has none.
+
+    The library ``datasets`` stores classes as numbers, and their names in the schema.
+    """
+    try:
+        about = json.loads((schema.metadata or {})[b"huggingface"])
+        feature = about["info"]["features"][column]
+        feature = feature.get("feature", feature)
+        return list(feature["names"]) if feature["_type"] == "ClassLabel" else []
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return []
 
 
 def _lower(names: Sequence[str]) -> list[str]:
     return [name.strip().lower() for name in names]
 
 
-def _as_texts(column: pa.Array) -> list[str]:
-    """Return values as texts, "" where one is missing; the items of a list divided by blanks."""
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        return list(map(_as_text, column.to_pylist()))
+def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[str]:
+    """Return values as texts, "" where one is missing; the items of a list divided."""
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if classes or is_list:
+        return [_as_text(value, separator, classes) for value in column.to_pylist()]
     return ["" if text is None else text for text in column.cast(pa.string()).to_pylist()]
 
 
-def _suffix(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def _as_text(value: Any) -> str:
+def _as_text(value: Any, separator: str, classes: Sequence[str] = ()) -> str:
+    if isinstance(value, list):
+        return separator.join(_as_text(item, separator, classes) for item in value)
     if value is None:
         return ""
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if classes and isinstance(value, int):
+        # -1 is a row without a label.
+        return classes[value] if 0 <= value < len(classes) else ""
+    return str(value)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """Texts in files: one a line, or an id, a tab and the text; or a column of a table."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from raybio.core.errors import DataError
+from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
-from raybio.store.table_rows import is_table, read_input_rows
+from raybio.store.table_rows import choose_columns, read_columns, read_input_rows
 
 LINES_AT_ONCE = 4096
 
@@ -68,6 +70,25 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
             lines = []
     if keys:
         yield _batch(keys, texts, lines)
+
+
+def read_values(path: Path, wanted: str, columns: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Yield the number and text of each line; of a table (``is_table``) those of each row.
+
+    Args:
+        path: the file.
+        wanted: what a line should be, for messages.
+        columns: names of the table's column, by rank.
+
+    Raises:
+        DataError: if the file is missing, damaged, or a table without such a column.
+    """
+    if not is_table(path):
+        yield from enumerate(read_lines(path, f"{wanted}, one a line"), start=1)
+        return
+    select = partial(choose_columns, path, required=(columns,))
+    for rows in read_columns(path, f"a column {columns[0]!r}", select):
+        yield from zip(rows.lines, rows.columns[0], strict=True)
 
 
 def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:

@@ -97,7 +97,7 @@ def test_other_stores_and_fields_are_refused(
         inputs_of(tiny_store.path, models["proteins"], field="title")
     with pytest.raises(DataError, match="a store of documents has no whole proteins or texts"):
         inputs_of(tiny_documents.path, texts)
-    with pytest.raises(DataError, match="is a folder and no prepared store"):
+    with pytest.raises(DataError, match="is a folder and neither a prepared store"):
         inputs_of(tmp_path, texts)
     with pytest.raises(ConfigError, match="--field title: is for a store"):
         inputs_of(tmp_path / "texts.txt", texts, field="title")

@@ -145,7 +145,7 @@ def pairs(
     max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Tables of articles: the authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
+    """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON."""
     config = settings_of(ArticleConfig, locals())
     started = time.perf_counter()
     check_out(out, force=force)

@@ -140,7 +140,7 @@ def task_fit(
         LocationType, location_option("prepared proteins or articles, and their links")
     ],
     labels: Annotated[
-        Path, typer.Option(help="table with a header: id and label, tab-separated (.gz too)")
+        Path, typer.Option(help="table with a header: id and label, in any form (.gz too)")
     ],
     numbers: Annotated[
         bool, typer.Option("--numbers", help="labels are numbers, not classes")
@@ -276,7 +276,8 @@ def proteins(
 def articles(
     out: Out,
     nodes: Annotated[
-        LocationType | None, location_option("table: id, title, abstract; may have year or date")
+        LocationType | None,
+        location_option("table: id, title, abstract; may have year or date; any form of table"),
     ] = None,
     edges: Annotated[LocationType | None, location_option("table: citing, cited")] = None,
     cane: Annotated[

@@ -142,7 +142,7 @@ def prepare_pairs(
 
 
 def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
-    if ".json" not in path.suffixes:
+    if path.is_dir() or ".json" not in path.suffixes:
         yield from read_pair_table(path, quarantine)
         return
     questions = read_pubmedqa(path)

@@ -6,8 +6,8 @@ benchmark from which it was written, since queries are identified by their index
 """
 
 import csv
-import io
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.plots import plot_expert_scores
 from raybio.methods.contrastive_probe.published import expert_study
+from raybio.store.table_rows import choose_columns, read_columns
 
 COLUMNS = ("query_number", "relation", "query", "rank", "prediction", "score")
 
@@ -203,28 +204,11 @@ def sheet_markdown(expert_scores: ExpertScores) -> str:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (line, row) of the rows that are not empty: spreadsheets may append empty ones."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); want a CSV file saved as UTF-8"
-        ) from error
-    # The separator that spreadsheets write depends on the locale.
-    delimiter = max(",;\t", key=text.partition("\n")[0].count)
-    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
-    try:
-        missing = set(COLUMNS) - set(reader.fieldnames or ())
-        if missing:
-            raise DataError(
-                f"{path}: has no column {', '.join(sorted(missing))}; want {', '.join(COLUMNS)}"
-            )
-        for row in reader:
-            if any((row[column] or "").strip() for column in COLUMNS):
-                yield reader.line_num, row
-    except csv.Error as error:
-        raise DataError(
-            f"{path}, line {reader.line_num}: is no CSV ({error}); save the sheet anew as CSV"
-        ) from None
+    select = partial(choose_columns, path, required=COLUMNS)
+    for block in read_columns(path, f"the columns {', '.join(COLUMNS)}", select):
+        for line, *values in zip(block.lines, *block.columns, strict=True):
+            if any(value.strip() for value in values):
+                yield line, dict(zip(COLUMNS, values, strict=True))
 
 
 def _pair(

@@ -8,9 +8,10 @@ from pathlib import Path
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.benchmark.prompts import PROMPTS_FILE
+from raybio.methods.contrastive_probe.benchmark.prompts import prompt_files
 from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
+from raybio.store.data_sets import table_files
 from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import SCHEMA_VERSION, sha256_of
 from raybio.store.preparation import preparing
@@ -31,7 +32,7 @@ def cached_sentences(
         StoreError: if the directory cannot be written.
     """
     check_readable_files(files)
-    sources = list(files)
+    sources = [file for path in files for file in table_files(path)]
     if benchmark is not None:
         sources += _benchmark_files(benchmark)
     lines = [f"{path.name}:{sha256_of(path)}\n" for path in sources]
@@ -51,7 +52,7 @@ def prepare_sentences(
 
     Args:
         out: folder of the store.
-        files: one sentence a line.
+        files: one sentence a line, or tables with a column ``text`` or ``sentence``.
         benchmark: folder of the benchmark, of which all query sets are read. None: the store can be
             trained on, and nothing is probed.
         force: replace an existing store.
@@ -98,5 +99,5 @@ def _benchmark_files(benchmark: Path) -> list[Path]:
         DataError: if the folder holds no benchmark.
     """
     tables = [path for paths in medlama_files(benchmark).values() for path in paths]
-    prompts = {*benchmark.glob(PROMPTS_FILE), *tables[0].parent.glob(PROMPTS_FILE)}
+    prompts = {*prompt_files(benchmark), *prompt_files(tables[0].parent)}
     return [*tables, *sorted(prompts)]

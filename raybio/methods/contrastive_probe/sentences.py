@@ -1,10 +1,10 @@
-"""Text files, plain or gzip, in UTF-8: one sentence a line, or one name a line."""
+"""Sentences and names: one a line of a text file, or a column of a table (``read_values``)."""
 
 from pathlib import Path
 
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import read_lines
+from raybio.store.text_lines import read_values
 
 TOO_SHORT = "sentence of fewer than two words"
 
@@ -23,7 +23,7 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     """
     sentences: list[str] = []
     num_seen = 0
-    for line_number, line in enumerate(read_lines(path, "sentences, one a line"), start=1):
+    for line_number, line in read_values(path, "sentences", ("text", "sentence")):
         if not line.strip():
             continue
         num_seen += 1
@@ -49,7 +49,7 @@ def read_names(path: Path) -> list[str]:
     Raises:
         DataError: if the file is missing, truncated, not UTF-8, or holds no name.
     """
-    stripped = (line.strip() for line in read_lines(path, "names, one a line"))
+    stripped = (line.strip() for _, line in read_values(path, "names", ("name", "text")))
     names = list(dict.fromkeys(name for name in stripped if name))
     if not names:
         raise DataError(f"{path}: holds no name; want one a line")

@@ -1,22 +1,28 @@
 """Labels of a store's rows, read from a table.
 
-The table has a header and two tab-separated columns: id, and class or number. It may be gzip.
+The table (``table_rows``) has a header and two columns, id and class or number, or columns of these
+names among others.
 
 Shape letters: N rows of the store, L labels of the table.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.ids import find_ids
-from raybio.store.sources import bounded_lines, open_source
+from raybio.store.table_rows import ID_COLUMNS, choose_columns, read_columns
 
-WANTED = "a table with a header and two tab-separated columns: id and label"
+LABEL_COLUMNS = ("label", "class", "number", "value")
+
+WANTED = "two columns: id and label"
 
 
 class NodeLabels(NamedTuple):
@@ -57,18 +63,17 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
     """Read the labels of the rows with these ids.
 
     Raises:
-        DataError: if a line does not have two columns, an id has no label or two of them, the
-            header is missing, or no id of the table is in the store. The message names file and
-            line.
+        DataError: if a column is missing, an id has no label or two of them, the header is missing,
+            or no id of the table is in the store. The message names file and line.
     """
     label_by_id: dict[str, str] = {}
     line_by_id: dict[str, int] = {}
-    with open_source(path, WANTED) as file:
-        for number, line in enumerate(bounded_lines(file, path), start=1):
-            row_id, label = _columns(line, f"{path}, line {number}")
-            if number == 1:
-                _check_header(row_id, keys, path)
-                continue
+    for rows in read_columns(path, WANTED, partial(_columns, path, keys)):
+        for number, row_id, label in zip(rows.lines, *rows.columns, strict=True):
+            row_id = row_id.strip()
+            label = label.strip()
+            if not row_id or not label:
+                raise DataError(f"{path}, line {number}: got {[row_id, label]}, want id and label")
             first = line_by_id.setdefault(row_id, number)
             if first != number:
                 raise DataError(
@@ -92,20 +97,16 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
     return NodeLabels(text_N, unknown)
 
 
-def _columns(line: bytes, where: str) -> tuple[str, str]:
-    """Return id and label of a line."""
-    try:
-        parts = line.decode("utf-8").rstrip("\r\n").split("\t")
-    except UnicodeDecodeError:
-        raise DataError(f"{where}: is not UTF-8, want {WANTED}") from None
-    if len(parts) != 2 or not all(part.strip() for part in parts):
-        raise DataError(f"{where}: got {len(parts)} columns {parts!r:.80}, want {WANTED}")
-    return parts[0].strip(), parts[1].strip()
+def _columns(path: Path, keys: pa.Array, names: Sequence[str]) -> Sequence[str]:
+    """Return the columns of ids and labels.
 
-
-def _check_header(name: str, keys: pa.Array, path: Path) -> None:
-    if find_ids(pa.array([name], pa.string()), keys)[0] >= 0:
+    Raises:
+        DataError: if one is missing, or the first line is no header.
+    """
+    row = pc.index(pc.utf8_lower(keys), names[0]).as_py()
+    if row >= 0:
         raise DataError(
-            f"{path}, line 1: {name} is an id of the store, want a header line; add one, such as "
-            "id and label"
+            f"{path}, line 1: {keys[row]} is an id of the store, want a header line; add one, such "
+            "as id and label"
         )
+    return names if len(names) == 2 else choose_columns(path, names, (ID_COLUMNS, LABEL_COLUMNS))

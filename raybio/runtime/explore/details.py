@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.runtime.embed_inputs import ROWS_AT_ONCE
+from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import open_source
 from raybio.store.store import Store
-from raybio.store.table_rows import ID_COLUMNS, is_table, read_columns
+from raybio.store.table_rows import ID_COLUMNS, read_columns
 from raybio.store.text_lines import read_text_lines
 
 Value = TypeVar("Value")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError
-from raybio.core.location import Location, location
+from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
 from raybio.evaluation.projection import embedding_map
 from raybio.runtime.embed import model_of_folder
@@ -23,6 +23,8 @@ from raybio.runtime.explore.page import write_page
 from raybio.runtime.explore.points import Points, points_of_file, points_of_model
 from raybio.runtime.run.folder import RUN, local_model
 from raybio.store.quarantine import Quarantine
+from raybio.store.remote_model import fetched_model
+from raybio.store.remote_sources import fetched_source
 from raybio.store.store import Store
 
 MAX_TEXT = 300
@@ -47,7 +49,8 @@ def explore(
     """Write a page with a map of embeddings.
 
     Args:
-        source: a Parquet file of ``raybio embed``; or a run or model, which embeds.
+        source: a Parquet file of ``raybio embed``; or a run or model, which embeds; each may be in
+            a bucket.
         out: the page.
         store: a prepared store: groups and links of rows, and what is embedded or was embedded;
             None: that of the run, or none.
@@ -61,20 +64,29 @@ def explore(
     Raises:
         ConfigError: if there is no model, or nothing to embed.
         DataError: if a file is missing, damaged or has none of the ids.
-        StorageError: if a store in a bucket cannot be fetched.
+        StorageError: if something in a bucket cannot be fetched.
         StoreError: if the store is missing or damaged.
     """
     is_file = source.lower().endswith(".parquet")
-    folder = Path() if is_file else Path(local_model(source, "RUN"))
+    run = folder = Path(source)
+    address = location(source, "RUN") if is_uri(source) else run
+    if isinstance(address, BucketPath) and is_file:
+        run = fetched_source(address, "RUN")
+    elif isinstance(address, BucketPath):
+        folder = fetched_model(address, "RUN")[1]
+        # The record of a run lies next to the copy of its model.
+        run = folder.parent
+    elif not is_file:
+        folder = Path(local_model(source, "RUN"))
     if store is None and not is_file:
-        store = _store_of_run(Path(source))
+        store = _store_of_run(run)
     opened = None
     if store is not None:
         opened, field = open_input_store(store, field)
     elif field is not None:
         raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
     if is_file:
-        points = points_of_file(Path(source), max_points)
+        points = points_of_file(run, max_points)
     else:
         embedded = inputs or (None if opened is None else opened.path)
         if embedded is None:

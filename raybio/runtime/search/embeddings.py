@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
 from raybio.runtime.search.index_store import Metric
+from raybio.store.table_rows import parquet_batches
 
 ROWS_AT_ONCE = 65_536
 
@@ -32,7 +33,7 @@ def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
                     "raybio embed writes them"
                 )
             width = None
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=["key", "embedding"]):
+            for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
                 embedding_MD = _matrix(batch.column("embedding"), path)
                 width = width or embedding_MD.shape[1]
                 if embedding_MD.shape[1] != width:

@@ -16,6 +16,7 @@ from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore
+from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.training.embedding_model import EmbeddingModel
 
@@ -66,7 +67,7 @@ class Queries:
         self._source = source
         self._texts = texts
         self._model: EmbeddingModel | None = None
-        if source is not None and not source.is_file():
+        if source is not None and not (source.is_file() or (source.is_dir() and is_table(source))):
             raise DataError(f"{source}: there is no such file")
         if source is not None and _has_embeddings(source):
             if model is not None:
@@ -108,7 +109,7 @@ class Queries:
 
 
 def _has_embeddings(path: Path) -> bool:
-    if path.suffix.lower() != ".parquet":
+    if path.is_dir() or path.suffix.lower() != ".parquet":
         return False
     try:
         return "embedding" in pq.read_schema(path).names

@@ -139,15 +139,11 @@ def test_a_sheet_without_a_column_without_rows_or_with_a_row_twice_or_in_latin_1
     with pytest.raises(DataError, match="has no predictions"):
         read_sheet(sheet, BENCHMARK)
     rewrite(sheet, rows, COLUMNS[:-1])
-    with pytest.raises(DataError, match="has no column score"):
+    with pytest.raises(DataError, match="has no column 'score'"):
         read_sheet(sheet, BENCHMARK)
     sheet.write_text(",".join(COLUMNS) + '\n0,"' + "x" * 200_000)
-    usual = csv.field_size_limit(131_072)  # of the process: readers of articles allow more
-    try:
-        with pytest.raises(DataError, match=r"line .: is no CSV \(field larger than"):
-            read_sheet(sheet, BENCHMARK)
-    finally:
-        csv.field_size_limit(usual)
+    with pytest.raises(DataError, match=r"line .: cannot be read as a table"):
+        read_sheet(sheet, BENCHMARK)
     sheet.write_bytes("query_number;é".encode("latin-1"))
-    with pytest.raises(DataError, match="want a CSV file saved as UTF-8"):
+    with pytest.raises(DataError, match="is not UTF-8"):
         read_sheet(sheet, BENCHMARK)

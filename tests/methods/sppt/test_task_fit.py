@@ -104,13 +104,13 @@ def test_few_nodes_foretell_nothing():
 @pytest.mark.parametrize(
     "lines, message",
     [
-        ("id\tlabel\n9606.A\tx\ty\n", r"line 2: got 3 columns"),
-        ("id\tlabel\n9606.A\t\n", "line 2: got 2 columns"),
-        ("id,label\n9606.A,x\n", "line 1: got 1 columns"),
+        ("id\tlabel\n9606.A\tx\ty\n", "line 2: has 3 columns, want 2"),
+        ("id\tlabel\n9606.A\t\n", r"line 2: got \['9606.A', ''\], want id and label"),
+        ("id,label\n9606.A,x\n", "has no column 'id'"),
         ("id\tlabel\n9606.A\tx\n9606.B\ty\n9606.A\tz\n", "line 4: 9606.A had its label in line 2"),
         ("id\tlabel\nA\tx\n", r"none of its 1 ids \(A, ...\) is in the store; want such as 9606.A"),
         ("id\tlabel\n", r"none of its 0 ids \(none, ...\)"),
-        ("id\tlabel\n9606.A\t\xff\n", "line 2: is not UTF-8"),
+        ("id\tlabel\n9606.A\t\xff\n", "line 2 is not UTF-8"),
         (
             "9606.A\tx\n9606.B\ty\n",
             "line 1: 9606.A is an id of the store, want a header line; add one",

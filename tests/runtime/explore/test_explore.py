@@ -14,10 +14,13 @@ from typer.testing import CliRunner
 import raybio
 from raybio.cli.explore import app
 from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
+from raybio.core.location import BucketPath
 from raybio.core.records import write_record
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime.explore.points import nearest_others
 from raybio.runtime.search import embeddings
+from raybio.store.bucket import BucketFolder
+from raybio.store.remote_store import upload_store
 from raybio.store.store import Store
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -183,6 +186,33 @@ def test_a_run_embeds_its_store_and_neighbors_are_those_on_the_map(
     assert data["texts"] == [*SEQUENCES, "MKV"]
     assert data["colorings"][0]["values"] == [-1] * 5 + [0]
     assert data["links"][0]["counts"][:5] == [0] * 5
+
+
+def test_a_run_in_a_bucket_gives_the_page_of_the_local_run(
+    tiny_store: ProteinStore, tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "runs" / "first"
+    export(folder / "export", 0)
+    upload_store(tiny_store.path, bucket / "store", force=False)
+    write_record(folder / "run.json", "run", {"config": {}, "store": f"{bucket}/store"})
+    vectors = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    write(folder / "vectors.parquet", tiny_store.keys.to_pylist()[:4], vectors)
+    (folder / "labels.tsv").write_text(f"id\tkind\n{tiny_store.keys[0]}\tkinase\n")
+    address = bucket / "runs" / "first"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            BucketFolder(address).upload(path, path.relative_to(folder).as_posix())
+    pages = []
+    for source in (folder, address):
+        run(source, "--max-points", 12, "--out", tmp_path / "map.html")
+        pages.append(Page(tmp_path / "map.html").data)
+        labels = ["--labels", f"{source}/labels.tsv", "--out", tmp_path / "vectors.html"]
+        run(f"{source}/vectors.parquet", *labels)
+        pages.append(Page(tmp_path / "vectors.html").data)
+    assert pages[0]["about"][-1] == f"Groups and links are those of the store {bucket}/store."
+    assert pages[1]["colorings"][0]["name"] == "kind"
+    assert pages[2:] == pages[:2]
 
 
 def test_a_file_of_inputs_gives_texts(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
-"""Reader of article tables, one article a line, in three layouts.
+"""Reader of article tables, one article a line, in four layouts.
 
-The first line decides:
+Tables with named columns, in any form of ``table_rows``:
+
+- ``text`` and ``label``: labels joined by ``;`` or on separate lines. A hash of the text replaces
+  the PMID.
+- ``pmid``, ``title``, ``abstract`` and ``terms``: joined by ``;``, or a list. A tab-separated table
+  is of the next layout.
+
+Else the first line decides:
 
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
   A header that begins with PMID is skipped.
 - comma-separated without header, as the authors released: PMID, title, terms joined by ``;``,
   random other terms (ignored).
-- comma-separated with the header ``text,label``: labels joined by ``;`` or on separate lines. A
-  hash of the text replaces the PMID.
 """
 
 import csv
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,9 +28,12 @@ import pyarrow as pa
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.columns import ArticleColumns
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import bounded_lines, open_source
+from raybio.store.sources import MAX_LINE_LENGTH, bounded_lines, open_source
+from raybio.store.table_rows import choose_columns, is_typed_table, read_columns
 
-MAX_FIELD_BYTES = 1 << 22
+LABELED = ("text", ("label", "labels"))
+NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels"))
+WIDTH = "line with too many or too few columns"
 
 
 class Article(NamedTuple):
@@ -78,6 +86,9 @@ def to_batch(articles: list[Article]) -> pa.RecordBatch:
 
 
 def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    if is_typed_table(path):
+        yield from _named(path, quarantine)
+        return
     try:
         with open_source(path, "a table of articles") as file:
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -93,23 +104,26 @@ def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator
     if not first:
         raise DataError(f"{path}: is empty, want a table of articles")
     rest = chain([first], lines)
+    delimiter = max(",;\t", key=first.count)
+    header = next(csv.reader([first], delimiter=delimiter), [])
+    names = {name.strip().lower() for name in header}
+    is_labeled = LABELED[0] in names and not names.isdisjoint(LABELED[1])
+    if is_labeled or ("\t" not in first and not names.isdisjoint(NAMED[0])):
+        yield from _named(path, quarantine)
+        return
     if "\t" in first:
         yield from _tab_separated(rest, path, quarantine)
         return
-    csv.field_size_limit(MAX_FIELD_BYTES)
+    csv.field_size_limit(MAX_LINE_LENGTH)
     rows = csv.reader(rest, strict=True)
     try:
-        header = next(csv.reader([first]), [])
-        if [name.strip().lower() for name in header] == ["text", "label"]:
-            next(rows)
-            yield from _labeled(rows, path, quarantine)
-        elif len(header) == 4 and header[0].strip().isdigit():
+        if len(header) == 4 and header[0].strip().isdigit():
             yield from _released(rows, path, quarantine)
         else:
             raise DataError(
                 f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, "
                 "title, abstract and terms separated by tabs, PMID, title, terms and other terms "
-                "separated by commas and without header, or the header text,label"
+                "separated by commas and without header, or a header with text and label"
             )
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: is no table ({error})") from None
@@ -149,37 +163,44 @@ def _check_header(line: str, path: Path) -> None:
 
 
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    for line, (pmid, title, terms, _) in _of_width(4, rows, path, quarantine):
-        yield from _checked(pmid, title, "", terms.split(";"), path, line, quarantine)
+    for row in rows:
+        if len(row) == 4:
+            pmid, title, terms, _ = row
+            line = rows.line_num
+            yield from _checked(pmid, title, "", terms.split(";"), path, line, quarantine)
+        elif row:
+            detail = f"{len(row)} columns, want 4: {','.join(row)}"
+            _skip(WIDTH, detail, path, rows.line_num, quarantine)
 
 
-def _labeled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    """Yield one article for each distinct text.
+def _named(path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    """Yield the articles of a table with named columns; of one with texts, one for each text.
 
-    The labels of a text may be on several lines anywhere, so the whole file is read first.
+    The labels of a text may be on several lines anywhere, so such a file is read first.
     """
+
+    def select(names: Sequence[str]) -> list[str]:
+        return choose_columns(path, names, LABELED if LABELED[0] in names else NAMED)
+
+    def skip(line: int, detail: str) -> None:
+        _skip(WIDTH, detail, path, line, quarantine)
+
     labels_by_text: dict[str, list[str]] = {}
     line_by_text: dict[str, int] = {}
-    for line, (text, labels) in _of_width(2, rows, path, quarantine):
-        text = " ".join(text.split())
-        labels_by_text.setdefault(text, []).extend(labels.split(";"))
-        line_by_text.setdefault(text, line)
-    for text, labels_of_text in labels_by_text.items():
+    wanted = "columns text and label, or pmid, title, abstract and terms"
+    for rows in read_columns(path, wanted, select, separator=";", skip=skip):
+        for line, *columns in zip(rows.lines, *rows.columns, strict=True):
+            terms = columns.pop().split(";")
+            if len(columns) > 1:
+                pmid, title, abstract = columns
+                yield from _checked(pmid, title, abstract, terms, path, line, quarantine)
+                continue
+            text = " ".join(columns[0].split())
+            labels_by_text.setdefault(text, []).extend(terms)
+            line_by_text.setdefault(text, line)
+    for text, labels in labels_by_text.items():
         line = line_by_text[text]
-        yield from _checked(str(_text_id(text)), text, "", labels_of_text, path, line, quarantine)
-
-
-def _of_width(
-    num_columns: int, rows: Any, path: Path, quarantine: Quarantine
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield line and columns of each row; skip rows of another width (an unquoted comma)."""
-    for row in rows:
-        if len(row) == num_columns:
-            yield rows.line_num, row
-        elif row:
-            detail = f"{len(row)} columns, want {num_columns}: {','.join(row)}"
-            reason = "line with too many or too few columns"
-            _skip(reason, detail, path, rows.line_num, quarantine)
+        yield from _checked(str(_text_id(text)), text, "", labels, path, line, quarantine)
 
 
 def _skip(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:

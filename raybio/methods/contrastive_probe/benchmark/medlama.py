@@ -1,14 +1,15 @@
 """Reader of MedLAMA's files, the released ones and those that ``build_medlama`` writes.
 
 Each relation has the files ``<relation>_<rows>.csv`` (full set) and ``<relation>_<rows>_hard.csv``,
-in UTF-8, with at least the columns ``head_cui``, ``head_name``, ``rel``, ``tail_names`` and
-``tail_cuis``. The gold answers are the names in ``tail_names``, separated by " || ". ``tail_cuis``
-holds a CUI for each of them. A prediction is correct if it equals one of them, letter for letter.
+or tables in another form of ``table_rows`` (``.parquet``), with at least the columns ``head_cui``,
+``head_name``, ``rel``, ``tail_names`` and ``tail_cuis``. The gold answers are the names in
+``tail_names``, separated by " || ". ``tail_cuis`` holds a CUI for each of them. A prediction is
+correct if it equals one of them, letter for letter.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,15 @@ from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
     build_benchmark,
 )
 from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, read_prompts
-from raybio.store.sources import bounded_lines
+from raybio.store.table_rows import choose_columns, read_columns
 
 Subset = Literal["full", "hard"]
 
 SEPARATOR = " || "
 COLUMNS = ("head_cui", "head_name", "rel", "tail_names", "tail_cuis")
-FILE_NAME = re.compile(r"(?P<relation>.+)_(?P<rows>\d+)(?P<hard>_hard)?\.csv")
+FILE_NAME = re.compile(
+    r"(?P<relation>.+)_(?P<rows>\d+)(?P<hard>_hard)?\.(csv|tsv|jsonl|parquet)(\.gz)?"
+)
 
 
 def read_medlama(
@@ -67,7 +70,7 @@ def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
             f"{folder}: want one folder with <relation>_<rows>.csv files, found {found}"
         )
     files: dict[Subset, dict[str, Path]] = {"full": {}, "hard": {}}
-    for path in sorted(holding[0].glob("*.csv")):
+    for path in sorted(holding[0].iterdir()):
         match = FILE_NAME.fullmatch(path.name)
         if not match:
             continue
@@ -114,30 +117,17 @@ def medlama_rows(
     """
     match = FILE_NAME.fullmatch(path.name)
     num_rows = 0
-    line = 1
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(bounded_lines(file, path), strict=True)
-            missing = [column for column in columns if column not in (reader.fieldnames or ())]
-            if missing:
+    select = partial(choose_columns, path, required=columns)
+    for block in read_columns(path, f"the columns {', '.join(columns)}", select):
+        for line, *values in zip(block.lines, *block.columns, strict=True):
+            num_rows += 1
+            row = dict(zip(columns, values, strict=True))
+            if not all(value.strip() for value in values):
                 raise DataError(
-                    f"{path}, line 1: has no column {', '.join(missing)}; want {', '.join(columns)}"
+                    f"{path}, line {line}: {str(row)[:80]}, "
+                    f"want a text in each of {', '.join(columns)}"
                 )
-            for row in reader:
-                line = reader.line_num
-                num_rows += 1
-                if None in row or any(not (row[column] or "").strip() for column in columns):
-                    raise DataError(
-                        f"{path}, line {line}: {str(row)[:80]}, "
-                        f"want a text in each of {', '.join(columns)}"
-                    )
-                yield line, row
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}), want a MedLAMA file") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}, after line {line}: is no CSV in UTF-8 ({error}). Fetch the file again."
-        ) from None
+            yield line, row
     if match and num_rows != int(match["rows"]):
         raise DataError(
             f"{path}: holds {num_rows:,} rows, its name says {match['rows']}. Fetch the file again."
@@ -145,7 +135,7 @@ def medlama_rows(
 
 
 def _holds_tables(folder: Path) -> bool:
-    return any(FILE_NAME.fullmatch(path.name) for path in folder.glob("*.csv"))
+    return any(FILE_NAME.fullmatch(path.name) for path in folder.glob("*"))
 
 
 def _files_of_subset(folder: Path, subset: Subset) -> list[Path]:

@@ -6,12 +6,14 @@ full stop, and a twentieth relation without a file.
 
 import csv
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.published import paper_prompts
-from raybio.store.sources import bounded_lines
+from raybio.store.data_sets import is_table
+from raybio.store.table_rows import choose_columns, read_columns
 
 Prompts = Literal["human", "default", "released"]
 """Wording of the queries; see ``read_medlama``."""
@@ -23,7 +25,7 @@ _CORRECTIONS = {"anatomic_site": "anatomic site", "associatied": "associated", "
 
 
 def read_prompts(folders: Sequence[Path], kind: Prompts) -> dict[str, str]:
-    """Return relation -> prompt from the first of ``folders`` with a ``prompts.csv``.
+    """Return relation -> prompt from the first of ``folders`` with a table of prompts.
 
     Relations that are not in the file get the prompt of Table 5, if it has one and ``kind`` is not
     "default".
@@ -32,36 +34,30 @@ def read_prompts(folders: Sequence[Path], kind: Prompts) -> dict[str, str]:
         DataError: for another layout, a prompt without one [X] and one [Y], or a repeated relation;
             with file and line.
     """
-    path = next(
-        (folder / PROMPTS_FILE for folder in folders if (folder / PROMPTS_FILE).is_file()), None
-    )
+    path = next((file for folder in folders for file in prompt_files(folder)), None)
     if path is None:
         return {} if kind == "default" else dict(paper_prompts())
     column = "default_prompt" if kind == "default" else "human_prompt"
     prompts: dict[str, str] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(bounded_lines(file, path), strict=True)
-            if tuple(reader.fieldnames or ()) != _COLUMNS:
-                raise DataError(
-                    f"{path}, line 1: has {reader.fieldnames}, "
-                    f"want the columns {', '.join(_COLUMNS)}"
-                )
-            for row in reader:
-                relation = row["pid"]
-                prompt = row[column] or ""
-                problem = prompt_problem(prompt)
-                if problem:
-                    raise DataError(f"{path}, line {reader.line_num}: {problem}")
-                if relation in prompts:
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {relation} has a prompt already. "
-                        "Keep one."
-                    )
-                prompts[relation] = _corrected(relation, prompt) if kind == "human" else prompt
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: is no CSV in UTF-8 ({error})") from None
+    select = partial(choose_columns, path, required=_COLUMNS)
+    for block in read_columns(path, f"the columns {', '.join(_COLUMNS)}", select):
+        for line, *values in zip(block.lines, *block.columns, strict=True):
+            row = dict(zip(_COLUMNS, values, strict=True))
+            relation = row["pid"]
+            prompt = row[column]
+            problem = prompt_problem(prompt)
+            if problem:
+                raise DataError(f"{path}, line {line}: {problem}")
+            if relation in prompts:
+                raise DataError(f"{path}, line {line}: {relation} has a prompt already. Keep one.")
+            prompts[relation] = _corrected(relation, prompt) if kind == "human" else prompt
     return prompts if kind == "default" else paper_prompts() | prompts
+
+
+def prompt_files(folder: Path) -> list[Path]:
+    """Return the tables of prompts in a folder: ``prompts.csv``, or in another form."""
+    name = PROMPTS_FILE.removesuffix(".csv")
+    return [path for path in sorted(folder.glob(f"{name}.*")) if is_table(path)]
 
 
 def write_prompts(path: Path, relations: Sequence[str]) -> None:

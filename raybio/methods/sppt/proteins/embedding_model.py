@@ -30,8 +30,9 @@ from raybio.methods.sppt.proteins.formats.residues import LETTERS, PROTEIN_SCHEM
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
 from raybio.methods.sppt.proteins.tape_checkpoint import readable_source
 from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
+from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
-from raybio.store.table_rows import is_table, read_input_rows
+from raybio.store.table_rows import read_input_rows
 from raybio.training.embedding_model import EmbeddingModel, check_values, settled_pooling
 
 

@@ -16,7 +16,7 @@ from raybio.methods.sppt.synthetic.config import NUM_KEPT, TopicConfig
 from raybio.methods.sppt.synthetic.store import TopicStore, commit_topics
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import read_lines
+from raybio.store.text_lines import read_values
 
 NUM_SHOWN_WORDS = 8
 """Strongest words that the store keeps of each topic."""
@@ -115,7 +115,7 @@ def _sentences(files: Sequence[Path], min_words: int, quarantine: Quarantine) ->
     """Yield distinct sentences of at least ``min_words`` words."""
     seen: set[str] = set()
     for path in files:
-        for number, line in enumerate(read_lines(Path(path), "a sentence a line"), start=1):
+        for number, line in read_values(Path(path), "sentences", ("text", "sentence")):
             words = re.sub(r"[^\w\s]|_", "", line.lower()).split()
             text = " ".join(words)
             reason = ""

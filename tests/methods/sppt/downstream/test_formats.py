@@ -296,9 +296,12 @@ def test_records_that_are_none_are_reported_with_their_number(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sequence,target,set\nACD,x,train\n", "line 2: cannot be read .could not convert"),
+        (
+            "sequence,target,set\nACD,x,train\n",
+            "label that is no finite number: 1, first split.csv:2",
+        ),
         ("sequence,target,set\nACD,1\n", "line 2: .*2 columns, want 3"),
-        ("sequence,target,set\nACD,1,valid\n", "line 2: cannot be read .set is 'valid'"),
+        ("sequence,target,set\nACD,1,last\n", "line 2: the split is 'last', want train"),
     ],
 )
 def test_lines_that_are_none_are_reported(tmp_path: Path, content: str, message: str) -> None:

@@ -184,7 +184,7 @@ def test_json_lines_that_are_none_are_named_with_their_line(tmp_path: Path) -> N
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("MKT 1")
-    with pytest.raises(DataError, match=r"a.txt: want a .csv, .tsv, .jsonl or .parquet table"):
+    with pytest.raises(DataError, match=r"a.txt: want a .tsv, .csv, .jsonl or .parquet table"):
         read_task_files("protein_regression", tmp_path / "a.txt")
     with pytest.raises(DataError, match=r"want tables of its splits, such as train.csv"):
         read_task_files("protein_regression", tmp_path)

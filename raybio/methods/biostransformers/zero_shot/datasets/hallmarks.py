@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from raybio.core.errors import DataError
-from raybio.store.sources import read_lines
+from raybio.store.text_lines import read_values
 
 ClassPath = tuple[str, ...]
 """A class of the taxonomy by its path from the hallmark down."""
@@ -129,14 +129,14 @@ def read_hallmarks(path: Path) -> tuple[HallmarkDocument, ...]:
 
 
 def read_pmids(path: Path) -> frozenset[str]:
-    """Return the PMIDs of a file with one a line, such as a test split. Empty lines are ignored.
+    """Return the PMIDs of a file with one a line, or of a table. Empty lines are ignored.
 
     Raises:
         DataError: if the file cannot be read, names nothing, or has a line that is no PMID.
     """
     path = Path(path)
     pmids = set()
-    for number, line in enumerate(read_lines(path, "a text file with one PMID a line"), start=1):
+    for number, line in read_values(path, "PMIDs", ("pmid", "id")):
         pmid = line.strip()
         if pmid and not (pmid.isascii() and pmid.isdigit()):
             raise DataError(

@@ -1,11 +1,12 @@
-"""Reader of articles and citations as two tab-separated tables with a header, plain or ``.gz``.
+"""Reader of articles and citations as two tables with a header, in any form of ``read_table``.
 
 The tables have the columns ``id title abstract`` and ``citing cited``. The first may have a column
-``year`` or ``date`` (YYYY, YYYY-MM or YYYY-MM-DD).
+``date`` or ``year`` (YYYY, YYYY-MM or YYYY-MM-DD).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,11 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
-from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
+from raybio.methods.sppt.proteins.formats.columns import read_table, skip_rows
 from raybio.methods.sppt.proteins.formats.residues import is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import read_lines
+from raybio.store.table_rows import choose_columns
 
 ARTICLE_COLUMNS = ("id", "title", "abstract")
 DATE_COLUMNS = ("date", "year")
@@ -52,9 +53,10 @@ class LinkedTables:
         links = LinkCollector(quarantine, keys, spool.path.parent)
         file = Path(self.citations).name
         types = (pa.string(), pa.string())
-        blocks = read_columns(
-            self.citations, CITATION_COLUMNS, types, "link", quarantine, BLOCK_BYTES
-        )
+        path = Path(self.citations)
+        select = partial(choose_columns, path, required=CITATION_COLUMNS)
+        wanted = "a table with the columns citing, cited"
+        blocks = read_table(path, wanted, select, types, "link", quarantine)
         for citing, cited, line in blocks:
             quarantine.saw("link", len(citing))
             u_E = find_ids(citing, keys)
@@ -73,8 +75,7 @@ class LinkedTables:
         key_blocks = []
         line_blocks = []
         dates: list[int] = []
-        date_columns = self._date_columns()
-        for block_key, text, block_line, date in self._articles(quarantine, date_columns):
+        for block_key, text, block_line, date in self._articles(quarantine):
             spool.append(text)
             key_blocks.append(block_key)
             line_blocks.append(block_line)
@@ -92,22 +93,18 @@ class LinkedTables:
             raise DataError(
                 f"{self.articles}: holds no article with a text, want one a line below the header"
             )
-        date_N = np.array(dates, np.int64)[is_first] if date_columns else None
+        date_N = np.array(dates, np.int64)[is_first] if dates else None
         return key.filter(pa.array(is_first)), np.flatnonzero(is_first), date_N
 
-    def _date_columns(self) -> tuple[str, ...]:
-        """Return the name of the column of dates, if the table has one."""
-        header = next(iter(read_lines(self.articles, "a table with a header")), "")
-        names = header.rstrip("\r\n").split("\t")
-        return tuple(name for name in DATE_COLUMNS if name in names)[:1]
-
     def _articles(
-        self, quarantine: Quarantine, date_columns: tuple[str, ...]
+        self, quarantine: Quarantine
     ) -> Iterator[tuple[pa.Array, pa.Array, pa.Array, list[str]]]:
-        """Yield id, text, line and date of each valid article, block by block."""
-        types = (pa.string(), *[pa.large_string()] * (2 + len(date_columns)))
-        columns = (*ARTICLE_COLUMNS, *date_columns)
-        blocks = read_columns(self.articles, columns, types, "article", quarantine, BLOCK_BYTES)
+        """Yield id, text and line of each valid article, and dates if there are any, in blocks."""
+        path = Path(self.articles)
+        types = (pa.string(), *[pa.large_string()] * 3)
+        select = partial(choose_columns, path, required=ARTICLE_COLUMNS, optional=(DATE_COLUMNS,))
+        wanted = "a table with the columns id, title, abstract"
+        blocks = read_table(path, wanted, select, types, "article", quarantine)
         empty = pa.scalar("", pa.large_string())
         blank = pa.scalar(" ", pa.large_string())
         for key, title, abstract, *dates, line in blocks:

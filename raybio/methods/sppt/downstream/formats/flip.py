@@ -1,4 +1,4 @@
-"""Readers of FLIP's files: three FASTA files of secondary structure, and tables of other tasks."""
+"""Reader of FLIP's secondary structure: three FASTA files. Its tables are ``own_tables``."""
 
 import zipfile
 import zlib
@@ -6,24 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.formats.example import (
     SS3,
     UNKNOWN,
     Example,
     TaskFiles,
     existing,
-    named_errors,
 )
-from raybio.methods.sppt.downstream.formats.tables import parse_fasta, read_table
-from raybio.methods.sppt.downstream.store import SPLITS
+from raybio.methods.sppt.downstream.formats.fasta_text import parse_fasta
 from raybio.store.sources import read_lines
 
 SEQUENCES = "sequences.fasta"
 LABELS = "sampled.fasta"
 MASKS = "mask.fasta"
-
-TABLE_COLUMNS = {"sequence", "target", "set"}
 
 
 def read_flip_structure(name: str, source: Path) -> TaskFiles | None:
@@ -49,19 +44,6 @@ def read_flip_structure(name: str, source: Path) -> TaskFiles | None:
         files.append(path)
         text_by_name[file_name] = "".join(read_lines(path, "FASTA"))
     return TaskFiles(files, _structure_examples(text_by_name))
-
-
-def read_flip_table(name: str, path: Path) -> Iterator[Example]:
-    """Yield the rows of a table ``sequence, target, set, validation``."""
-    is_number = TASKS[name].labels == "number"
-    wanted = "sequence, target (a number, if the task has one), set (train or test)"
-    for number, row in read_table(path, "FLIP's CSV"):
-        with named_errors(path, f"line {number}", wanted):
-            split = "dev" if row.get("validation") == "True" else row["set"]
-            label = float(row["target"]) if is_number else row["target"]
-            if split not in SPLITS:
-                raise ValueError(f"set is {split!r}")
-        yield Example(row["sequence"].upper(), split, label, path.name, number)
 
 
 def _read_zip(source: Path, names: tuple[str, ...]) -> dict[str, str]:

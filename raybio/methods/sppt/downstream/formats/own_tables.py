@@ -1,4 +1,7 @@
-"""Reader of labeled tables of one's own: a sequence or text, a label, and perhaps a split."""
+"""Reader of labeled tables of one's own: a sequence or text, a label, and perhaps a split.
+
+FLIP's tables (``sequence, target, set, validation``) are among them.
+"""
 
 import math
 import re
@@ -8,7 +11,8 @@ from pathlib import Path
 from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import Example, TaskFiles
-from raybio.store.table_rows import is_table, read_columns
+from raybio.store.data_sets import STATE, is_table
+from raybio.store.table_rows import TABLES, read_columns
 
 LABEL_COLUMNS = ("label", "target")
 SPLIT_COLUMNS = ("split", "set")
@@ -41,9 +45,9 @@ def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
 
     Args:
         task: one of one's own.
-        source: ``.csv``, ``.tsv``, ``.jsonl`` (``.gz`` too) or ``.parquet`` with the columns
-            ``sequence`` or ``text``, ``label`` (or ``target``) and perhaps ``split`` (or ``set``):
-            train, dev or test. Or a folder of such tables, whose names begin with these words.
+        source: a table with the columns ``sequence`` or ``text``, ``label`` (or ``target``) and
+            perhaps ``split`` (or ``set``): train, dev or test. Or a folder of such tables, whose
+            names begin with these words, as data sets of the hub and ``save_to_disk`` have them.
 
     Raises:
         DataError: if there is no table. Iterating raises it for columns that are missing and for
@@ -51,21 +55,21 @@ def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
     """
     split_by_path = _tables(source)
     examples = (
-        example for path, split in split_by_path.items() for example in _read(task, path, split)
+        example
+        for path, split in split_by_path.items()
+        for example in read_labeled_rows(task, path, split)
     )
     return TaskFiles(list(split_by_path), examples)
 
 
 def _tables(source: Path) -> dict[Path, str]:
     """Return the split of each table; "" where a column or a draw decides."""
-    if not source.is_dir():
+    if not source.is_dir() or (source / STATE).is_file():
         if not is_table(source):
-            raise DataError(
-                f"{source}: want a .csv, .tsv, .jsonl or .parquet table, or a folder of them"
-            )
+            raise DataError(f"{source}: want {TABLES}, or a folder of tables")
         return {source: ""}
     split_by_path = {}
-    for path in sorted(source.iterdir()):
+    for path in sorted([*source.iterdir(), *source.glob("data/*")]):
         # train.csv, or train-00000-of-00002.parquet as the hub's data sets have it.
         word = re.split(r"[^a-z]", path.name.lower(), maxsplit=1)[0]
         split = SPLIT_BY_NAME.get(word)
@@ -79,7 +83,17 @@ def _tables(source: Path) -> dict[Path, str]:
     return split_by_path
 
 
-def _read(task: DownstreamTask, path: Path, split: str) -> Iterator[Example]:
+def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iterator[Example]:
+    """Yield the rows of a table.
+
+    Args:
+        task: decides what a label is, and the column of contents.
+        path: the table.
+        split: of all rows; "": the column of splits decides, if there is one.
+
+    Raises:
+        DataError: as ``read_own_tables``.
+    """
     content_column = "text" if task.on_texts else "sequence"
     wanted = f"the columns {content_column!r} and {LABEL_COLUMNS[0]!r}"
 

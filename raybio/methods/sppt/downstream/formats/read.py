@@ -6,11 +6,16 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.formats import flip, gfp
 from raybio.methods.sppt.downstream.formats.example import TaskFiles
-from raybio.methods.sppt.downstream.formats.own_tables import read_own_tables
+from raybio.methods.sppt.downstream.formats.own_tables import read_labeled_rows, read_own_tables
 from raybio.methods.sppt.downstream.formats.scibert import read_scibert
 from raybio.methods.sppt.downstream.formats.scop import read_scop_domains
 from raybio.methods.sppt.downstream.formats.tape import read_tape
+from raybio.store.data_sets import is_table
 from raybio.store.sources import MAX_LINE_LENGTH, open_source
+from raybio.store.table_rows import column_names
+
+FLIP_COLUMNS = {"sequence", "target", "set"}
+"""Of FLIP's tables, with ``validation``."""
 
 
 def read_task_files(name: str, source: Path) -> TaskFiles:
@@ -50,20 +55,22 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
 
 
 def _read_single_file(name: str, source: Path) -> TaskFiles | None:
-    """Return the examples of a table or FASTA file, recognized by its first line, else None."""
-    if not source.is_file():
-        return None
-    with open_source(source, "a table or FASTA") as file:
-        first_line = file.readline(MAX_LINE_LENGTH).decode(errors="replace")
-    if not first_line.strip():
-        raise DataError(
-            f"{source}: is empty, or begins with an empty line; want the files of {name}"
-        )
-    if first_line.startswith(">") and name == "remote_homology":
-        return TaskFiles([source], read_scop_domains(source))
-    columns = {column.strip() for column in first_line.replace("\t", ",").split(",")}
-    if columns >= flip.TABLE_COLUMNS:
-        return TaskFiles([source], flip.read_flip_table(name, source))
-    if columns >= gfp.TABLE_COLUMNS and name == "fluorescence":
+    """Return the examples of a table or FASTA file, recognized by its columns, else None."""
+    if not is_table(source):
+        if not source.is_file():
+            return None
+        with open_source(source, "a table or FASTA") as file:
+            first_line = file.readline(MAX_LINE_LENGTH)
+        if not first_line.strip():
+            raise DataError(
+                f"{source}: is empty, or begins with an empty line; want the files of {name}"
+            )
+        if first_line.startswith(b">"):
+            is_known = name == "remote_homology"
+            return TaskFiles([source], read_scop_domains(source)) if is_known else None
+    columns = column_names(source)
+    if columns >= FLIP_COLUMNS:
+        return TaskFiles([source], read_labeled_rows(TASKS[name], source))
+    if columns >= set(gfp.TABLE_COLUMNS) and name == "fluorescence":
         return TaskFiles([source], gfp.read_gfp_genotypes(source))
     return None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raybio.methods.sppt.downstream.formats.example import Example, named_errors
-from raybio.methods.sppt.downstream.formats.tables import parse_fasta
+from raybio.methods.sppt.downstream.formats.fasta_text import parse_fasta
 from raybio.store.sources import read_lines
 
 FOLD_FIELDS = 2

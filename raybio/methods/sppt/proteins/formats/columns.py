@@ -1,23 +1,94 @@
-"""Columns of a delimited table, read in blocks by Arrow.
+"""Columns of a table, read in blocks by Arrow.
 
-Quotes have a meaning only where a caller says so. Every line counts, so that an error can state the
-line of a record.
+Quotes have a meaning only in tables that commas or semicolons divide. Every line counts, so that an
+error can state the line of a record.
 """
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
+from raybio.store.sources import read_lines
+from raybio.store.table_rows import is_typed_table
+from raybio.store.table_rows import read_columns as read_row_columns
 
 BLOCK_BYTES = 16 << 20
 """Bytes that are read at once; a record must fit into them."""
+
+DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
+QUOTED = (",", ";")
+
+
+def read_table(
+    path: Path,
+    wanted: str,
+    select: Callable[[Sequence[str]], Sequence[str]],
+    kinds: tuple[pa.DataType, ...],
+    record: str,
+    quarantine: Quarantine,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[tuple[pa.Array, ...]]:
+    """Yield some columns of a table with a header, and the line of each record, in blocks.
+
+    Args:
+        path: JSON lines, Parquet or a data set's folder, as ``table_rows`` reads them; else a table
+            that tabs, commas, semicolons or blanks divide, by its first line.
+        wanted: what it should be, for messages.
+        select: returns the names of the columns to read; it gets all names.
+        kinds: types of the columns, as ``read_columns``; those beyond the selected are ignored.
+        record: name of a record, for the quarantine.
+        quarantine: as ``read_columns``.
+        block_bytes: bytes that are read at once.
+
+    Raises:
+        DataError: as ``read_columns`` and ``select``.
+    """
+    if is_typed_table(path):
+        for rows in read_row_columns(path, wanted, select):
+            texts = [
+                pa.array(column, kind) for column, kind in zip(rows.columns, kinds, strict=False)
+            ]
+            yield *texts, pa.array(rows.lines, pa.int64())
+        return
+    header = "".join(islice(read_lines(path, wanted), 1)).rstrip("\r\n")
+    if not header:
+        raise DataError(f"{path}: is empty, want {wanted}")
+    delimiter = next((mark for mark in DELIMITERS if mark in header), "\t")
+    columns = tuple(select(split_fields(header, delimiter)))
+    kinds = kinds[: len(columns)]
+    blocks = read_columns(
+        path,
+        columns,
+        kinds if delimiter not in QUOTED else (pa.large_string(),) * len(columns),
+        record,
+        quarantine,
+        block_bytes,
+        delimiter,
+        has_quotes=delimiter in QUOTED,
+    )
+    for *texts, line in blocks:
+        if delimiter in QUOTED:
+            # "id, sequence" is common.
+            trimmed = [pc.utf8_trim_whitespace(text) for text in texts]
+            texts = [text.cast(kind) for text, kind in zip(trimmed, kinds, strict=True)]
+        yield *texts, line
+
+
+def split_fields(line: str, delimiter: str) -> list[str]:
+    """Return the fields of a line; those of CSV may be quoted."""
+    if delimiter in QUOTED:
+        return next(csv.reader([line], delimiter=delimiter))
+    return line.split(delimiter)
 
 
 def read_columns(

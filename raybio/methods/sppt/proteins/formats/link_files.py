@@ -3,7 +3,8 @@
     protein_a,protein_b,score          P04637 Q00987 0.9          {"source": "P04637", …}
     P04637,Q00987,0.9                  P04637 P38398 0.4
 
-The suffixes ``.parquet`` and ``.jsonl`` name tables. Of other files the first line decides:
+The suffixes ``.parquet`` and ``.jsonl`` name tables, and folders are data sets. Of other files the
+first line decides:
 
 - The delimiter is a tab if it has one, else a comma, a semicolon or a blank.
 - It is a header if it names two columns of ``ID_COLUMNS``. There may be any other columns; a score
@@ -14,7 +15,6 @@ The suffixes ``.parquet`` and ``.jsonl`` name tables. Of other files the first l
 Shape letters: N proteins, E links of a block.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,10 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.proteins.formats.columns import read_columns
+from raybio.methods.sppt.proteins.formats.columns import (
+    DELIMITERS,
+    QUOTED,
+    read_columns,
+    split_fields,
+)
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
-from raybio.store.table_rows import is_parquet_or_json
+from raybio.store.table_rows import is_typed_table
 from raybio.store.table_rows import read_columns as read_row_columns
 
 ID_COLUMNS = (
@@ -49,9 +54,6 @@ SCORE_COLUMNS = ("combined_score", "score", "weight", "confidence")
 
 STRING_COLUMNS = ("protein1", "protein2", "combined_score")
 """The columns of STRING's ``protein.links``."""
-
-DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
-QUOTED = (",", ";")
 
 WANTED = (
     "a table of links: two columns of ids, and perhaps a score, or a header such as "
@@ -103,7 +105,7 @@ def read_layout(path: Path) -> LinkFile:
     Raises:
         DataError: if it is missing, empty, or in no such form.
     """
-    if is_parquet_or_json(path):
+    if is_typed_table(path):
         return _typed_layout(path)
     lines = [line.rstrip("\r\n") for line in islice(read_lines(path, WANTED), 2)]
     if not lines or not lines[0].strip():
@@ -208,10 +210,3 @@ def _typed_layout(path: Path) -> LinkFile:
 
     next(read_row_columns(path, WANTED, select), None)
     return LinkFile(path, "", tuple(chosen), None, True)
-
-
-def split_fields(line: str, delimiter: str) -> list[str]:
-    """Return the fields of a line; those of CSV may be quoted."""
-    if delimiter in QUOTED:
-        return next(csv.reader([line], delimiter=delimiter))
-    return line.split(delimiter)

@@ -15,7 +15,7 @@ species.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import Corpus, LinkCollector, number_groups
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
-from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
+from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_table, skip_rows
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.id_rule import (
     FORMS,
@@ -36,14 +36,7 @@ from raybio.methods.sppt.proteins.formats.id_rule import (
     advise,
     choose_form,
 )
-from raybio.methods.sppt.proteins.formats.link_files import (
-    DELIMITERS,
-    QUOTED,
-    LinkFile,
-    read_layout,
-    sample_ids,
-    split_fields,
-)
+from raybio.methods.sppt.proteins.formats.link_files import LinkFile, read_layout, sample_ids
 from raybio.methods.sppt.proteins.formats.links import (
     LINKS_BLOCK_BYTES,
     MAX_SCORE,
@@ -54,9 +47,8 @@ from raybio.methods.sppt.proteins.formats.links import (
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import open_source, read_lines
-from raybio.store.table_rows import is_parquet_or_json
-from raybio.store.table_rows import read_columns as read_row_columns
+from raybio.store.sources import open_source
+from raybio.store.table_rows import choose_columns, is_typed_table
 
 ID_COLUMNS = ("protein_id", "id", "entry", "accession")
 SPECIES_COLUMNS = ("species_taxid", "taxid", "organism (id)", "organism_id")
@@ -248,7 +240,7 @@ def read_proteins(
     """
     path = Path(path)
     only_taxid = config.taxids[0] if len(config.taxids) == 1 else ""
-    if not is_parquet_or_json(path) and is_fasta(path):
+    if not is_typed_table(path) and is_fasta(path):
         yield from _read_fasta(path, quarantine, config, only_taxid)
         return
     for key, group, sequence, line in _table_blocks(path, quarantine, only_taxid, block_bytes):
@@ -297,65 +289,22 @@ def _table_blocks(
     path: Path, quarantine: Quarantine, only_taxid: str, block_bytes: int
 ) -> Iterator[tuple[pa.Array, ...]]:
     """Yield id, taxid, sequence and line of each row of a table."""
-    if is_parquet_or_json(path):
-        blocks = _typed_blocks(path, only_taxid)
-    else:
-        blocks = _delimited_blocks(path, quarantine, only_taxid, block_bytes)
+    select = partial(_protein_columns, path, only_taxid)
+    kinds = (pa.string(), pa.large_binary(), pa.string())
+    blocks = read_table(path, WANTED, select, kinds, "protein", quarantine, block_bytes)
     for key, sequence, *group, line in blocks:
         taxids = group[0] if group else pa.repeat(only_taxid, len(key))
         yield key, taxids, sequence, line
 
 
-def _typed_blocks(path: Path, only_taxid: str) -> Iterator[tuple[pa.Array, ...]]:
-    for rows in read_row_columns(
-        path, WANTED, lambda names: _protein_columns(path, names, only_taxid)
-    ):
-        key, sequence, *group = rows.columns
-        columns = [pa.array(key, pa.string()), pa.array(sequence, pa.large_binary())]
-        columns += [pa.array(taxid, pa.string()) for taxid in group]
-        yield *columns, pa.array(rows.lines, pa.int64())
-
-
-def _delimited_blocks(
-    path: Path, quarantine: Quarantine, only_taxid: str, block_bytes: int
-) -> Iterator[tuple[pa.Array, ...]]:
-    header = "".join(islice(read_lines(path, WANTED), 1)).rstrip("\r\n")
-    if not header:
-        raise DataError(f"{path}: is empty, want {WANTED}")
-    delimiter = next((mark for mark in DELIMITERS if mark in header), "\t")
-    names = split_fields(header, delimiter)
-    columns = _protein_columns(path, names, only_taxid)
-    has_quotes = delimiter in QUOTED
-    content = pa.large_string() if has_quotes else pa.large_binary()
-    kinds = (pa.string(), content, pa.string())[: len(columns)]
-    blocks = read_columns(
-        path, columns, kinds, "protein", quarantine, block_bytes, delimiter, has_quotes=has_quotes
-    )
-    for *texts, line in blocks:
-        if has_quotes:
-            # "id, sequence" is common.
-            texts = [pc.utf8_trim_whitespace(text) for text in texts]
-        yield texts[0], texts[1].cast(pa.large_binary()), *texts[2:], line
-
-
-def _protein_columns(path: Path, names: Sequence[str], only_taxid: str) -> tuple[str, ...]:
-    """Return the columns of ids and sequences, and of species if there is one.
-
-    Raises:
-        DataError: if one is missing.
-    """
-    by_lower = {name.strip().lower(): name for name in names}
-    chosen = []
-    for candidates in (ID_COLUMNS, SEQUENCE_COLUMNS, SPECIES_COLUMNS):
-        found = [by_lower[name] for name in candidates if name in by_lower]
-        if not found and not (candidates is SPECIES_COLUMNS and only_taxid):
-            more = ", or --taxid for a single species" if candidates is SPECIES_COLUMNS else ""
-            raise DataError(
-                f"{path}: has no column {candidates[0]!r} (or {', '.join(candidates[1:])}){more}; "
-                f"found {', '.join(names[:8])}; want {WANTED}"
-            )
-        chosen += found[:1]
-    return tuple(chosen)
+def _protein_columns(path: Path, only_taxid: str, names: Sequence[str]) -> list[str]:
+    """Return the columns of ids and sequences, and of species if there is one."""
+    required = (ID_COLUMNS, SEQUENCE_COLUMNS)
+    if only_taxid:
+        return choose_columns(path, names, required, (SPECIES_COLUMNS,))
+    without = SPECIES_COLUMNS[0] not in names
+    advice = ", or --taxid for a single species" if without else ""
+    return choose_columns(path, names, (*required, SPECIES_COLUMNS), advice=advice)
 
 
 def is_fasta(path: Path) -> bool:

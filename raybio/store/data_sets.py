@@ -1,0 +1,100 @@
+"""Folders of the library ``datasets``, as tables in several files, and the names of tables.
+
+corpus/state.json, dataset_info.json, data-00000-of-00002.arrow, ...    save_to_disk
+corpus/dataset_dict.json, train/state.json, test/state.json, ...        of several splits
+corpus/train-00000-of-00002.parquet, ... (or in corpus/data)            the hub
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from raybio.core.errors import DataError
+
+PARQUET = ".parquet"
+ARROW = ".arrow"
+TSV = ".tsv"
+JSON_LINES = ".jsonl"
+SUFFIXES = (TSV, ".csv", JSON_LINES, PARQUET, ARROW)
+
+STATE = "state.json"
+"""File in a folder that ``save_to_disk`` wrote; it names the Arrow files."""
+
+SPLITS = "dataset_dict.json"
+"""File in a folder of several of them, one a split."""
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file's name in lower case, without ``.gz``."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is such a folder; no name is too long to ask."""
+    return os.path.isdir(path)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a name says that a file is a table with named columns, or a folder is one."""
+    return _is_dataset(path) if is_folder(path) else suffix_of(path) in SUFFIXES
+
+
+def table_files(path: Path) -> list[Path]:
+    """Return the files of a data set's folder in order; of any other path itself.
+
+    A folder is a data set if ``save_to_disk`` wrote it, or if it or its folder ``data`` holds the
+    files of one split: ``train-00000-of-00002.parquet``, or other tables with numbered names.
+
+    Raises:
+        DataError: if the folder has several splits, or not all files of one.
+    """
+    if not is_folder(path) or not _is_dataset(path):
+        return [path]
+    if (path / STATE).is_file():
+        state = _read_json(path / STATE)
+        try:
+            return [path / file["filename"] for file in state["_data_files"]]
+        except (KeyError, TypeError):
+            raise DataError(f"{path / STATE}: names no files; write the data set again") from None
+    if (path / SPLITS).is_file():
+        splits = sorted(each.parent.name for each in path.glob(f"*/{STATE}"))
+        raise DataError(
+            f"{path}: has the splits {', '.join(splits) or 'of no folder'}; want the folder of one"
+        )
+    files = _tables_in(path)
+    splits = sorted({re.sub(r"[-_.]?\d+.*$", "", file.name.split(".")[0]) for file in files})
+    if len(splits) > 1:
+        raise DataError(
+            f"{path}: holds the tables {', '.join(splits)}; want one: give its files, or a folder "
+            "of its own"
+        )
+    count = re.search(r"-of-(\d+)", files[0].name)
+    if count is not None and len(files) != int(count[1]):
+        raise DataError(
+            f"{path}: holds {len(files)} of the {int(count[1])} files of {files[0].name}; fetch "
+            "the others"
+        )
+    return files
+
+
+def _is_dataset(path: Path) -> bool:
+    known = (path / STATE, path / SPLITS)
+    return any(file.is_file() for file in known) or bool(_tables_in(path))
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """Return the files of tables in a folder, or in its folder ``data``, by name."""
+    for place in (folder, folder / "data"):
+        files = [path for path in sorted(place.glob("[!.]*")) if suffix_of(path) in SUFFIXES]
+        if files:
+            return files
+    return []
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); write the data set again") from None
