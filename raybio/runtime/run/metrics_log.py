@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
+from raybio.core.files import named_failure
 
 
 class MetricsLog:
@@ -49,8 +50,9 @@ class MetricsLog:
             **({"not_finite": broken} if broken else {}),
             **facts,
         }
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        text = json.dumps(line) + "\n"
+        with named_failure(self.path, len(text)), open(self.path, "a", encoding="utf-8") as file:
+            file.write(text)
         self._last_step = step
 
 

@@ -184,4 +184,6 @@ class OpenRun:
         newest = self.folder.newest_checkpoint
         if self.spool is not None and newest is not None:
             content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
-        write_record(self.folder.result, "result", content)
+        # The error that ended a run is told, not that its result has no room either.
+        with contextlib.nullcontext() if status in COMPLETE else contextlib.suppress(OSError):
+            write_record(self.folder.result, "result", content)
