@@ -280,6 +280,7 @@ def test_a_full_disk_is_one_message_and_the_command_goes_on_when_there_is_room(
     long = override_all(tiny_training, {"schedule.max_steps": 200})
     job = Job(job.folder, job.store, long)
     shutil.move(job.folder / "mlflow.db", small_disk)
+    (small_disk / "runs").mkdir()
     (job.folder / "runs").symlink_to(small_disk / "runs")
     process = job.start("full")
     job.wait_for_step("full", 7, process)
