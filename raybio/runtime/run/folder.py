@@ -366,11 +366,7 @@ class RunFolder:
         """Delete and report what a start without a checkpoint left; the folder's locks stay."""
         from raybio.runtime.run.metrics_log import read_reports
 
-        try:
-            reports = read_reports(self.metrics)
-        except ValueError:
-            # A power loss can leave a line that is no JSON.
-            reports = []
+        reports = read_reports(self.metrics)
         reached = f" at step {reports[-1]['step']:,}" if reports else ""
         print(
             f"{self.name}: replaces a start that ended{reached} without a checkpoint ({reason})",
