@@ -296,7 +296,7 @@ class _NamedFailure:
 
 def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
     """Warn once of each operation in which another worker lets this one wait."""
-    warned = None
+    warned: tuple[str, float] | None = None
     while (collective := reference()) is not None:
         waiting = collective.waiting
         if waiting is not None and waiting != warned:

@@ -208,6 +208,9 @@ class OpenRun:
         newest = self.folder.newest_checkpoint
         if self.spool is not None and newest is not None:
             content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
-        # The error that ended a run is told, not that its result has no room either.
-        with contextlib.nullcontext() if status in COMPLETE else contextlib.suppress(OSError):
+        try:
             write_record(self.folder.result, "result", content)
+        except OSError:
+            # The error that ended a run is told, not that its result has no room either.
+            if status in COMPLETE:
+                raise
