@@ -341,7 +341,7 @@ def test_a_resume_by_other_versions_is_reported_and_refused_by_strict(
     assert begin(is_strict=True) == []
 
 
-def test_a_full_disk_is_told_where_not_even_a_record_of_it_can_be_written(
+def test_a_full_disk_is_reported_where_no_record_of_it_can_be_written(
     small_disk: Path, tmp_path: Path
 ) -> None:
     folder = RunFolder(small_disk, "first")

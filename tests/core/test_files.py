@@ -201,7 +201,7 @@ def test_a_full_disk_is_named_with_its_bytes_and_keeps_the_old_file(small_disk: 
     assert sorted(one.name for one in small_disk.iterdir()) == ["filler", "run.json"]
 
 
-def test_only_errors_of_a_disk_are_told_as_such() -> None:
+def test_only_errors_of_a_disk_are_explained_as_such() -> None:
     refused = PermissionError(errno.EACCES, "Permission denied", "/data/x")
     assert str(disk_problem(refused)).startswith("/data/x: Permission denied; ")
     assert disk_problem(FileNotFoundError(errno.ENOENT, "No such file", "/data/x")) is None

@@ -211,6 +211,6 @@ class OpenRun:
         try:
             write_record(self.folder.result, "result", content)
         except OSError:
-            # The error that ended a run is told, not that its result has no room either.
+            # The error that ended the run is reported, not that its result has no room either.
             if status in COMPLETE:
                 raise
