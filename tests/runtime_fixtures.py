@@ -1,7 +1,9 @@
 """Fixtures of tests that train with Ray: a private home, one cluster, a tiny training."""
 
+import contextlib
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,31 @@ def ray_cluster(private_home: Path) -> Iterator[None]:
         process.name() for process in alive if process.is_running() and process.status() != "zombie"
     ]
     assert not [name for name in names if "ray" in name or "gcs" in name], names
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MiB that can be filled; skipped where none can be mounted."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Fill a small disk to its last byte; return the file to delete."""
+    path = disk / "filler"
+    with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    return path
 
 
 @pytest.fixture

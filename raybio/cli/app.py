@@ -3,6 +3,7 @@
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, get_args, get_type_hints
 
@@ -12,9 +13,10 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from raybio.cli.lazy import chosen_app
 from raybio.cli.options import URI_PARSERS
+from raybio.cli.output import guarded_output
 from raybio.core.config import BaseConfig, C, fields
 from raybio.core.errors import RaybioError
-from raybio.core.files import check_local
+from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 
 ADDRESS_OPTIONS = ("--tracking-uri", "--url")
@@ -40,15 +42,25 @@ _ENCODER_SOURCE = re.compile(r"\s*encoder\.source\s*=(?P<values>.*)", re.DOTALL)
 def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
     """Call the app of ``raybio`` with the arguments of a command line, and exit.
 
-    A ``RaybioError`` becomes one message and exit code 2, or 130 or 143 after a signal.
+    A ``RaybioError`` becomes one message and exit code 2, or 129, 130 or 143 after a signal. So
+    does an error of the disk, with its traceback if ``--verbose`` is given.
     """
-    try:
-        chosen, rest = chosen_app(app, arguments)
-        check_uris(rest, uri_options_of(chosen, rest))
-        get_command(app).main(args=[*arguments], prog_name="raybio")
-    except RaybioError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
+    with guarded_output():
+        try:
+            chosen, rest = chosen_app(app, arguments)
+            check_uris(rest, uri_options_of(chosen, rest))
+            get_command(app).main(args=[*arguments], prog_name="raybio")
+        except RaybioError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            sys.exit(getattr(error, "exit_code", 2))
+        except OSError as error:
+            problem = disk_problem(error)
+            if problem is None:
+                raise
+            if "--verbose" in arguments:
+                traceback.print_exc()
+            print(f"DiskError: {problem}", file=sys.stderr)
+            sys.exit(2)
     sys.exit(0)
 
 

@@ -194,4 +194,12 @@ DryRun = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="accept a run of more than a day on CPUs")]
 
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="refuse to resume a run by other versions, threads or hardware; else warn"
+    ),
+]
+
+
 Verbose = Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")]

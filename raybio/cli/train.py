@@ -102,6 +102,7 @@ def training_app(
         ] = False,
         dry_run: options.DryRun = False,
         yes: options.Yes = False,
+        strict: options.Strict = False,
         verbose: options.Verbose = False,
         help_: Annotated[bool, help_option(method)] = False,
         help_all: Annotated[bool, help_all_option(method)] = False,
@@ -143,6 +144,7 @@ def training_app(
             compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
             verbose=verbose,
             yes=yes,
+            is_strict=strict,
         )
         if all_folds and dry_run:
             raise ConfigError("--dry-run and --all-folds: got both, want one of them")

@@ -54,6 +54,10 @@ class StorageError(ClusterError):
     """A bucket cannot be reached, does not exist, or refuses the request."""
 
 
+class DiskError(RaybioError):
+    """A disk is full or read-only: the same command goes on when it is not."""
+
+
 class MissingObjectError(StorageError):
     """A bucket holds no object of this name."""
 

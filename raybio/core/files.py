@@ -1,15 +1,26 @@
 """Checks of paths before long work, and folders that are written as a whole or not at all."""
 
+import contextlib
+import ctypes
+import errno
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from raybio.core.errors import ConfigError
 from raybio.core.location import is_uri, without_credentials
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk or quota."""
+
+_DISK_ERRORS = (*FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
+_PERMISSION_ERRORS = (errno.EACCES, errno.EPERM)
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def check_local(path: str | Path, option: str) -> None:
@@ -122,13 +133,13 @@ def _exists(path: Path) -> bool:
     return True
 
 
-@contextmanager
+@contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` if the block succeeds.
 
-    After an error or a kill, ``path`` is what it was before. At worst, if the process dies between
-    two renames, ``path`` is absent and its old content lies next to it. If ``path`` is a link, its
-    target is replaced.
+    After an error or a kill, ``path`` is what it was before. On file systems that cannot exchange
+    two names (some network disks), a kill between two renames may leave ``path`` absent and its
+    old content next to it. If ``path`` is a link, its target is replaced.
 
     Raises:
         ConfigError: if ``path`` is a URI.
@@ -148,15 +159,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         new.mkdir()
         yield new
         _sync_all(new)
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
+        if not path.exists() or not _exchange(new, path):
+            if path.exists():
+                path.rename(old)
+            new.rename(path)
         sync(path.parent)
     finally:
         # Ctrl-C may come between the two renames; then the old folder must go back.
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders in one atomic step; return False where the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    paths = os.fsencode(first), os.fsencode(second)
+    return bool(rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0)
 
 
 def _sync_all(folder: Path) -> None:
@@ -177,16 +199,61 @@ def replace_text(path: Path, text: str) -> None:
     """Write a UTF-8 file in one atomic step that survives a power loss; an older one is replaced.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if it cannot be written, with the path and the bytes that were to be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    content = text.encode()
+    try:
+        with named_failure(path, len(content)):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except OSError:
+        # Half a file must not take the space of a full disk.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     # Without it a power loss can take the new name back.
     sync(path.parent)
+
+
+@contextlib.contextmanager
+def named_failure(path: Path, num_bytes: int) -> Iterator[None]:
+    """Let errors of writing name the file and the bytes, which those of Python's files do not.
+
+    Raises:
+        OSError: that of the block.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror}, writing {num_bytes:,} bytes"
+        raise OSError(error.errno, reason, os.fspath(path)) from error
+
+
+def disk_problem(error: OSError) -> str | None:
+    """Return what a user does about a disk that is full, read-only, forbidden or gone.
+
+    Returns:
+        Path, reason, free bytes and advice; None for any other error.
+    """
+    if not isinstance(error.filename, str):
+        # Errors of sockets name no file either.
+        if error.errno not in _DISK_ERRORS:
+            return None
+        return f"{error.strerror}. Make room or repair the disk, then give the same command again"
+    if error.errno not in (*_DISK_ERRORS, *_PERMISSION_ERRORS):
+        return None
+    path = Path(error.filename).absolute()
+    free = ""
+    for folder in path.parents:
+        with contextlib.suppress(OSError):
+            free = f"; {shutil.disk_usage(folder).free:,} bytes are free there"
+            break
+    advice = "Make room" if error.errno in FULL else "Repair the storage or its permissions"
+    return f"{path}: {error.strerror}{free}. {advice}, then give the same command again"
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from raybio.core.errors import DataError
-from raybio.store.sources import open_source
+from raybio.store.sources import open_source, read_whole
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character, which JSON may contain and UTF-8 cannot encode."""
@@ -32,12 +32,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read the object in a JSON file, plain or gzip.
 
     Raises:
-        DataError: if the file cannot be read, is damaged, holds something else, or repeats a name
-            in an object.
+        DataError: if the file cannot be read, is damaged or too large (``read_whole``), holds
+            something else, or repeats a name in an object.
     """
     path = Path(path)
     with open_source(path, "a JSON file") as file:
-        content = file.read()
+        content = read_whole(file, str(path))
     try:
         value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_names)
     except KeyError as error:

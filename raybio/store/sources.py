@@ -18,6 +18,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_LENGTH = 1 << 24
 """Maximum length of a line, in bytes or characters. A longer line indicates a damaged file."""
 
+MAX_WHOLE_BYTES = 256 << 20
+"""Most bytes of a file, or of a file in an archive, that is read as a whole: after unpacking."""
+
 
 def plain_or_gzip(path: Path) -> Path:
     """Return ``path``, or ``path`` with ``.gz`` appended if only that exists."""
@@ -54,6 +57,25 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error}), want {wanted}"
         ) from None
+
+
+def read_whole(file: IO[bytes], name: str) -> bytes:
+    """Return the content of an open file, however little of the disk a packed one takes.
+
+    Args:
+        file: the file, or a member of an archive.
+        name: its name in errors.
+
+    Raises:
+        DataError: if it has more than ``MAX_WHOLE_BYTES``; no more of them are unpacked.
+    """
+    content = file.read(MAX_WHOLE_BYTES + 1)
+    if len(content) > MAX_WHOLE_BYTES:
+        raise DataError(
+            f"{name}: has more than {MAX_WHOLE_BYTES:,} bytes, which are read as a whole. Fetch "
+            "the file again, or split it"
+        )
+    return content
 
 
 def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:

@@ -255,7 +255,7 @@ def _read_json_lines(
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: is no JSON ({error})") from None
         if not isinstance(record, dict):
             raise DataError(f"{path}, line {number}: want an object with {wanted}")

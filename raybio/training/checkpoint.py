@@ -25,6 +25,7 @@ from typing import Any
 
 from raybio.core.config import BaseConfig, changed_settings, fingerprint
 from raybio.core.errors import CheckpointError
+from raybio.core.files import sync
 from raybio.training import durable
 from raybio.training.checkpoint_files import (
     FOLDER_NAME,
@@ -68,6 +69,8 @@ class CheckpointStore:
         keep: int = 3,
         run: Mapping[str, Any] | None = None,
         remote: RemoteCheckpoints | None = None,
+        log: Path | None = None,
+        is_strict: bool = False,
         retry_delays_seconds: tuple[float, ...] = RETRY_DELAYS_SECONDS,
     ) -> None:
         """Use ``directory``, made when first needed.
@@ -78,6 +81,8 @@ class CheckpointStore:
             run: copies of the run's own records as plain JSON, stored in each manifest.
             remote: the run's checkpoints in a bucket. Only those are loaded then, and what is
                 saved is uploaded.
+            log: the run's log of metrics, forced to the disk before each checkpoint is committed.
+            is_strict: a run does not resume where its last bits would be others.
             retry_delays_seconds: pauses after a failed write.
         """
         if keep < 1:
@@ -87,6 +92,8 @@ class CheckpointStore:
         self.directory = Path(directory).absolute()
         self.keep = keep
         self.remote = remote
+        self.log = log
+        self.is_strict = is_strict
         self._run: Mapping[str, Any] = run or {}
         self._retry_delays_seconds = retry_delays_seconds
         self._identity: Identity | None = None
@@ -371,6 +378,8 @@ class CheckpointStore:
         try:
             write_checkpoint(folder, contents, identity)
             final = self._free_name(contents.step)
+            if self.log is not None and self.log.exists():
+                sync(self.log)
             durable.commit_folder(folder, final)
         except OSError:
             # Half a checkpoint on a full disk must not take the space that the retry needs.

@@ -5,7 +5,11 @@ has most, D width (any trailing shape is allowed).
 """
 
 import datetime
+import logging
 import math
+import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -23,6 +27,12 @@ _DTYPES = (
     torch.int64, torch.int32, torch.uint8, torch.bool,
 )  # fmt: skip
 """Dtypes that rows may have; workers compare their positions in this tuple."""
+
+
+STALL_SECONDS = 45.0
+"""A worker that waits longer for another one says so."""
+
+_log = logging.getLogger(__name__)
 
 
 class SingleProcess:
@@ -82,6 +92,9 @@ class ProcessGroup:
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.num_open_gathers = 0
+        self.waiting: tuple[str, float] | None = None
+        watch = threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True)
+        watch.start()
         self._is_nccl = dist.get_backend() == "nccl"
         self.host_group: dist.ProcessGroup | None = None
         if dist.get_backend() != "gloo":
@@ -267,14 +280,37 @@ class _NamedFailure:
         self.name = name
 
     def __enter__(self) -> None:
-        return None
+        self.collective.waiting = (self.name, time.monotonic())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
+        self.collective.waiting = None
         if isinstance(error, RuntimeError):
             raise ClusterError(
                 f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r} "
                 f"failed: {error}. Another worker stopped, and its own log has the cause, or "
                 "it is slower than RAYBIO_COLLECTIVE_TIMEOUT_SECONDS allows."
             ) from error
+
+
+def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
+    """Warn once of each operation in which another worker lets this one wait."""
+    warned: tuple[str, float] | None = None
+    while (collective := reference()) is not None:
+        waiting = collective.waiting
+        if waiting is not None and waiting != warned:
+            name, since = waiting
+            if time.monotonic() - since > STALL_SECONDS:
+                warned = waiting
+                _log.warning(
+                    "rank %d of %d has waited %.0f s for another worker in the collective "
+                    "operation %r; it may hang, or be much slower",
+                    collective.rank,
+                    collective.world,
+                    STALL_SECONDS,
+                    name,
+                )
+        # Not kept alive while this thread sleeps.
+        del collective
+        time.sleep(min(STALL_SECONDS / 4, 5.0))

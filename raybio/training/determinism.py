@@ -1,7 +1,7 @@
 """Deterministic kernels in training steps, and the record of what else decides their last bits."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,15 +79,6 @@ def describe_arithmetic(device: torch.device, setting: str) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "environment": {name: os.environ.get(name) for name in EXACT_ENVIRONMENT},
     }
-
-
-def changed_arithmetic(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return lines ``name: old -> new`` of what has changed; none if nothing was recorded."""
-    return [
-        f"{name}: {old.get(name)} -> {new.get(name)}"
-        for name in sorted(old.keys() | new.keys())
-        if old and old.get(name) != new.get(name)
-    ]
 
 
 def _driver_version() -> str:

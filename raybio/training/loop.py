@@ -17,11 +17,11 @@ import torch
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.interfaces import Collective, System
+from raybio.core.version import changed_values
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
 from raybio.training.collective import SingleProcess
 from raybio.training.determinism import (
-    changed_arithmetic,
     describe_arithmetic,
     set_environment,
 )
@@ -404,14 +404,15 @@ class _Run:
         )
         # The first worker has written it; others may have other machines.
         if saved is not None and self.collective.rank == 0:
-            changes = changed_arithmetic(saved.manifest.get("arithmetic", {}), arithmetic)
+            changes = changed_values(saved.manifest.get("arithmetic", {}), arithmetic)
             if changes:
-                _log.warning(
-                    "the checkpoint of step %d was computed otherwise, so the run will not end "
-                    "with the bits of an unbroken one (%s)",
-                    saved.step,
-                    "; ".join(changes),
+                message = (
+                    f"the checkpoint of step {saved.step} was computed otherwise, so the run will "
+                    f"not end with the bits of an unbroken one ({'; '.join(changes)})"
                 )
+                if self.checkpoints.is_strict:
+                    raise CheckpointError(f"{message}. Restore that, or leave out --strict")
+                _log.warning(message)
         return saved
 
     def _decide_precision(self, given: str | None) -> str:

@@ -1,13 +1,15 @@
 """Refusals of ``train`` before a cluster starts or anything is recorded; the status of runs."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,23 +18,34 @@ import torch
 from rich.console import Console
 
 from raybio.core.config import override
-from raybio.core.errors import CheckpointError, ClusterError, ConfigError, LongRunError, StoreError
+from raybio.core.errors import (
+    CheckpointError,
+    ClusterError,
+    ConfigError,
+    DiskError,
+    LongRunError,
+    StoreError,
+)
 from raybio.core.records import read_record, write_record
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver as runtime_train
+from raybio.runtime.run import open_run
 from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.driver import InterruptedRunError, train
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import status_of_run, summarize
-from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.worker_group import explained
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
+from tests.runtime_fixtures import fill
 
 
 @pytest.fixture
@@ -137,6 +150,8 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: 
         (None, True, [15], None, "failed"),
         (None, False, [15], RuntimeError("no worker could be started"), "failed"),
         (None, False, [], RuntimeError("worker died"), "failed"),
+        ("stopped", False, [], None, "stopped"),  # the user made the stop file
+        (None, False, [], None, "failed"),
     ],
 )
 def test_a_signal_excuses_no_failure(
@@ -294,3 +309,55 @@ def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: Run
     log.append(10, {"val/score": 0.31, "loss": 2.0}, is_evaluation=True)
     log.append(20, {"val/score": float("nan"), "loss": 1.0}, is_evaluation=True)
     assert summarize(folder, request_one.config, "stopped", None)["metrics"] == {"loss": 1.0}
+
+
+def test_a_resume_by_other_versions_is_reported_and_refused_by_strict(
+    request_one: RunSpec, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(request_one, precision="fp32", tracking="sqlite:///none.db")
+
+    def begin(**changes: object) -> list[str]:
+        with ExitStack() as held:
+            return OpenRun.open(replace(spec, **changes), held).begin(Compute())[1]
+
+    assert begin() == begin() == []
+    launch = spec.folder.launch
+    recorded = read_record(launch, "launch")["versions"]
+    assert {"raybio", "torch", "transformers", "python"} <= recorded.keys()
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: recorded | {"torch": "9.0"})
+    assert begin() == []  # there is nothing yet that other versions would go on with
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: recorded)
+    begin()
+    (spec.folder.checkpoints / "step-00000001").mkdir(parents=True)
+    assert begin() == begin(is_strict=True) == []
+    monkeypatch.setattr(open_run, "arithmetic_versions", lambda: recorded | {"torch": "9.0"})
+    content = launch.read_bytes()
+    change = f"torch: {recorded['torch']} -> 9.0"
+    with pytest.raises(CheckpointError, match=f"{re.escape(change)}. .*--strict"):
+        begin(is_strict=True)
+    assert launch.read_bytes() == content
+    (remark,) = begin()
+    assert change in remark
+    assert begin(is_strict=True) == []
+
+
+def test_a_full_disk_is_reported_where_no_record_of_it_can_be_written(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    folder = RunFolder(small_disk, "first")
+    folder.make()
+    full = OSError(errno.ENOSPC, "No space left on device", str(folder.metrics))
+    fill(small_disk)
+    with pytest.raises(DiskError, match=f"{folder.metrics}: No space left on device; 0 bytes"):
+        record_failure(folder, full)
+    (small_disk / "filler").unlink()
+    record_failure(folder, OSError(errno.ESTALE, "Stale file handle"))
+    assert not folder.failure.exists()  # it may pass: the workers are started again
+    record_failure(folder, full)
+    assert read_record(folder.failure, "failure")["kind"] == "DiskError"
+    folder.failure.unlink()
+    of_ray = (
+        f"Training failed:\nTraceback ...\nraybio.core.errors.DiskError: {folder.metrics}: full"
+    )
+    message = str(explained(folder, RuntimeError(of_ray)))
+    assert f"the last time with: DiskError: {folder.metrics}: full. The same command" in message

@@ -1,14 +1,22 @@
+import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from raybio.core import files
 from raybio.core.errors import ConfigError
 from raybio.core.files import (
     atomic_folder,
     check_model_sources,
     check_writable_file,
     check_writable_folder,
+    disk_problem,
+    replace_text,
 )
+from tests.runtime_fixtures import fill
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -56,6 +64,7 @@ def test_if_the_new_folder_cannot_be_renamed_the_older_one_remains(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)  # as on some network disks
     with pytest.raises(type(error), match="no room"):
         write(tmp_path / "out", "new")
     assert contents(tmp_path) == {"out/old": "old"}
@@ -114,3 +123,87 @@ def test_a_run_folder_is_refused_as_a_model_and_its_export_is_named(tmp_path: Pa
     check_model_sources([str(tmp_path / "run" / "export"), "author/model"])
     with pytest.raises(ConfigError, match="is a run's folder; want its model, .*run/export"):
         check_model_sources([str(tmp_path / "run")])
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from raybio.core.files import atomic_folder
+rename = Path.rename
+def killed(self, target):
+    if self.name == "new":
+        os._exit(9)
+    return rename(self, target)
+Path.rename = killed
+with atomic_folder(Path(sys.argv[1])) as folder:
+    (folder / "new").write_text("new")
+"""
+
+
+def test_a_process_killed_while_it_replaces_a_folder_leaves_the_old_one_or_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """It was killed between two renames: the path had neither."""
+    write(tmp_path / "out", "old")
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
+    assert [path.name for path in (tmp_path / "out").iterdir()] in (["old"], ["new"])
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Flushes and renames in their order, with the file's name."""
+    seen: list[str] = []
+    fsync = os.fsync
+    replace = os.replace
+    exchange = files._exchange
+
+    def noted_fsync(descriptor: int) -> None:
+        seen.append("fsync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def noted_replace(source: Path, target: Path) -> None:
+        seen.append(f"rename {target.name}")
+        replace(source, target)
+
+    def noted_exchange(first: Path, second: Path) -> bool:
+        seen.append(f"rename {second.name}")
+        return exchange(first, second)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    monkeypatch.setattr(files, "_exchange", noted_exchange)
+    return seen
+
+
+def test_contents_are_on_the_disk_before_their_names_and_names_before_the_call_returns(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    replace_text(tmp_path / "a.json", "{}")
+    assert calls == [f"fsync .a.json.{os.getpid()}", "rename a.json", f"fsync {tmp_path.name}"]
+    (tmp_path / "out").mkdir()
+    calls.clear()
+    write(tmp_path / "out", "file")
+    assert calls == ["fsync file", "fsync new", "rename out", f"fsync {tmp_path.name}"]
+
+
+def test_a_full_disk_is_named_with_its_bytes_and_keeps_the_old_file(small_disk: Path) -> None:
+    path = small_disk / "run.json"
+    replace_text(path, "old")
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left") as caught:
+        replace_text(path, "new" * 10_000)
+    problem = disk_problem(caught.value)
+    assert problem == (
+        f"{path}: No space left on device, writing 30,000 bytes; 0 bytes are free there. Make "
+        "room, then give the same command again"
+    )
+    assert path.read_text() == "old"
+    assert sorted(one.name for one in small_disk.iterdir()) == ["filler", "run.json"]
+
+
+def test_only_errors_of_a_disk_are_explained_as_such() -> None:
+    refused = PermissionError(errno.EACCES, "Permission denied", "/data/x")
+    assert str(disk_problem(refused)).startswith("/data/x: Permission denied; ")
+    assert disk_problem(FileNotFoundError(errno.ENOENT, "No such file", "/data/x")) is None
+    assert disk_problem(ConnectionRefusedError(errno.ECONNREFUSED, "refused")) is None
+    assert disk_problem(PermissionError(errno.EACCES, "Permission denied")) is None

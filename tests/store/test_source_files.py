@@ -139,3 +139,15 @@ def test_a_line_of_maximum_length_is_read_in_bytes_and_in_text(tmp_path, monkeyp
         list(source_files.read_lines(path, "lines"))
     with path.open() as file, pytest.raises(DataError, match="line 2 is longer"):
         list(source_files.bounded_lines(file, path))
+
+
+def test_what_is_read_as_a_whole_has_a_limit_after_unpacking(tmp_path, monkeypatch):
+    """A line of 200 MB in 0.2 MB took gigabytes."""
+    monkeypatch.setattr(source_files, "MAX_WHOLE_BYTES", 1000)
+    fitting = tmp_path / "fitting.json.gz"
+    fitting.write_bytes(gzip.compress(b'{"a": "' + b"x" * 900 + b'"}'))
+    assert len(read_json_object(fitting)["a"]) == 900
+    bomb = tmp_path / "bomb.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"a": "' + b"x" * 1000 + b'"}'))
+    with pytest.raises(DataError, match=r"bomb\.json\.gz: has more than 1,000 bytes"):
+        read_json_object(bomb)

@@ -1,6 +1,8 @@
 """Gathering over real processes equals one process that holds all rows."""
 
 import json
+import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from raybio.core.errors import ClusterError
+from raybio.training import collective as collectives
 from raybio.training import gradient_sum
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.gradient_sum import GradientSum
@@ -236,3 +239,27 @@ def test_a_process_group_without_initialization_says_what_to_call() -> None:
     assert not dist.is_initialized()
     with pytest.raises(ClusterError, match="init_process_group"):
         ProcessGroup()
+
+
+def name_a_stall(rank: int, _: ProcessGroup, folder: Path) -> None:
+    """Rank 1 comes when rank 0 has said that it waits."""
+    said = folder / "said"
+
+    class Note(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.write_text(record.getMessage())
+
+    collectives.STALL_SECONDS = 0.1
+    logging.getLogger("raybio").addHandler(Note())
+    collective = ProcessGroup()
+    while rank == 1 and not said.exists():
+        time.sleep(0.02)
+    assert collective.host_sum([1]) == [2]
+
+
+def test_a_worker_that_waits_for_another_one_says_so(tmp_path: Path) -> None:
+    run_workers(name_a_stall, 2, tmp_path)
+    assert (tmp_path / "said").read_text() == (
+        "rank 0 of 2 has waited 0 s for another worker in the collective operation 'host_sum'; it "
+        "may hang, or be much slower"
+    )

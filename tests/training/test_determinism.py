@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.interfaces import LossReport
+from raybio.core.version import changed_values
 from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training import loop
 from raybio.training.checkpoint import CheckpointStore, newest_manifest
 from raybio.training.determinism import (
-    changed_arithmetic,
     describe_arithmetic,
     deterministic_kernels,
     set_environment,
@@ -35,14 +35,16 @@ def flags() -> tuple[bool, bool, bool]:
     )
 
 
-def walk(store: Store, folder: Path, max_steps: int, **settings: object) -> None:
+def walk(
+    store: Store, folder: Path, max_steps: int, *, is_strict: bool = False, **settings: object
+) -> None:
     config = tiny_config(
         "sppt_protein",
         **{"schedule.max_steps": max_steps, "optim.schedule": "constant"},
         **settings,
     )
     system = METHODS["sppt_protein"].build(config, store.path)
-    checkpoints = CheckpointStore(folder)
+    checkpoints = CheckpointStore(folder, is_strict=is_strict)
     list(fit(system, config, checkpoints=checkpoints))
     checkpoints.wait()
 
@@ -118,6 +120,8 @@ def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_chang
         return describe_arithmetic(device, setting) | {"device": "NVIDIA H100", "driver": "570.1"}
 
     monkeypatch.setattr(loop, "describe_arithmetic", described)
+    with pytest.raises(CheckpointError, match="computed otherwise.*NVIDIA H100.*--strict"):
+        walk(tiny_store, tmp_path, 3, is_strict=True)
     walk(tiny_store, tmp_path, 3, determinism="fast")
     assert "the checkpoint of step 2 was computed otherwise" in caplog.text
     for change in (
@@ -132,4 +136,4 @@ def test_a_checkpoint_records_the_arithmetic_and_a_resume_reports_what_has_chang
 
 
 def test_checkpoints_without_a_record_bring_no_notice() -> None:
-    assert changed_arithmetic({}, describe_arithmetic(CPU, "exact")) == []
+    assert changed_values({}, describe_arithmetic(CPU, "exact")) == []

@@ -1,6 +1,7 @@
 """The training loop: resume, early stopping, signals."""
 
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,11 @@ from raybio.core.interfaces import Collective, LossReport, Objective
 from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit, local_batches
+from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
+from raybio.training.step import TrainStep
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
@@ -386,10 +390,11 @@ def test_a_metric_that_nothing_evaluates_is_refused(
 
 @dataclass(frozen=True)
 class NotFiniteAt:
-    """An objective whose loss is NaN in one call."""
+    """An objective whose loss is NaN in one call, or the gradient of it alone."""
 
     inner: Objective
     call: int
+    only_gradient: bool = False
     calls: list[int] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
@@ -400,17 +405,25 @@ class NotFiniteAt:
         self.calls.append(len(self.calls))
         if len(self.calls) - 1 != self.call:
             return report
-        return LossReport(report.loss * math.nan, report.terms)
+        if not self.only_gradient:
+            return LossReport(report.loss * math.nan, report.terms)
+        loss = report.loss * 1.0
+        loss.register_hook(lambda gradient: gradient * math.nan)
+        return LossReport(loss, report.terms)
 
 
 def weights_after(
-    store: Store, num_steps: int, call: int | None = None, **changes: object
+    store: Store,
+    num_steps: int,
+    call: int | None = None,
+    only_gradient: bool = False,
+    **changes: object,
 ) -> tuple[dict[str, torch.Tensor], int, str]:
     """Weights of a run, how many steps it began, and why it failed."""
     settings = {"schedule.max_steps": num_steps, "schedule.log_every_steps": 100}
     config = tiny_config(NAME, **settings, **changes)
     system = METHODS[NAME].build(config, store.path)
-    objective = NotFiniteAt(system.objective, -1 if call is None else call)
+    objective = NotFiniteAt(system.objective, -1 if call is None else call, only_gradient)
     message = ""
     try:
         list(fit(replace(system, objective=objective), config))
@@ -428,6 +441,30 @@ def test_a_loss_that_is_not_finite_is_read_a_step_later_and_leaves_the_weights_b
     assert message.startswith("step 5: loss nan, gradient norm nan")
     assert num_begun == 7  # the step after it was launched, and its update skipped
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_a_gradient_that_is_not_finite_is_not_applied_where_the_loss_is_finite(
+    tiny_store: Store,
+) -> None:
+    expected, _, _ = weights_after(tiny_store, 5)
+    weights, _, message = weights_after(tiny_store, 9, call=5, only_gradient=True)
+    assert re.match(r"step 5: loss \d+\.\d+, gradient norm nan", message)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_each_step_drops_out_other_units_and_a_repeated_one_the_same(tiny_store: Store) -> None:
+    config = tiny_config(NAME, **{"encoder.dropout": 0.5})
+
+    def norm(step: int) -> float:
+        """The gradient of the first batch, in another step."""
+        system = METHODS[NAME].build(config, tiny_store.path)
+        ((_, batch),) = local_batches(system, 1)(0)
+        system.model.train()
+        take = TrainStep(system, config, SingleProcess(), Precision("fp32", "cpu"))
+        return take(step, batch)["gradient_norm"]
+
+    assert norm(3) == norm(3)
+    assert norm(3) != norm(4)
 
 
 def test_a_step_that_is_skipped_changes_nothing_and_those_after_it_do(tiny_store: Store) -> None:

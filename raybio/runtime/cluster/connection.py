@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import stat
 import sys
 import tempfile
@@ -192,7 +193,13 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
     tries = 1 if address else LOCAL_STARTS
     for attempt in range(1, tries + 1):
         try:
-            ray.init(**options)
+            # Its processes inherit the mask: a terminal that is closed ends this process alone,
+            # which lets the workers write a last checkpoint. Ray does the same for Ctrl-C.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+            try:
+                ray.init(**options)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return
         except Exception as error:  # Ray raises this very class when its raylet is not up in time
             ray.shutdown()

@@ -1,5 +1,6 @@
-"""SIGINT and SIGTERM end a run in order: at its next step, with a checkpoint."""
+"""SIGINT, SIGTERM and SIGHUP end a run in order: at its next step, with a checkpoint."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -9,9 +10,11 @@ from typing import Any
 
 
 class StopSignals:
-    """Turns SIGINT and SIGTERM into files that the workers see, for a ``with`` block.
+    """Turns signals into files that the workers see, for a ``with`` block.
 
-    While Ray is starting, a second one raises KeyboardInterrupt.
+    SIGHUP says that a terminal was closed. It counts once, since a shell and the terminal may both
+    send it, and not where it is ignored (nohup). While Ray is starting, a second signal raises
+    KeyboardInterrupt.
 
     Attributes:
         caught: the signals that came.
@@ -32,14 +35,20 @@ class StopSignals:
     def install(self) -> None:
         """Take the handlers; again after ``ray.init``, which puts one of its own on SIGTERM."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 before = signal.signal(number, self._handle)
                 self._before.setdefault(number, before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and number in self.caught:
+            return
         self.caught.append(number)
         for file in self.stop_files:
-            file.touch()
+            # A full disk: the driver stops the run without the file.
+            with contextlib.suppress(OSError):
+                file.touch()
         if self.is_starting:
             if len(self.caught) > 1:
                 raise KeyboardInterrupt

@@ -43,7 +43,7 @@ def train(spec: RunSpec) -> Result:
         ClusterError: if the plan does not fit the cluster, the storage fails, or the workers kept
             failing.
         DivergedError: if the loss is no longer finite.
-        InterruptedRunError: if SIGINT or SIGTERM ended the run.
+        InterruptedRunError: if a signal, or a stop file that the user made, ended the run.
         RecordError: if a record of the run is damaged and cannot be rebuilt.
         LongRunError: if a run on CPUs takes more than a day and that is not accepted. It is
             stopped at a checkpoint.
@@ -64,10 +64,10 @@ def train(spec: RunSpec) -> Result:
         open_store(spec.store, verify=True)
         if run.spec.precision is None:
             (run.spec,) = with_precision([run.spec])
-        start, remarks = run.begin(compute)
-        for remark in remarks:
-            print(remark, flush=True)
         with StopSignals(run.folder.stop) as signals:
+            start, remarks = run.begin(compute)
+            for remark in remarks:
+                print(remark, flush=True)
             return _run(run, compute, signals, start)
 
 
@@ -102,7 +102,7 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
 
             raise explained(folder, error)
         if status == "stopped":
-            raise _interrupted(run, signals.caught[0])
+            raise _interrupted(run, signals.caught)
     except LongRunError:
         status = "stopped"
         raise
@@ -111,8 +111,7 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
             raise
         status = "stopped"
-        number = signals.caught[0] if signals.caught else signal.SIGTERM
-        raise _interrupted(run, number) from None
+        raise _interrupted(run, signals.caught or [signal.SIGTERM]) from None
     finally:
         run.conclude(status)
         run.settle(status, KILLED_SECONDS if status == "stopped" else FINISH_SECONDS)
@@ -160,9 +159,11 @@ def relay_of(runs: Sequence[OpenRun]) -> Any:
     return start_relay(runs[0].folder.path.parent)
 
 
-def _interrupted(run: OpenRun, number: int) -> InterruptedRunError:
+def _interrupted(run: OpenRun, caught: list[int]) -> InterruptedRunError:
+    """Return the error of a run that a signal ended, or a stop file that the user made."""
     step = summarize(run.folder, run.spec.config, "stopped", None)["step"]
-    name = signal.Signals(number).name
+    number = caught[0] if caught else signal.SIGINT
+    name = signal.Signals(number).name if caught else run.folder.stop.name
     return InterruptedRunError(
         number, f"{name}: stopped at step {step}; the same command resumes the run"
     )

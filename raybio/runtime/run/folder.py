@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import errno
 import fcntl
 import functools
 import logging
@@ -21,10 +22,11 @@ from raybio.core.errors import (
     CheckpointError,
     ClusterError,
     ConfigError,
+    DiskError,
     RecordError,
     RecordFormatError,
 )
-from raybio.core.files import check_local, replace_text
+from raybio.core.files import FULL, check_local, disk_problem, replace_text
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import (
     FORMATS,
@@ -364,11 +366,7 @@ class RunFolder:
         """Delete and report what a start without a checkpoint left; the folder's locks stay."""
         from raybio.runtime.run.metrics_log import read_reports
 
-        try:
-            reports = read_reports(self.metrics)
-        except ValueError:
-            # A power loss can leave a line that is no JSON.
-            reports = []
+        reports = read_reports(self.metrics)
         reached = f" at step {reports[-1]['step']:,}" if reports else ""
         print(
             f"{self.name}: replaces a start that ended{reached} without a checkpoint ({reason})",
@@ -553,6 +551,24 @@ def near_run_folders(given: str) -> str:
 
 def _names_of(runs: Path) -> list[str]:
     return sorted(path.parent.name for path in runs.glob(f"*/{RUN}"))
+
+
+def record_failure(folder: RunFolder, error: Exception) -> None:
+    """Write ``failure.json`` for an error that no retry cures, if it is one.
+
+    Raises:
+        DiskError: in place of a full or read-only disk's ``OSError``, which names the error only
+            where nothing can be written.
+    """
+    if isinstance(error, OSError):
+        if error.errno not in (*FULL, errno.EROFS):
+            return
+        error = DiskError(disk_problem(error))
+    failure = {"kind": type(error).__name__, "message": str(error)}
+    try:
+        write_record(folder.failure, "failure", failure)
+    except OSError:
+        raise error from None
 
 
 def _default_runs() -> Path:

@@ -3,14 +3,20 @@
 The file is the spool between training and tracking: training only appends lines to a file.
 """
 
+import functools
 import json
+import logging
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
+from raybio.core.files import named_failure
+
+_log = logging.getLogger(__name__)
 
 
 class MetricsLog:
@@ -23,19 +29,32 @@ class MetricsLog:
 
     def rewind(self, step: int) -> None:
         """Remove reports after ``step``, from which the run resumes; they will come again."""
-        lines = _lines(self.path)
-        kept = [line for line in lines if json.loads(line)["step"] <= step]
-        if kept and sum(len(line.encode()) for line in kept) == self.path.stat().st_size:
-            self._last_step = json.loads(kept[-1])["step"]
+        kept = []
+        last_step = -1
+        for line, report in _parsed(_whole_lines(self.path), self.path):
+            if report["step"] <= step:
+                kept.append(line)
+                last_step = report["step"]
+        self._last_step = last_step
+        if kept and sum(map(len, kept)) == self.path.stat().st_size:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text("".join(kept), encoding="utf-8")
+        with named_failure(temporary, sum(map(len, kept))):
+            temporary.write_bytes(b"".join(kept))
         # A new file, not a shorter one, so that a reader sees that it has to begin again.
         os.replace(temporary, self.path)
-        self._last_step = json.loads(kept[-1])["step"] if kept else -1
 
-    def append(self, step: int, metrics: dict[str, float], **facts: Any) -> None:
-        """Add a report, unless the file has one of that step or a later one."""
+    def append(
+        self, step: int, metrics: dict[str, float], *, is_synced: bool = False, **facts: Any
+    ) -> None:
+        """Add a report, unless the file has one of that step or a later one.
+
+        Args:
+            step: its step.
+            metrics: its numbers.
+            is_synced: force the log to the disk.
+            facts: more of it, as plain JSON.
+        """
         if self._last_step is None:
             self.rewind(step)
         if self._last_step is not None and step <= self._last_step:
@@ -49,8 +68,12 @@ class MetricsLog:
             **({"not_finite": broken} if broken else {}),
             **facts,
         }
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        text = json.dumps(line) + "\n"
+        with named_failure(self.path, len(text)), open(self.path, "a", encoding="utf-8") as file:
+            file.write(text)
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
         self._last_step = step
 
 
@@ -72,10 +95,9 @@ class MetricsTail:
         file.seek(self._offset)
         text = file.read()
         end = text.rfind(b"\n") + 1
-        reports = [json.loads(line) for line in text[:end].splitlines()]
         self._offset += end
         new = []
-        for report in reports:
+        for _, report in _parsed(text[:end], self.path):
             if report["step"] > self.last_step:
                 new.append(report)
                 self.last_step = report["step"]
@@ -126,10 +148,27 @@ def reports_for(command: str, path: Path) -> list[dict[str, Any]]:
     return read_reports(path)
 
 
-def _lines(path: Path) -> list[str]:
+def _whole_lines(path: Path) -> bytes:
     """Return whole lines, without a torn last one that a kill has left."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
     except FileNotFoundError:
-        return []
-    return text[: text.rfind("\n") + 1].splitlines(keepends=True)
+        return b""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each line, with its end, and its report; damaged ones are skipped with a warning."""
+    for line in text.splitlines(keepends=True):
+        try:
+            report = json.loads(line)
+            report["step"]
+        except (ValueError, LookupError, TypeError):
+            _warn_of_damage(path)
+        else:
+            yield line, report
+
+
+@functools.cache
+def _warn_of_damage(path: Path) -> None:
+    _log.warning("%s: lines that are no JSON, as a power loss leaves them, are skipped", path)

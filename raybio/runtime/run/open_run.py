@@ -4,13 +4,15 @@ import contextlib
 from dataclasses import replace
 from typing import Any, Self
 
+from raybio.core.errors import CheckpointError
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_record, write_record
+from raybio.core.version import arithmetic_versions, changed_values
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.run.checks import check_spec, input_lengths, record_cuts
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
-from raybio.runtime.run.folder import COMPLETE
+from raybio.runtime.run.folder import COMPLETE, committed_in
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
@@ -88,11 +90,19 @@ class OpenRun:
             compute: what the next start repeats.
 
         Returns:
-            The name of the start, and a remark on each kind of input that is cut.
+            The name of the start, and remarks: on other versions than those of the last start, and
+            on each kind of input that is cut.
+
+        Raises:
+            CheckpointError: if versions are others and the run is strict; nothing is written.
         """
         spec = self.spec
         assert spec.precision is not None
+        versions = arithmetic_versions()
+        remarks = self._version_remarks(versions)
         launch = {
+            "versions": versions,
+            "is_strict": spec.is_strict,
             "tracking": spec.tracking,
             "is_length_accepted": spec.is_length_accepted,
             "recipe": spec.recipe,
@@ -109,11 +119,25 @@ class OpenRun:
             self.folder.result,
         ):
             path.unlink(missing_ok=True)
-        remarks = record_cuts(input_lengths(spec), self.folder, self.tracker)
+        remarks += record_cuts(input_lengths(spec), self.folder, self.tracker)
         if self.spool is not None:
             # A driver that is killed now must not leave the result of an older start.
             self.spool.mirror.write_all()
         return start, remarks
+
+    def _version_remarks(self, versions: dict[str, str]) -> list[str]:
+        """Return a remark if the run was begun by other versions; none before a checkpoint."""
+        if not committed_in(self.folder.checkpoints):
+            return []
+        changes = changed_values(self.folder.read_launch().get("versions", {}), versions)
+        if not changes:
+            return []
+        message = f"other versions than at the last start of {self.folder.path}: " + "; ".join(
+            changes
+        )
+        if self.spec.is_strict:
+            raise CheckpointError(f"{message}. Restore them, or leave out --strict")
+        return [f"warning: {message}. The last bits of its results may be others"]
 
     def worker_spec(self, threads: int | None, start: str, relay: Any) -> WorkerSpec:
         """Return what workers get.
@@ -184,4 +208,9 @@ class OpenRun:
         newest = self.folder.newest_checkpoint
         if self.spool is not None and newest is not None:
             content["checkpoint"] = str(self.spool.bucket / "checkpoints" / newest.name)
-        write_record(self.folder.result, "result", content)
+        try:
+            write_record(self.folder.result, "result", content)
+        except OSError:
+            # The error that ended the run is reported, not that its result has no room either.
+            if status in COMPLETE:
+                raise

@@ -50,6 +50,7 @@ class RunOptions:
         published: settings that the job brings for its store.
         verbose: show Ray's own logs.
         yes: accept a run of more than a day on CPUs.
+        is_strict: refuse to resume by other versions or on other hardware.
     """
 
     store: Location | None = None
@@ -64,6 +65,7 @@ class RunOptions:
     published: Published | None = None
     verbose: bool = False
     yes: bool = False
+    is_strict: bool = False
 
     @property
     def given_settings(self) -> dict[str, Any]:
@@ -129,6 +131,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         compute=options.compute.or_recorded(recorded),
         explicit=frozenset(options.given_settings),
         is_length_accepted=options.yes or own.get("is_length_accepted", False),
+        is_strict=options.is_strict,
         recipe=options.recipe or recorded.get("recipe"),
         verbose=options.verbose,
     )

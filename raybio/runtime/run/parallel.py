@@ -283,9 +283,14 @@ class _RunTask:
         self._track()
         self._follower.close()
         self.status = status_of_run(self.run.folder, caught, error)
-        if self.status == "failed" and self._follower.refusal is not None:
+        is_over = self.status not in COMPLETE and not caught
+        if is_over and self._follower.refusal is not None:
             self.status = "stopped"
             self.error = LongRunError(self._follower.refusal)
+        elif is_over and self.status == "stopped":
+            stop = self.run.folder.stop
+            text = f"{stop}: the run is stopped; the same command resumes it"
+            self.error = InterruptedRunError(signal.SIGINT, text)
         elif self.status == "failed" and isinstance(error, LostLeaseError):
             self.error = error
             self.view.note(f"given up: {error}")

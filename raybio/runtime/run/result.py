@@ -107,11 +107,12 @@ def summarize(
 def status_of_run(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
     """Return ``finished``, ``early_stopping``, ``stopped`` or ``failed``.
 
-    A signal excuses a run that stopped or was abandoned, but no failure at the same time.
+    A signal excuses a run that stopped or was abandoned, but no failure at the same time. A run
+    that stopped without a signal saw a stop file that the user made.
     """
     outcome = read_record(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] in COMPLETE:
         return str(outcome["status"])
     if folder.failure.exists() or (outcome is None and error is not None):
         return "failed"
-    return "stopped" if caught else "failed"
+    return "stopped" if caught or outcome is not None else "failed"

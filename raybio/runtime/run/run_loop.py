@@ -101,7 +101,13 @@ def run_loop(
                         metrics=report.metrics,
                     )
                     system.export(folder.export, card)
-            log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
+            log.append(
+                report.step,
+                report.metrics,
+                # A power loss takes no report of a step that a checkpoint has.
+                is_synced=report.is_checkpoint,
+                is_evaluation=report.is_evaluation,
+            )
         if report.is_last:
             checkpoints.wait()
             _finish(
@@ -177,6 +183,8 @@ def checkpoints_of(
         keep=config.schedule.keep_checkpoints,
         run=folder.records(),
         remote=remote,
+        log=folder.metrics,
+        is_strict=bool(folder.read_launch().get("is_strict")),
     )
 
 

@@ -105,6 +105,7 @@ class RunSpec:
             honoured, that is an error; a default is adapted instead.
         is_length_accepted: the run may take more than a day on CPUs, or an earlier start has
             measured that it does not.
+        is_strict: it is not resumed by other versions or on other hardware.
         recipe: name of the recipe whose settings it began with; None: it had none.
         parent_run_id: MLflow run that a trial or a compared run belongs to.
         verbose: show Ray's own logs.
@@ -123,6 +124,7 @@ class RunSpec:
     precision: str | None = None
     explicit: frozenset[str] = frozenset()
     is_length_accepted: bool = False
+    is_strict: bool = False
     recipe: str | None = None
     parent_run_id: str | None = None
     verbose: bool = False

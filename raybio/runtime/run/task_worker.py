@@ -6,9 +6,10 @@ import time
 import torch
 
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.core.records import read_record, write_record
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.encoder_source import pin_on_worker
+from raybio.runtime.run.folder import record_failure
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
@@ -72,11 +73,12 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
                 pass
     except ClusterError:
         raise  # Ray starts the task again
-    except RaybioError as error:
+    except (RaybioError, OSError) as error:
         if not folder.is_newest_start(spec.start):
             return
-        failure = {"kind": type(error).__name__, "message": str(error)}
-        write_record(folder.failure, "failure", failure)
+        record_failure(folder, error)
+        if not folder.failure.exists():
+            raise
 
 
 class NodeNotice:

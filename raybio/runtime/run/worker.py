@@ -13,11 +13,11 @@ from ray.train.v2._internal.execution.context import get_train_context
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective
-from raybio.core.records import read_record, write_record
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import collective_timeout_seconds
 from raybio.runtime.run.encoder_source import pin_on_worker
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
@@ -62,9 +62,8 @@ def _work(spec: WorkerSpec, rank: int, remote: RemoteCheckpoints | None) -> None
             _train(spec, folder, remote)
     except ClusterError:
         raise  # another worker or the storage is gone: Ray restarts all workers
-    except RaybioError as error:
-        failure = {"kind": type(error).__name__, "message": str(error)}
-        write_record(folder.failure, "failure", failure)
+    except (RaybioError, OSError) as error:
+        record_failure(folder, error)
         raise
 
 

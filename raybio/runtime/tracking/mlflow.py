@@ -42,6 +42,8 @@ def connected(uri: str) -> Any:
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # It logs a traceback a request; ``Tracker`` warns once a minute.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)

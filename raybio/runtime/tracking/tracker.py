@@ -13,6 +13,7 @@ error.
 import itertools
 import logging
 import math
+import re
 import threading
 import time
 import uuid
@@ -43,6 +44,8 @@ SLOWEST_BYTES_PER_SECOND = 100_000
 
 WARN_SECONDS = 60.0
 MAX_TAG_LETTERS = 5000
+
+_DATABASE_ERROR = re.compile(r"\((?:sqlite3|psycopg2?\.errors)\.\w+\) ")
 
 _log = logging.getLogger(__name__)
 _warned: dict[str, float] = {}
@@ -431,7 +434,10 @@ def _warn(uri: str, error: Exception) -> None:
             return
         _warned[uri] = now
     lines = str(error).splitlines() or [type(error).__name__]
-    _log.warning("MLflow: %s; trying again", lines[0][:200])
+    # SQLAlchemy begins with where it noticed an error of the database, and ends with a link.
+    reasons = [line for line in lines if _DATABASE_ERROR.match(line)]
+    reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else lines[0]
+    _log.warning("MLflow at %s: %s; trying again", uri.split("@")[-1], reason[:200])
 
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:

@@ -25,7 +25,7 @@ from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
@@ -73,9 +73,11 @@ def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
         except ClusterError:
             # Tune tries again.
             raise
-        except RaybioError as error:
-            failure = {"kind": type(error).__name__, "message": str(error)}
-            write_record(folder.failure, "failure", failure)
+        except (RaybioError, OSError) as error:
+            record_failure(folder, error)
+            if not folder.failure.exists():
+                # Tune tries again.
+                raise
         finally:
             # Training after the last evaluation has its cost too.
             clock.record()

@@ -7,7 +7,7 @@ import pytest
 from raybio.runtime.cluster.stop_signals import StopSignals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_becomes_a_file_and_what_handled_it_before_does_so_again(
     number: int, tmp_path: Path
 ) -> None:
@@ -37,3 +37,17 @@ def test_a_signal_while_ray_starts_is_answered_at_once(
         os.kill(os.getpid(), signal.SIGINT)
         assert capsys.readouterr().err == ""
         assert len(signals.caught) == 2
+
+
+def test_a_closed_terminal_counts_once_and_not_under_nohup(tmp_path: Path) -> None:
+    with StopSignals(tmp_path / "stop") as signals:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.caught == [signal.SIGHUP]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals(tmp_path / "stop") as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.caught == []
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -31,6 +31,7 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
+from tests.runtime_fixtures import fill
 from tests.training.workers import run_workers
 
 
@@ -44,7 +45,9 @@ class Job:
     def run_folder(self, name: str) -> RunFolder:
         return RunFolder(self.folder / "runs", name)
 
-    def start(self, name: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *arguments: str, output: int | None = None, **environment: str
+    ) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-W",
@@ -64,8 +67,8 @@ class Job:
         with open(self.folder / f"{name}.log", "ab") as log:
             return subprocess.Popen(
                 command,
-                stdout=log,
-                stderr=log,
+                stdout=output or log,
+                stderr=output or log,
                 cwd=self.folder,
                 env=os.environ | environment,
                 start_new_session=True,
@@ -235,3 +238,63 @@ def test_sigterm_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_
     assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
     assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"
     assert end_of_family(family) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["terminal", "pipe", "stop file"])
+def test_a_closed_terminal_or_pipe_and_a_stop_file_commit_a_checkpoint_of_the_last_step(
+    job: Job, tiny_training: TrainingConfig, fault: str
+) -> None:
+    from mlflow import MlflowClient
+
+    long = override_all(tiny_training, {"schedule.max_steps": 100_000})
+    job = Job(job.folder, job.store, long)
+    process = job.start("lost", output=subprocess.PIPE if fault == "pipe" else None)
+    folder = job.run_folder("lost")
+    while not any(report["step"] >= 3 for report in read_reports(folder.metrics)):
+        assert process.poll() is None, job.log("lost")[-3000:]
+        time.sleep(0.02)
+    family = psutil.Process(process.pid).children(recursive=True)
+    if fault == "terminal":
+        os.killpg(process.pid, signal.SIGHUP)  # as the kernel does it
+        os.kill(process.pid, signal.SIGHUP)  # and the shell, too
+    elif fault == "pipe":
+        process.stdout.close()
+    else:
+        folder.stop.touch()
+    assert process.wait(timeout=1500) == (130 if fault == "stop file" else 129)
+    result = read_record(folder.result, "result")
+    assert result["status"] == "stopped"
+    assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
+    assert steps_of(folder) == list(range(result["step"] + 1))
+    tracking = read_record(folder.tracking, "tracking")
+    assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"
+    assert "Traceback" not in job.log("lost")
+    assert end_of_family(family) == []
+
+
+@pytest.mark.nightly
+def test_a_full_disk_is_one_message_and_the_command_goes_on_when_there_is_room(
+    job: Job, tiny_training: TrainingConfig, small_disk: Path
+) -> None:
+    long = override_all(tiny_training, {"schedule.max_steps": 200})
+    job = Job(job.folder, job.store, long)
+    shutil.move(job.folder / "mlflow.db", small_disk)
+    (small_disk / "runs").mkdir()
+    (job.folder / "runs").symlink_to(small_disk / "runs")
+    process = job.start("full")
+    job.wait_for_step("full", 7, process)
+    filler = fill(small_disk)
+    assert process.wait(timeout=1500) == 2
+    shown = job.log("full")
+    assert "Traceback" not in shown
+    folder = job.run_folder("full")
+    errors = [line for line in shown.splitlines() if "Error: " in line]
+    assert len(errors) == 1
+    assert str(folder.path.resolve()) in errors[0] or str(folder.path) in errors[0]
+    assert re.search(r"[\d,]+ bytes", errors[0])
+    assert CheckpointStore(folder.checkpoints).latest().step >= 5
+    filler.unlink()
+    assert job.finish("full")["status"] == "finished"
+    assert "resuming from step" in job.log("full")
+    assert steps_of(folder) == list(range(201))

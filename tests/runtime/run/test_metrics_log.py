@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 
@@ -117,3 +118,22 @@ def test_numbers_that_are_not_finite_are_kept_apart_so_that_every_line_is_json(
     (report,) = read_reports(path)
     assert report["metrics"] == {"norm": 2.0}
     assert report["not_finite"] == {"loss": "nan"}
+
+
+def test_lines_that_a_power_loss_left_are_skipped_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file may have its new length before its new bytes."""
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(3):
+        log.append(step, {"loss": 1.0})
+    with path.open("ab") as file:
+        file.write(bytes(100) + b"\n[1]\n")
+    assert [report["step"] for report in read_reports(path)] == [0, 1, 2]
+    assert f"{path}: lines that are no JSON" in caplog.text
+    resumed = MetricsLog(path)
+    resumed.rewind(1)
+    resumed.append(2, {"loss": 2.0}, is_synced=True)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2]

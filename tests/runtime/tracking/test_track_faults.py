@@ -17,6 +17,7 @@ from raybio.runtime.tracking import tracker as track
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from tests.runtime.tracking.tracking_server import Way, mlflow_server
 from tests.runtime.tune.tracked_sweep import TrackedSweep
+from tests.runtime_fixtures import fill
 
 FAULTS = ["refused", "broken", "hanging"]
 CHILDREN = 12
@@ -336,3 +337,60 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody
     database.close()
     sweep.finish()
     sweep.check(sweep.uri, last=step)
+
+
+@pytest.mark.parametrize("fault", ["deleted", "full"])
+def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
+    small_disk: Path,
+    empty_database: Path,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """MLflow itself logs a traceback of a hundred lines for each request."""
+    monkeypatch.setattr(track, "RETRY_SECONDS", (0.2,))
+    monkeypatch.setattr(track, "FORWARD_SECONDS", 0.1)
+    monkeypatch.setattr(track, "FINISH_SECONDS", 0.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 0.0)
+    monkeypatch.setattr(track, "WARN_SECONDS", 1e6)
+    monkeypatch.setattr(track, "_warned", {})
+    (small_disk / "mlflow.db").write_bytes(empty_database.read_bytes())
+    folder = small_disk.parent / fault
+    uri = f"sqlite:///{small_disk / 'mlflow.db'}"
+    sweep = TrackedSweep(folder, uri, num_children=1)
+    sweep.start()
+    while not sweep.all_are_open:
+        time.sleep(0.05)
+    capfd.readouterr()
+    with monkeypatch.context() as changed:
+        tries: list[Exception] = []
+        warn = track._warn
+        changed.setattr(track, "_warn", lambda *words: tries.append(words[1]) or warn(*words))
+        filler = fill(small_disk) if fault == "full" else (small_disk / "mlflow.db")
+        if fault == "deleted":
+            filler.unlink()
+        sweep.report(1, 200)
+        while len(tries) < 5:
+            time.sleep(0.05)
+    sweep.finish()
+    for tracker in sweep.trackers.values():
+        assert tracker._thread is not None
+        tracker._thread.join()
+    assert capfd.readouterr().err == ""
+    records = [one for one in caplog.records if one.name.startswith("raybio")]
+    first, *others = [one.getMessage() for one in records]
+    reasons = {
+        "full": ["database or disk is full"],
+        # The second, where a new connection made an empty file.
+        "deleted": ["attempt to write a readonly database", "no such table: runs"],
+    }
+    assert first in [f"MLflow at {uri}: {reason}; trying again" for reason in reasons[fault]]
+    assert len(others) == 2  # what was not taken, of each run
+    assert all("the same command sends it again" in line for line in others)
+    filler.unlink(missing_ok=True)
+    monkeypatch.setattr(track, "FINISH_SECONDS", 1500.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 1500.0)
+    if fault == "full":
+        sweep.catch_up()
+        sweep.check(uri, last=200)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.formats import medline_parts
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
     add_to_quarantine,
@@ -14,6 +15,7 @@ from raybio.methods.biostransformers.formats.medline_parts import (
     read_blocks,
     read_keys,
 )
+from raybio.methods.biostransformers.prepare import _without_broken
 from raybio.store.quarantine import Quarantine
 from tests.methods.biostransformers.formats.medline_files import (
     citation,
@@ -176,3 +178,29 @@ def test_a_part_that_is_not_the_reports_is_refused(tmp_path, parts):
         read_keys(report._replace(num_articles=7))
     with pytest.raises(StoreError, match=r"none: cannot be read"):
         list(read_blocks(tmp_path / "none", ["pmid"], 10))
+
+
+def test_a_file_that_changes_while_it_is_read_gives_no_part(tmp_path, parts, monkeypatch):
+    path = write_medline(tmp_path / "x.xml", citation(1))
+    write = medline_parts._write
+
+    def write_and_change(*arguments):
+        account = write(*arguments)
+        path.write_text(path.read_text() + "\n")
+        return account
+
+    monkeypatch.setattr(medline_parts, "_write", write_and_change)
+    report = parse_file(path, parts)
+    assert report.problem == f"{path}: changed while it was read. Run again when it is whole."
+    assert os.listdir(parts) == []
+
+
+def test_too_many_broken_files_are_refused_and_a_few_are_named(tmp_path, parts):
+    paths = [write_medline(tmp_path / f"{number}.xml", citation(number)) for number in range(10)]
+    paths[3].write_text("<broken")
+    sound, broken = _without_broken([parse_file(path, parts) for path in paths], Quarantine(0.1))
+    assert (len(sound), [one["file"] for one in broken]) == (9, ["3.xml"])
+    paths[7].write_text("<broken")
+    reports = [parse_file(path, parts) for path in paths]
+    with pytest.raises(DataError, match=r"2 of 10 file records are bad .*first 3\.xml"):
+        _without_broken(reports, Quarantine(0.1))

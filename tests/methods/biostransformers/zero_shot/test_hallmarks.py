@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.methods.biostransformers.zero_shot.datasets import hallmarks
 from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
     HALLMARKS,
     TAXONOMY,
@@ -126,3 +127,10 @@ def test_the_corpus_has_the_counts_of_its_readme():
         "Cellular energetics": (213, 105),
     }
     assert {path for one in documents for path in one.classes} == set(TAXONOMY)
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hallmarks, "MAX_WHOLE_BYTES", 1000)
+    path = archive(tmp_path, text_7="One .\n", labels_7="< NULL", other_8="x" * 2000)
+    with pytest.raises(DataError, match=r"hoc\.tar\.gz: holds more than 1,000 bytes"):
+        read_hallmarks(path)

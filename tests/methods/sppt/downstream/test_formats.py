@@ -17,6 +17,7 @@ from raybio.methods.sppt.downstream.formats.gfp import GFP
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.store import sources
 from raybio.store.store import open_store
 from tests.paths import SHARED_DATA
 
@@ -66,6 +67,20 @@ def write_lmdb(path: Path, pickles: list[bytes], *, is_folder: bool = True) -> N
         change.put(b"num_examples", pickle.dumps(len(pickles)))
         for number, content in enumerate(pickles):
             change.put(str(number).encode(), content)
+
+
+def test_a_zip_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_WHOLE_BYTES", 1000)
+    path = tmp_path / "splits.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("sequences.fasta", "sampled.fasta", "mask.fasta"):
+            archive.writestr(name, f">a SET=train\n{'A' * 2000}\n")
+    with pytest.raises(
+        DataError, match=r"splits\.zip, sequences\.fasta: has more than 1,000 bytes"
+    ):
+        read_task_files("secondary_structure", path)
 
 
 def test_a_damaged_zip_is_reported(tmp_path: Path) -> None:

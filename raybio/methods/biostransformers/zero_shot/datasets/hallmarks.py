@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from raybio.core.errors import DataError
+from raybio.store.sources import MAX_WHOLE_BYTES
 from raybio.store.text_lines import read_values
 
 ClassPath = tuple[str, ...]
@@ -155,7 +156,14 @@ def _members(path: Path) -> dict[str, dict[str, str]]:
     content: dict[str, dict[str, str]] = {"text": {}, "labels": {}}
     try:
         with tarfile.open(path) as archive:
+            num_bytes = 0
             for member in archive:
+                num_bytes += member.size
+                if num_bytes > MAX_WHOLE_BYTES:
+                    raise DataError(
+                        f"{path}: holds more than {MAX_WHOLE_BYTES:,} bytes, which the corpus has "
+                        "not. Fetch the file again"
+                    )
                 folder, _, name = member.name.rpartition("/")
                 folder = folder.rpartition("/")[2]
                 if folder not in content or not name.endswith(".txt"):

@@ -14,7 +14,7 @@ from raybio.methods.sppt.downstream.formats.example import (
     existing,
 )
 from raybio.methods.sppt.downstream.formats.fasta_text import parse_fasta
-from raybio.store.sources import read_lines
+from raybio.store.sources import read_lines, read_whole
 
 SEQUENCES = "sequences.fasta"
 LABELS = "sampled.fasta"
@@ -52,7 +52,11 @@ def _read_zip(source: Path, names: tuple[str, ...]) -> dict[str, str]:
             member_by_name = {Path(member).name: member for member in archive.namelist()}
             if not set(names) <= member_by_name.keys():
                 raise DataError(f"{source}: has not all of {', '.join(names)}")
-            return {name: archive.read(member_by_name[name]).decode() for name in names}
+            text_by_name = {}
+            for name in names:
+                with archive.open(member_by_name[name]) as member:
+                    text_by_name[name] = read_whole(member, f"{source}, {name}").decode()
+            return text_by_name
     except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
         raise DataError(
             f"{source}: is a damaged zip ({error}); want FLIP's splits.zip as it was made"
