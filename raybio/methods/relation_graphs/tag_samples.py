@@ -131,8 +131,8 @@ def _skip(rng: np.random.Generator, num_draws: int) -> None:
 def _distinct(uniform_RK: np.ndarray, num: int) -> np.ndarray:
     """Return K distinct numbers of ``range(num)`` in each row (R, K), from uniforms in [0, 1).
 
-    This is Floyd's algorithm (Bentley and Floyd, 1987, "A sample of brilliance"): the k-th draw is
-    from one number more than the one before, and a number that is there already becomes the new one.
+    This is Floyd's algorithm (Bentley and Floyd, 1987, "A sample of brilliance"). Each draw is from
+    one number more than the one before, and a number that is there already becomes the new one.
     """
     size = uniform_RK.shape[1]
     last_K = np.arange(num - size, num)

@@ -78,7 +78,7 @@ def test_many_members_are_drawn_as_often_as_the_others_and_never_the_word_itself
         np.testing.assert_array_equal((tag_W[sample_MK] == tag_W[:, None]).sum(1), 30)
         np.add.at(times, sample_MK.ravel(), 1)
     # 3 draws of 80 samples a word: 240 a member, with a deviation of 15.
-    assert 160 < times.min() and times.max() < 320
+    assert times.min() > 160 and times.max() < 320
     assert abs(times[:100].mean() - 240) < 8 and abs(times[-100:].mean() - 240) < 8
 
 
