@@ -61,6 +61,7 @@ def optimizer_files(folder: Path) -> list[bytes]:
 
 
 def sharded_runs(rank: int, collective: ProcessGroup, folder: Path, store: str) -> None:
+    check_bytes(collective, store)
     whole = train(store, collective, folder / "whole", False)
     assert train(store, collective, folder / "sharded", True) == whole
     train(store, collective, folder / "killed", True, until=2)
@@ -77,7 +78,7 @@ def sharded_runs(rank: int, collective: ProcessGroup, folder: Path, store: str) 
         assert len({key.split(":")[0] for key in saved}) == 3
 
 
-def test_weights_checkpoints_and_resumed_runs_are_those_of_whole_optimizers(
+def test_weights_checkpoints_and_resumed_runs_are_those_of_whole_states_and_memory_is_half(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     run_workers(partial(sharded_runs, store=str(tiny_store.path)), 2, tmp_path)
@@ -103,20 +104,17 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(tensor.nbytes for entries in optimizer.state.values() for tensor in entries.values())
 
 
-def bytes_of_workers(rank: int, collective: ProcessGroup, folder: Path, store: str) -> None:
-    bytes_by_setting = {}
+def check_bytes(collective: ProcessGroup, store: str) -> None:
+    """Check that two workers hold half of the state each, and all of it together."""
+    num_bytes = {}
     for shard_state in (False, True):
         config = tiny_config(NAME, **{"optim.shard_state": shard_state})
         system = METHODS[NAME].build(config, store)
         step = TrainStep(system, config, collective, Precision("fp32", "cpu"))
-        step(0, system.batch_type.from_arrays(system.collate(0, rank, 2)))
-        bytes_by_setting[shard_state] = state_bytes(step.optimizer)
-    assert bytes_by_setting[True] < 0.6 * bytes_by_setting[False]
-    assert sum(collective.host_sum([bytes_by_setting[True]])) == bytes_by_setting[False]
-
-
-def test_two_workers_hold_half_of_the_state_each(tiny_store: Store, tmp_path: Path) -> None:
-    run_workers(partial(bytes_of_workers, store=str(tiny_store.path)), 2, tmp_path)
+        step(0, system.batch_type.from_arrays(system.collate(0, collective.rank, 2)))
+        num_bytes[shard_state] = state_bytes(step.optimizer)
+    assert num_bytes[True] < 0.6 * num_bytes[False]
+    assert collective.host_sum([num_bytes[True]]) == [num_bytes[False]]
 
 
 class Heads(nn.Module):
@@ -158,11 +156,8 @@ def steps_of_heads(rank: int, collective: ProcessGroup, folder: Path) -> None:
         assert len(gathered) == 4
 
 
-@pytest.mark.parametrize("world", [2, 7])
-def test_numbers_unused_and_transposed_parameters_and_workers_without_any(
-    tmp_path: Path, world: int
-) -> None:
-    run_workers(steps_of_heads, world, tmp_path)
+def test_numbers_unused_and_transposed_parameters_and_a_worker_without_any(tmp_path: Path) -> None:
+    run_workers(steps_of_heads, 7, tmp_path)
 
 
 def test_owners_have_alike_shares_whatever_the_order() -> None:
@@ -173,7 +168,7 @@ def test_owners_have_alike_shares_whatever_the_order() -> None:
         sum(each.numel() for each in parameters if owner_by_parameter[each] == rank)
         for rank in range(3)
     ]
-    assert shares == [101, 97, 103]
+    assert shares == [101, 100, 100]
 
 
 @pytest.mark.parametrize(("threshold", "expected"), [(1, ShardedAdamW), (10**9, torch.optim.AdamW)])
