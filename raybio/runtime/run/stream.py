@@ -220,13 +220,7 @@ def _tables(
     A new dataset every ``BLOCKS_PER_DATASET`` blocks bounds the memory of this process.
     """
     import ray.data
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Batches need not cross the network, and tasks read what the node keeps for its worker. Without
-    # the private option, tasks would wait for ever on a node whose workers take all CPUs.
-    here = NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=True, _spill_on_unavailable=True
-    )
     for start in range(0, len(bound_K2), BLOCKS_PER_DATASET):
         bounds = bound_K2[start : start + BLOCKS_PER_DATASET].tolist()
         with _settings():
@@ -241,7 +235,6 @@ def _tables(
                 batch_format="pyarrow",
                 zero_copy_batch=True,
                 num_cpus=DATA_CPUS / num_tasks,
-                scheduling_strategy=here,
                 compute=ray.data.TaskPoolStrategy(size=num_tasks),
             )
             tables = iter(

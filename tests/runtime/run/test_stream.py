@@ -218,17 +218,6 @@ def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing(
     assert "every step arrived as it was made" in done.stdout, done.stderr[-3000:]
 
 
-@pytest.mark.nightly
-@pytest.mark.usefixtures("private_home")
-def test_batches_are_collated_on_the_node_of_their_worker_unless_it_is_full(
-    tmp_path: Path,
-) -> None:
-    environment = {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
-    environment |= {"RAY_raylet_start_wait_time_s": "180"}  # other tests run beside
-    done = run_script(Path(__file__).with_name("two_nodes.py"), tmp_path, **environment)
-    assert "each step was collated on the expected node" in done.stdout, done.stderr[-3000:]
-
-
 def _refuse(step: int, rank: int, world: int) -> dict[str, np.ndarray]:
     if step == 3:
         raise DataError("rows.arrow: row 7 is torn")
