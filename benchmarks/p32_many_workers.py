@@ -14,7 +14,14 @@ from typing import Any
 from _measure import NUM_PAIRS, SMALL, interleaved, report
 from demo_steps import LONG, DemoStep
 
-METHODS = ("sppt_protein", "sppt_mag", "biostransformers", "contrastive_probe", "mtb_pretrain")
+METHODS = (
+    "sppt_protein",
+    "sppt_mag",
+    "biostransformers",
+    "contrastive_probe",
+    "mtb_pretrain",
+    "relation_graphs",
+)
 ROWS_PER_WORKER = 8
 NUM_WORKERS = 64
 WORKERS_PER_NODE = 8

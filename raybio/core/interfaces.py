@@ -111,6 +111,13 @@ class Collective(Protocol):
         """
         ...
 
+    def start_broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
+        """Start to copy the tensor of worker ``source`` into that of each other worker.
+
+        Return what waits for the end of it.
+        """
+        ...
+
 
 class LossReport(NamedTuple):
     """This worker's *share* of a loss; the sum over workers is the loss of the global batch.

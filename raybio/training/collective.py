@@ -62,6 +62,10 @@ class SingleProcess:
         """Leave ``tensor`` as it is."""
         return lambda: None
 
+    def start_broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
+        """Leave ``tensor`` as it is."""
+        return lambda: None
+
 
 class ProcessGroup:
     """A ``Collective`` over ``torch.distributed``; all workers must call its methods in one order.
@@ -163,9 +167,28 @@ class ProcessGroup:
         sent = self._on_backend_device(tensor.to(dtype or tensor.dtype))
         with _NamedFailure(self, "sum of gradients"):
             work = dist.all_reduce(sent, async_op=True)
+        return self._wait_for(work, "sum of gradients", sent, tensor)
+
+    def start_broadcast(self, tensor: Tensor, source: int) -> Callable[[], None]:
+        """Start to copy the tensor of worker ``source`` into that of each other worker.
+
+        Args:
+            tensor: without gradient; its shape and dtype are the same on all workers.
+            source: rank of the worker.
+
+        Returns:
+            Waits until ``tensor`` holds the copy; on a GPU only its stream waits.
+        """
+        sent = self._on_backend_device(tensor.contiguous())
+        with _NamedFailure(self, "broadcast"):
+            work = dist.broadcast(sent, src=source, async_op=True)
+        return self._wait_for(work, "broadcast", sent, tensor)
+
+    def _wait_for(self, work: Any, name: str, sent: Tensor, tensor: Tensor) -> Callable[[], None]:
+        """Return what waits for an operation on ``sent`` and copies it to ``tensor``."""
 
         def wait() -> None:
-            with _NamedFailure(self, "sum of gradients"):
+            with _NamedFailure(self, name):
                 work.wait()
             if sent is not tensor:
                 tensor.copy_(sent)

@@ -32,6 +32,7 @@ from raybio.training.precision import (
     resolve_precision,
 )
 from raybio.training.settings import TrainingConfig
+from raybio.training.sharded_optimizer import ShardedAdamW
 from raybio.training.snapshot import BaseWeights, TrainingState
 from raybio.training.step import LaunchedStep, TrainStep
 
@@ -450,18 +451,18 @@ class _Run:
             )
 
     def _save(self) -> bool:
-        """Save on rank 0: weights and optimizer are equal on every worker.
+        """Save on rank 0: weights are equal on every worker, and a divided state is gathered.
 
         Return whether there is a checkpoint store.
         """
         if self.checkpoints is None:
             return False
+        optimizer = self.train_step.optimizer
+        gathered = optimizer.gather_state() if isinstance(optimizer, ShardedAdamW) else None
         if self.collective.rank == 0:
             progress = self.progress
             progress.num_skipped = self.train_step.num_skipped
-            state = TrainingState(
-                self.system.model, self.train_step.optimizer, vars(progress), self.base
-            )
+            state = TrainingState(self.system.model, optimizer, vars(progress), self.base, gathered)
             self.checkpoints.save(state, progress.step, progress.best_step)
         return True
 
@@ -522,7 +523,12 @@ class _Meter:
 
 def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
     """Return the settings that may change when a run resumes: no finished step depends on them."""
-    settings = ["determinism", "schedule.keep_checkpoints", "schedule.log_every_steps"]
+    settings = [
+        "determinism",
+        "optim.shard_state",
+        "schedule.keep_checkpoints",
+        "schedule.log_every_steps",
+    ]
     depends_on_max_steps = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
     if not depends_on_max_steps:
         settings += ["schedule.max_epochs", "schedule.max_steps"]

@@ -2,19 +2,32 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from raybio.core.interfaces import Collective
 from raybio.training.settings import OptimConfig
+from raybio.training.sharded_optimizer import ShardedAdamW
+
+SHARDED_FROM = 650_000_000
+"""Trainable numbers from which on ``shard_state: auto`` divides the optimizer's state."""
 
 
-def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+def build_optimizer(
+    model: nn.Module, config: OptimConfig, collective: Collective | None = None
+) -> torch.optim.AdamW:
     """Return AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``.
 
     Tensors of fewer than two dimensions (biases, norms, learned temperatures) get no weight decay.
     Scalars have a learning rate of their own, in a fixed proportion to the others': at an encoder's
     rate they would hardly move.
+
+    Args:
+        model: its parameters are on their device.
+        config: see ``OptimConfig``.
+        collective: workers that may divide the state; None: none.
 
     Raises:
         ValueError: if the model has nothing to train.
@@ -35,13 +48,19 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         {"params": vectors, "weight_decay": 0.0, "lr_ratio": 1.0},
         {"params": scalars, "weight_decay": 0.0, "lr_ratio": scalar_ratio},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=config.peak_lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
+    groups = [group for group in groups if group["params"]]
+    options: dict[str, Any] = {
+        "lr": config.peak_lr,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "fused": True,
+    }
+    is_sharded = config.shard_state
+    if is_sharded == "auto":
+        is_sharded = sum(parameter.numel() for _, parameter in trainable) >= SHARDED_FROM
+    if is_sharded and collective is not None and collective.world > 1:
+        return ShardedAdamW(groups, collective, **options)
+    return torch.optim.AdamW(groups, **options)
 
 
 def num_warmup_steps(config: OptimConfig, num_steps: int) -> int:

@@ -163,6 +163,11 @@ class OptimConfig(BaseConfig):
         ge=0,
         description="Gradients are scaled down to this global norm; null or 0 switches it off.",
     )
+    shard_state: bool | Literal["auto"] = Field(
+        "auto",
+        description="Each of several workers keeps the state of a part of the parameters (ZeRO-1); "
+        "auto: from 650 million trainable numbers on. The weights are the same.",
+    )
 
 
 class TrainingConfig(BaseConfig):

@@ -52,12 +52,15 @@ class TrainingState:
         optimizer: over parameters of ``model``.
         extra: the loop's own state; plain JSON.
         base: weights of ``model`` that are not saved; None: all are.
+        optimizer_state: state of all parameters, gathered from the workers; None: ``optimizer`` has
+            it.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     extra: dict[str, Any]
     base: BaseWeights | None = None
+    optimizer_state: Mapping[nn.Parameter, Mapping[str, Any]] | None = None
 
 
 def model_tensors(model: nn.Module, base: BaseWeights | None = None) -> Tensors:
@@ -92,7 +95,10 @@ def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {}
     scalars: dict[str, Any] = {}
     names = _parameter_names(state)
-    for parameter, entries in state.optimizer.state.items():
+    entries_by_parameter = state.optimizer_state
+    if entries_by_parameter is None:
+        entries_by_parameter = state.optimizer.state
+    for parameter, entries in entries_by_parameter.items():
         for kind, value in entries.items():
             key = f"{kind}:{names[id(parameter)]}"
             if isinstance(value, Tensor):

@@ -24,9 +24,9 @@ from raybio.methods.relation_graphs.graphs import (
 from raybio.methods.relation_graphs.node_features import NodeFeatures
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
-from raybio.methods.relation_graphs.tags import tag_names, tags_of
+from raybio.methods.relation_graphs.tags import tag_names, tags_of_rows
 from raybio.methods.relation_graphs.word_reader import Arrays, WordReader
-from raybio.ops.segments import take_segments
+from raybio.ops.segments import entries_of_rows
 
 GraphKind = Literal["pairs", "whole"]
 
@@ -78,7 +78,7 @@ class RelationGraphCollate:
 
     def arrays(self, rows: np.ndarray, key: int, rank: int = 0, world: int = 1) -> Arrays:
         """Return the arrays of a worker's shard of these sentences; draws depend on ``key``."""
-        pointers_B1 = self.reader.word_pointers(rows.tolist())
+        pointers_B1 = self.reader.word_pointers(rows)
         worker_B = deal(np.diff(pointers_B1), world)
         own = np.flatnonzero(worker_B == rank)
         mine = rows[own].tolist()
@@ -87,11 +87,11 @@ class RelationGraphCollate:
         arrays |= self._graph_arrays(
             mine, pointers, [derive_seed(key, int(place)) for place in own]
         )
-        number_W = np.arange(pointers_B1[-1])
-        by_worker_B = np.argsort(worker_B, kind="stable")
-        gathered_W, _ = take_segments(number_W, pointers_B1, by_worker_B)
-        own_W, _ = take_segments(number_W, pointers_B1, own)
-        return arrays | self._tag_arrays(rows.tolist(), own_W, np.argsort(gathered_W), key)
+        gathered_W, _ = entries_of_rows(pointers_B1, np.argsort(worker_B, kind="stable"))
+        place_W = np.empty_like(gathered_W)
+        place_W[gathered_W] = np.arange(len(gathered_W))
+        own_W, _ = entries_of_rows(pointers_B1, own)
+        return arrays | self._tag_arrays(rows, own_W, place_W, key)
 
     def _graph_arrays(self, rows: list[int], pointers: np.ndarray, keys: list[int]) -> Arrays:
         word = list[int]()
@@ -135,13 +135,13 @@ class RelationGraphCollate:
         return self.features.of(row, words)
 
     def _tag_arrays(
-        self, rows: list[int], own_W: np.ndarray, place_W: np.ndarray, key: int
+        self, row_B: np.ndarray, own_W: np.ndarray, place_W: np.ndarray, key: int
     ) -> Arrays:
-        """Return tags and samples of the shard's words; samples are drawn for the global batch.
+        """Return tags and samples of the shard's words; samples are words of the global batch.
 
         Args:
-            rows: sentences of the global batch.
-            own_W: numbers of the shard's words in it.
+            row_B: sentences of the global batch.
+            own_W: numbers of the shard's words in it, ascending.
             place_W: place of each of its words among those that are gathered from all workers.
             key: of the draws.
         """
@@ -151,16 +151,14 @@ class RelationGraphCollate:
             return {"tag_W": tag_W, "sample_WK": nothing, "sample_tag_WK": nothing}
         store = self.reader.store
         # Word 0 of a sentence is no word, and takes no part.
-        tag_W = np.concatenate(
-            [np.zeros(0, np.int64), *([-1, *_tags(store, row)] for row in rows)]
-        ).astype(np.int64)
-        sample_WK = np.full((len(tag_W), self.samples.num_samples), NO_SAMPLE, dtype=np.int64)
-        anchor_M = np.flatnonzero(tag_W >= 0)
+        is_word_W = self.reader.is_word(row_B)
+        tag_W = np.full(len(is_word_W), -1)
+        tag_W[is_word_W] = tags_of_rows(store, row_B)
+        sample_WK = np.full((len(own_W), self.samples.num_samples), NO_SAMPLE, dtype=np.int64)
         rng = np.random.default_rng(derive_seed(key, "samples"))
-        sample_WK[anchor_M] = draw_samples(
-            tag_W, anchor_M, self.samples, len(tag_names(store.entity_types)), rng
+        sample_WK[is_word_W[own_W]] = draw_samples(
+            tag_W, own_W[is_word_W[own_W]], self.samples, len(tag_names(store.entity_types)), rng
         )
-        sample_WK = sample_WK[own_W]
         exists_WK = sample_WK != NO_SAMPLE
         return {
             "tag_W": tag_W[own_W],
@@ -172,8 +170,3 @@ class RelationGraphCollate:
 @lru_cache(maxsize=65536)
 def _sentence(store: WordStore, row: int) -> Sentence:
     return read_sentence(store, row)
-
-
-@lru_cache(maxsize=65536)
-def _tags(store: WordStore, row: int) -> tuple[int, ...]:
-    return tuple(tags_of(store, row).tolist())

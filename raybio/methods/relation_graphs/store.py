@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.formats import WordSentence
-from raybio.ops.segments import indptr_from_lengths
+from raybio.ops.segments import entries_of_rows, indptr_from_lengths
 from raybio.store.columns import NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
@@ -91,6 +91,19 @@ class WordStore(RaggedStore):
             self._of("entities", "end", row),
             self._of("entities", "type", row),
         )
+
+    def entities_of(
+        self, row_S: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return (first word, word behind the last, type, index in ``row_S``), each (E,), int64.
+
+        These are the entities of some sentences, in the order of ``row_S`` and then of the file.
+        """
+        entry_E, owner_E = entries_of_rows(self._arrays["entities", ""], row_S)
+        start_E, end_E, type_E = (
+            self._arrays["entities", name][entry_E].astype(np.int64) for name in PARTS["entities"]
+        )
+        return start_E, end_E, type_E, owner_E
 
     def relations(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (head entity (P,), tail entity (P,), label (P,)), int64, as in the file.

@@ -1,6 +1,7 @@
 """CLNER's samples: words to compare each word with, balanced over tags (Section 3.3).
 
-Shape letters: W words of the global batch, M anchors, K samples of an anchor.
+Shape letters: W words of the global batch, M anchors of one worker, K samples of an anchor; N words
+of a tag, R rows of a worker among them.
 """
 
 import numpy as np
@@ -12,6 +13,9 @@ OUTSIDE = 0
 
 NO_SAMPLE = -1
 
+MAX_SORTED = 1024
+"""Words that are drawn from by sorting a key of each. From more, the work would grow with them."""
+
 
 def draw_samples(
     tag_W: np.ndarray,
@@ -20,18 +24,19 @@ def draw_samples(
     num_tags: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Return the samples of each anchor, int64 (M, K), ``NO_SAMPLE`` where there are fewer.
+    """Return the samples of some anchors, int64 (M, K), ``NO_SAMPLE`` where there are fewer.
 
     1. Up to ``num_positives`` words of the same tag, never the anchor itself.
     2. Equal shares of the other tags; all words of a tag that has fewer.
     3. The rest from ``OUTSIDE``. For anchors outside, from the other tag with most words: in ADE
        mostly inner words of effects, which the authors' code always takes.
 
-    All are drawn without replacement.
+    All are drawn without replacement. An anchor's samples do not depend on the other ones in
+    ``anchor_M``: the generator skips the draws of words that are not in it.
 
     Args:
         tag_W: tags of the words; negative: not sampled.
-        anchor_M: the anchors.
+        anchor_M: words with a tag, ascending.
         config: numbers of samples.
         num_tags: number of tags, ``OUTSIDE`` first.
         rng: generator of the draws.
@@ -41,12 +46,13 @@ def draw_samples(
     sample_MK = np.full((len(anchor_M), config.num_samples), NO_SAMPLE, dtype=np.int64)
     tag_M = tag_W[anchor_M]
     for own in range(num_tags):
-        rows = np.flatnonzero(tag_M == own)
-        if not len(rows):
-            continue
         members = words_by_tag[own]
-        index = np.searchsorted(members, anchor_M[rows])
-        parts = [_draw_others(members, index, min(config.num_positives, len(members) - 1), rng)]
+        if not len(members):
+            continue
+        rows = np.flatnonzero(tag_M == own)
+        index_R = np.searchsorted(members, anchor_M[rows])
+        num_positives = min(config.num_positives, len(members) - 1)
+        parts = [_draw_others(members, index_R, num_positives, rng)]
         left = config.num_samples - parts[0].shape[1]
         filler = most_frequent if own == OUTSIDE else OUTSIDE
         share = left // max(num_tags - 1, 1)
@@ -54,25 +60,84 @@ def draw_samples(
         others = sorted(set(range(num_tags)) - {own}, key=lambda tag: (tag == filler, tag))
         for tag in others:
             size = left if tag == filler else share
-            parts.append(_draw(words_by_tag[tag], len(rows), size, rng))
+            parts.append(_draw(words_by_tag[tag], len(members), index_R, size, rng))
             left -= parts[-1].shape[1]
         drawn = np.concatenate(parts, axis=1)
         sample_MK[rows, : drawn.shape[1]] = drawn
     return sample_MK
 
 
-def _draw(members: np.ndarray, num_rows: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``size`` members, or all, without replacement in each row."""
-    size = min(size, len(members))
-    if size == len(members):
-        return np.broadcast_to(members, (num_rows, size))
-    return members[np.argpartition(rng.random((num_rows, len(members))), size, axis=1)[:, :size]]
+def _draw(
+    members_N: np.ndarray,
+    num_rows: int,
+    index_R: np.ndarray,
+    size: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Draw ``size`` members, or all, without replacement in each of these of ``num_rows`` rows."""
+    size = min(size, len(members_N))
+    if size == len(members_N):
+        return np.broadcast_to(members_N, (len(index_R), size))
+    if len(members_N) > MAX_SORTED:
+        uniform_RK = _random_rows(rng, num_rows, index_R, size)
+        return members_N[_distinct(uniform_RK, len(members_N))]
+    key_RN = _random_rows(rng, num_rows, index_R, len(members_N))
+    return members_N[np.argpartition(key_RN, size, axis=1)[:, :size]]
 
 
 def _draw_others(
-    members: np.ndarray, own_M: np.ndarray, size: int, rng: np.random.Generator
+    members_N: np.ndarray, own_R: np.ndarray, size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw ``size`` members without replacement, never the row's own, whose index is given."""
-    key = rng.random((len(own_M), len(members)))
-    key[np.arange(len(own_M)), own_M] = 2.0
-    return members[np.argsort(key, axis=1)[:, :size]]
+    """Draw ``size`` members without replacement in these rows, one a member, never its own one."""
+    num = len(members_N)
+    if num > MAX_SORTED:
+        index_RK = _distinct(_random_rows(rng, num, own_R, size), num - 1)
+        return members_N[index_RK + (index_RK >= own_R[:, None])]
+    key_RN = _random_rows(rng, num, own_R, num)
+    key_RN[np.arange(len(own_R)), own_R] = 2.0
+    return members_N[np.argsort(key_RN, axis=1)[:, :size]]
+
+
+def _random_rows(
+    rng: np.random.Generator, num_rows: int, index_R: np.ndarray, width: int
+) -> np.ndarray:
+    """Return ``rng.random((num_rows, width))[index_R]``; only these rows are computed.
+
+    Args:
+        rng: generator whose bits can be skipped; a number takes one draw of them.
+        num_rows: rows that the generator goes past.
+        index_R: ascending.
+        width: numbers of a row.
+    """
+    row_RX = np.empty((len(index_R), width))
+    # Neighboring rows are one run, which is drawn at once.
+    ends = [*(np.flatnonzero(np.diff(index_R) != 1) + 1).tolist(), len(index_R)]
+    start = 0
+    position = 0
+    for end in ends if len(index_R) else []:
+        first = int(index_R[start])
+        _skip(rng, (first - position) * width)
+        rng.random(out=row_RX[start:end])
+        position = first + end - start
+        start = end
+    _skip(rng, (num_rows - position) * width)
+    return row_RX
+
+
+def _skip(rng: np.random.Generator, num_draws: int) -> None:
+    rng.bit_generator.advance(num_draws)  # type: ignore[attr-defined]  # of default_rng's PCG64
+
+
+def _distinct(uniform_RK: np.ndarray, num: int) -> np.ndarray:
+    """Return K distinct numbers of ``range(num)`` in each row (R, K), from uniforms in [0, 1).
+
+    This is Floyd's algorithm (Bentley and Floyd, 1987, "A sample of brilliance"). Each draw is from
+    one number more than the one before, and a number that is there already becomes the new one.
+    """
+    size = uniform_RK.shape[1]
+    last_K = np.arange(num - size, num)
+    index_KR = (uniform_RK * (last_K + 1)).astype(np.int64).T.copy()
+    for k in range(1, size):
+        is_taken_R = (index_KR[:k] == index_KR[k]).any(axis=0)
+        index_KR[k, is_taken_R] = last_K[k]
+    return index_KR.T

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.ops.segments import expand, indptr_from_lengths
 
 OUTSIDE_TAG = 0
 """Number of the tag "O"."""
@@ -21,16 +22,24 @@ def tag_names(entity_types: Sequence[str]) -> tuple[str, ...]:
 
 
 def tags_of(store: WordStore, row: int) -> np.ndarray:
-    """Return the tag of each word of a sentence, int64 (W,).
+    """Return the tag of each word of a sentence, int64 (W,); see ``tags_of_rows``."""
+    return tags_of_rows(store, np.array([row]))
+
+
+def tags_of_rows(store: WordStore, row_S: np.ndarray) -> np.ndarray:
+    """Return the tag of each word of some sentences end to end, int64 (W,).
 
     Entities are written in the order of the file, and a later one over an earlier one that it
     overlaps, as the authors' preprocessing does: what is left of the earlier one may begin with an
     "I-" tag.
     """
-    tag_W = np.full(len(store.sentence(row)), OUTSIDE_TAG, dtype=np.int64)
-    for start, end, kind in zip(*store.entities(row), strict=True):
-        tag_W[start:end] = 2 + 2 * kind
-        tag_W[start] = 1 + 2 * kind
+    start_E, end_E, type_E, owner_E = store.entities_of(row_S)
+    pointers_S1 = indptr_from_lengths(store.indptr_N1[row_S + 1] - store.indptr_N1[row_S])
+    first_E = pointers_S1[owner_E] + start_E
+    word_K, entity_K = expand(first_E, end_E - start_E)
+    tag_W = np.full(pointers_S1[-1], OUTSIDE_TAG, dtype=np.int64)
+    # Of an index that comes several times, numpy keeps the last value.
+    tag_W[word_K] = 2 + 2 * type_E[entity_K] - (word_K == first_E[entity_K])
     return tag_W
 
 

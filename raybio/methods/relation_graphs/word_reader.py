@@ -120,11 +120,13 @@ class WordReader:
         digest.update(tokens.indptr_V1.astype(np.int64).tobytes())
         return digest.hexdigest()[:16]
 
-    def word_pointers(self, rows: Sequence[int]) -> np.ndarray:
+    def word_pointers(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return where the words of each sentence begin (R + 1,), the word 0 of each included."""
-        return indptr_from_lengths([len(self.store.sentence(row)) + 1 for row in rows])
+        row_R = np.asarray(rows, dtype=np.int64)
+        indptr_N1 = self.store.indptr_N1
+        return indptr_from_lengths(indptr_N1[row_R + 1] - indptr_N1[row_R] + 1)
 
-    def is_word(self, rows: Sequence[int]) -> np.ndarray:
+    def is_word(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return which embeddings of a batch are words (M,): not the word 0 of each sentence."""
         pointers_R1 = self.word_pointers(rows)
         is_word_M = np.ones(pointers_R1[-1], dtype=bool)
@@ -134,10 +136,12 @@ class WordReader:
     def _read(self, word_W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of a sentence (K,), and the word of each."""
         tokens = self.tokens
-        size_W = np.diff(tokens.indptr_V1)[word_W]
+        first_W = tokens.indptr_V1[word_W]
+        # Words may have a narrow type, and the last one + 1 would not fit.
+        size_W = tokens.indptr_V1[1:][word_W] - first_W
         owner_K = np.repeat(np.arange(len(word_W)), size_W)
         offset_K = np.arange(len(owner_K)) - (np.cumsum(size_W) - size_W)[owner_K]
-        token_K = tokens.token_E[tokens.indptr_V1[word_W][owner_K] + offset_K]
+        token_K = tokens.token_E[first_W[owner_K] + offset_K]
         word_K = owner_K + 1
         if tokens.first_only:
             word_K = np.where(offset_K == 0, word_K, NO_WORD)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -145,9 +146,9 @@ def test_nodes_are_words_of_their_sentences_and_have_their_features(store, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["pairs", "whole", None])
-@pytest.mark.parametrize("world", [2, 3])
-def test_workers_share_a_step_and_draw_the_same(store, tmp_path, kind, world):
-    collate = collate_of(store, tmp_path, kind)
+@pytest.mark.parametrize(("world", "batch_rows"), [(2, 7), (3, 7), (3, 200)])
+def test_workers_share_a_step_and_draw_the_same(store, tmp_path, kind, world, batch_rows):
+    collate = collate_of(store, tmp_path, kind, batch_rows=batch_rows)
     whole, parts = collate(5, 0, 1), [collate(5, rank, world) for rank in range(world)]
     pointers = whole["word_indptr_R1"]
     worker = deal(np.diff(pointers), world)
@@ -165,6 +166,18 @@ def test_workers_share_a_step_and_draw_the_same(store, tmp_path, kind, world):
         is_own = np.isin(whole["word_N"], own)
         np.testing.assert_array_equal(own[part["word_N"]], whole["word_N"][is_own])
         np.testing.assert_array_equal(part["feature_NF"], whole["feature_NF"][is_own])
+
+
+def test_a_worker_draws_only_for_its_own_words(store, tmp_path):
+    collate = collate_of(store, tmp_path, batch_rows=2000)
+    tracemalloc.start()
+    arrays = collate(0, 0, 200)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    num_words = collate.reader.word_pointers(collate.rows)[-1] / len(collate.rows) * 2000
+    assert len(arrays["tag_W"]) < num_words / 150
+    # The samples of all words would take this for each, and the keys for a draw a hundred times it.
+    assert peak < num_words * 8 * 12 * 4
 
 
 def test_a_worker_without_sentences_has_an_empty_batch(store, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.config import SamplesConfig
-from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
+from raybio.methods.relation_graphs.tag_samples import MAX_SORTED, NO_SAMPLE, draw_samples
 
 SIZES = {0: 268, 1: 21, 2: 26, 3: 19, 4: 4}  # a batch of ADE: O, B-AE, I-AE, B-Drug, I-Drug
 
@@ -64,6 +64,34 @@ def test_every_member_of_a_tag_is_drawn_as_often_as_the_others():
     # 200 draws x 80 words x 10 samples over 80 members.
     assert times.sum() == 200 * 80 * 10
     assert times.min() > 1800 and times.max() < 2200
+
+
+def test_many_members_are_drawn_as_often_as_the_others_and_never_the_word_itself():
+    tag_W = np.repeat([0, 1], [MAX_SORTED + 1, MAX_SORTED + 7])
+    config = SamplesConfig(num_samples=80, num_positives=30)
+    times = np.zeros(len(tag_W))
+    for seed in range(3):
+        sample_MK = drawn(tag_W, config, seed, num_tags=2)
+        assert not (sample_MK == np.arange(len(tag_W))[:, None]).any()
+        ordered_MK = np.sort(sample_MK, axis=1)
+        assert (ordered_MK[:, 0] >= 0).all() and (np.diff(ordered_MK, axis=1) > 0).all()
+        np.testing.assert_array_equal((tag_W[sample_MK] == tag_W[:, None]).sum(1), 30)
+        np.add.at(times, sample_MK.ravel(), 1)
+    # 3 draws of 80 samples a word: 240 a member, with a deviation of 15.
+    assert times.min() > 160 and times.max() < 320
+    assert abs(times[:100].mean() - 240) < 8 and abs(times[-100:].mean() - 240) < 8
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_samples_of_some_words_are_those_that_they_get_among_all(copies):
+    tag_W = np.tile(batch_tags(), copies)
+    every = np.flatnonzero(tag_W >= 0)
+    whole = drawn(tag_W)
+    rng = np.random.default_rng(5)
+    for share in (0.0, 0.01, 0.3):
+        some = np.flatnonzero(rng.random(len(every)) < share)
+        part = draw_samples(tag_W, every[some], SamplesConfig(), 5, np.random.default_rng(0))
+        np.testing.assert_array_equal(part, whole[some])
 
 
 @pytest.mark.parametrize("tags", [[0], [0, 0], [1, 0], [-1, -1]])

@@ -1,0 +1,103 @@
+"""AdamW whose state is divided between the workers (ZeRO-1: Rajbhandari et al., 2020).
+
+Every parameter has an owner. Its owner alone holds its moments, updates it, and sends it to the
+other workers. They have the same gradients and AdamW is elementwise, so the weights have the bits
+of an optimizer that is whole on each worker.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raybio.core.interfaces import Collective
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ShardedAdamW(torch.optim.AdamW):
+    """AdamW over all parameters, with the state of those that this worker owns.
+
+    Its groups are those of ``torch.optim.AdamW``. All workers call ``step`` and ``gather_state``
+    together.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], collective: Collective, **options: Any
+    ) -> None:
+        """Choose the owners.
+
+        Args:
+            groups: of parameters, the same on every worker.
+            collective: the workers.
+            options: of AdamW.
+        """
+        super().__init__(groups, **options)
+        self._collective = collective
+        parameters = [each for group in self.param_groups for each in group["params"]]
+        self._owner_by_parameter = owners(parameters, collective.world)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the own parameters, and copy those of the other workers."""
+        for parameter, owner in self._owner_by_parameter.items():
+            if owner != self._collective.rank:
+                # AdamW skips it, and makes no state for it.
+                parameter.grad = None
+        super().step()
+        waits = [
+            self._collective.start_broadcast(parameter.detach(), owner)
+            for parameter, owner in self._owner_by_parameter.items()
+        ]
+        for wait in waits:
+            wait()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of the own parameters from that of all."""
+        own = set()
+        for saved, group in zip(state_dict["param_groups"], self.param_groups, strict=True):
+            for index, parameter in zip(saved["params"], group["params"], strict=True):
+                if self._owner_by_parameter[parameter] == self._collective.rank:
+                    own.add(index)
+        entries = {index: each for index, each in state_dict["state"].items() if index in own}
+        super().load_state_dict(state_dict | {"state": entries})
+
+    def gather_state(self) -> dict[nn.Parameter, dict[str, Tensor]]:
+        """Return the state of all parameters on the first worker, that of others on the CPU.
+
+        Other workers return an empty dictionary.
+        """
+        rank = self._collective.rank
+        parameters = list(self._owner_by_parameter)
+        # A parameter that never had a gradient has no state.
+        is_there = self._collective.host_sum([each in self.state for each in parameters])
+        gathered: dict[nn.Parameter, dict[str, Tensor]] = {}
+        for parameter, is_held in zip(parameters, is_there, strict=True):
+            if not is_held:
+                continue
+            owner = self._owner_by_parameter[parameter]
+            entries = self.state[parameter] if owner == rank else _empty_state(parameter)
+            for kind in ("step", *_MOMENTS):
+                self._collective.start_broadcast(entries[kind], owner)()
+            if rank == 0 and owner != rank:
+                entries = {kind: tensor.cpu() for kind, tensor in entries.items()}
+            if rank == 0:
+                gathered[parameter] = entries
+        return gathered
+
+
+def owners(parameters: Iterable[nn.Parameter], world: int) -> dict[nn.Parameter, int]:
+    """Return the owner of each parameter: the largest first, to the worker that has least."""
+    num_owned_W = [0] * world
+    owner_by_parameter = {}
+    for parameter in sorted(parameters, key=lambda parameter: -parameter.numel()):
+        owner = num_owned_W.index(min(num_owned_W))
+        num_owned_W[owner] += parameter.numel()
+        owner_by_parameter[parameter] = owner
+    return owner_by_parameter
+
+
+def _empty_state(parameter: nn.Parameter) -> dict[str, Tensor]:
+    """Return memory for the state of a parameter of another worker."""
+    step = torch.empty((), dtype=torch.float32, device=parameter.device)
+    return {"step": step} | {kind: torch.empty_like(parameter) for kind in _MOMENTS}
