@@ -103,7 +103,11 @@ def _print_result(result: Result, table: ResultTable) -> None:
         "result": folder.result,
         "model": folder.export,
         "plots": folder.plots,
-        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {shown_uri}",
+        "MLflow": (
+            f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {shown_uri}"
+            if result.mlflow_run_id
+            else "has no run yet; the same command sends it"
+        ),
     }
     for title, text in lines.items():
         console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)

@@ -336,3 +336,21 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody
     database.close()
     sweep.finish()
     sweep.check(sweep.uri, last=step)
+
+
+def test_a_database_whose_making_was_interrupted_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.store.db.utils as database
+
+    def interrupted(engine: object) -> None:
+        raise KeyboardInterrupt
+
+    uri = tracking_uri(None, tmp_path / "runs")
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_upgrade_db", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mlflow_run.connected(uri).search_experiments()
+    assert [*tmp_path.iterdir()] == []
+    assert mlflow_run.connected(uri).search_experiments()
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
