@@ -32,7 +32,6 @@ METHODS: dict[str, Method] = {
 """Name of each method -> its description."""
 
 
-
 def add_installed(methods: dict[str, Method], entries: Iterable[EntryPoint]) -> None:
     """Add the methods of entry points; one that is unusable is reported and left out.
 
