@@ -50,7 +50,7 @@ def connected(uri: str) -> Any:
     from mlflow import MlflowClient
 
     if uri.startswith("sqlite:"):
-        _create_database(Path(uri.removeprefix("sqlite:///")))
+        _create_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     return MlflowClient(tracking_uri=uri)
 
 
