@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.core.location import Location, is_uri, location
+from raybio.core.search_space import quoted
+from raybio.runtime.run.folder import model_address
 
 if TYPE_CHECKING:
     LocationType = Location
@@ -121,6 +123,13 @@ Init = Annotated[
     str | None,
     model_option("initial encoder: folder of a finished run, model folder or hub id"),
 ]
+
+
+def init_settings(init: str | None) -> list[str]:
+    """Return ``--init`` as a setting; [] for None."""
+    if init is None:
+        return []
+    return [f"encoder.source={quoted(model_address(init, '--init'))}"]
 
 
 Workers = Annotated[

@@ -66,6 +66,7 @@ def sweep(
         Path | None, typer.Option(help="YAML file of settings that all trials share")
     ] = None,
     settings: shared.Settings = None,
+    init: shared.Init = None,
     budget: Annotated[
         list[str] | None,
         typer.Option("--budget", help="override the space's budget: num_trials=6; repeatable"),
@@ -110,7 +111,8 @@ def sweep(
 
     Example: raybio sweep sppt_protein --store STORE --name first --dry-run
     """
-    given = RunOptions(store=store, config=config, settings=tuple(settings or ()), verbose=verbose)
+    all_settings = [*(settings or ()), *shared.init_settings(init)]
+    given = RunOptions(store=store, config=config, settings=tuple(all_settings), verbose=verbose)
     loaded = load_search_space(space, base_configs(given))
     folder, bucket = sweeps_folder(sweeps, name)
     options = SweepOptions(

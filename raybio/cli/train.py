@@ -11,9 +11,7 @@ from raybio.cli import options
 from raybio.cli.training_help import HelpTexts, help_all_option, help_option, help_texts
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
-from raybio.core.search_space import quoted
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import model_address
 from raybio.runtime.run.options import FOLD, RunOptions, resolve
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tracking.registry import Registration
@@ -108,9 +106,7 @@ def training_app(
         help_all: Annotated[bool, help_all_option(method)] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
-        all_settings = [*(settings or ())]
-        if init is not None:
-            all_settings.append(f"encoder.source={quoted(model_address(init, '--init'))}")
+        all_settings = [*(settings or ()), *options.init_settings(init)]
         if fold is not None:
             all_settings.append(f"{FOLD}={fold}")
         compared = tuple(compare_with or ())

@@ -7,6 +7,7 @@ from raybio.cli.console import stdout_console
 from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
 from raybio.runtime.compare.variations import Variation, compare_all, plan_of
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 from raybio.runtime.spool.spool import publish
@@ -96,14 +97,28 @@ def _print_result(result: Result, table: ResultTable) -> None:
         )
     for renderable in lines_for_terminal(table):
         console.print(renderable)
-    uri = (read_recomputable(folder.tracking, "tracking") or {}).get("uri", "")
-    # What stands before "@" may be a password.
-    shown_uri = uri.split("@")[-1]
     lines = {
         "result": folder.result,
         "model": folder.export,
         "plots": folder.plots,
-        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {shown_uri}",
+        "MLflow": mlflow_line(folder, result.mlflow_run_id),
     }
     for title, text in lines.items():
         console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)
+
+
+def mlflow_line(folder: RunFolder, run_id: str | None) -> str:
+    """Return where a run is in MLflow.
+
+    Args:
+        folder: the run's folder.
+        run_id: MLflow's run as the result has it. A run that was finished while MLflow was away
+            has got one since.
+    """
+    tracked = read_recomputable(folder.tracking, "tracking") or {}
+    run_id = tracked.get("run_id") or run_id
+    if not run_id:
+        return "has no run yet; the same command sends it"
+    # What stands before "@" may be a password.
+    shown_uri = tracked.get("uri", "").split("@")[-1]
+    return f"run {run_id}, mlflow ui --backend-store-uri {shown_uri}"

@@ -1,6 +1,8 @@
 """The table of methods. Importing it reads their settings, and neither torch nor transformers."""
 
-from importlib.metadata import entry_points
+import logging
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
 
 from raybio.methods.biostransformers import method as biostransformers
 from raybio.methods.contrastive_probe import method as contrastive_probe
@@ -29,5 +31,31 @@ METHODS: dict[str, Method] = {
 }
 """Name of each method -> its description."""
 
-for _entry in entry_points(group=ENTRY_POINTS):
-    METHODS.setdefault(_entry.name, _entry.load())
+
+def add_installed(methods: dict[str, Method], entries: Iterable[EntryPoint]) -> None:
+    """Add the methods of entry points; one that is unusable is reported and left out.
+
+    raybio's own methods work whatever other packages are installed.
+    """
+    for entry in entries:
+        try:
+            method = entry.load()
+            if not isinstance(method, Method):
+                raise TypeError(f"want a raybio.training.method.Method, got {method!r:.60}")
+            if method.name != entry.name:
+                raise ValueError(f"the entry point is named otherwise than its {method.name!r}")
+            if entry.name in methods:
+                raise ValueError("there is a method of that name")
+        except Exception as error:
+            logging.getLogger(__name__).warning(
+                "the method %s (entry point %s) is left out: %s: %s",
+                entry.name,
+                entry.value,
+                type(error).__name__,
+                error,
+            )
+            continue
+        methods[entry.name] = method
+
+
+add_installed(METHODS, entry_points(group=ENTRY_POINTS))

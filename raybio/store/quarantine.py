@@ -49,6 +49,10 @@ class Quarantine:
         """Return the number of records of ``kind`` that were read, valid or not."""
         return self._num_seen[kind]
 
+    def num_bad(self, kind: str) -> int:
+        """Return the number of records of ``kind`` that are invalid."""
+        return self._num_bad[kind]
+
     def add(
         self, kind: str, reason: str, file: str, line: int, detail: str = "", *, is_bad: bool = True
     ) -> None:

@@ -255,6 +255,9 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
         state = "does not exist"
         if folder.is_dir():
             state = "has no manifest.json, so it is no finished store"
+            inner = [child.parent for child in sorted(folder.glob(f"*/{MANIFEST}"))]
+            if inner:
+                state += f"; want a store in it, such as {inner[0]}"
         elif folder.exists():
             state = "is a file, want the folder of a prepared store"
         raise StoreError(f"{folder}: {state}. Prepare one with raybio prepare.") from None

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from raybio.cli.train_and_compare import mlflow_line
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
@@ -295,3 +296,12 @@ def test_the_configuration_that_a_sweep_left_is_trained_as_its_best_trial_was(
         None,
         "gpu",
     )
+
+
+def test_the_run_in_mlflow_is_that_of_its_last_tracking(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.path.mkdir()
+    assert mlflow_line(folder, None) == "has no run yet; the same command sends it"
+    write_record(folder.tracking, "tracking", {"uri": "http://name:word@host", "run_id": "new"})
+    line = mlflow_line(folder, "of the result")
+    assert line == "run new, mlflow ui --backend-store-uri host"

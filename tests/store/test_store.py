@@ -201,6 +201,11 @@ def test_a_folder_without_a_manifest_is_no_store(store):
         open_store(store.path)
 
 
+def test_a_folder_around_a_store_is_refused_with_the_store(store):
+    with pytest.raises(StoreError, match=f"want a store in it, such as {store.path}"):
+        open_store(store.path.parent)
+
+
 def test_a_missing_store_is_named(tmp_path):
     with pytest.raises(StoreError, match="does not exist. Prepare one"):
         open_store(tmp_path / "nowhere")

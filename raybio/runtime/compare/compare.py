@@ -201,7 +201,7 @@ def _notes(
         if with_scores and run.final_report is not None and run.final_report.remarks:
             remarks_by_label[run.label] = "; ".join(run.final_report.remarks)
     if remarks_by_label:
-        notes.append(f"Limits of the evaluation: {_listed(remarks_by_label)}")
+        notes.append(f"Evaluation: {_listed(remarks_by_label)}")
     queries_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None:

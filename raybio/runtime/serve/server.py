@@ -122,7 +122,7 @@ def _start(serve: Any, host: str, port: int) -> None:
         except (RayError, TimeoutError) as error:
             serve.shutdown()
             if attempt == LOCAL_STARTS:
-                reason = str(error).strip().splitlines()[0]
+                reason = str(error).strip().splitlines()[0].rstrip(".")
                 raise ClusterError(
                     f"Ray Serve does not start: {reason}. Is the machine busy? See --verbose"
                 ) from error

@@ -5,8 +5,11 @@ import functools
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +37,8 @@ _SETTINGS = {
 }
 
 
+_creating = threading.Lock()
+
 _VERSIONS = ("raybio", "ray", "mlflow", "torch", "transformers", "numpy", "pyarrow")
 
 
@@ -46,7 +51,32 @@ def connected(uri: str) -> Any:
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     from mlflow import MlflowClient
 
+    if uri.startswith("sqlite:"):
+        _create_database(Path(uri.removeprefix("sqlite:///").partition("?")[0]))
     return MlflowClient(tracking_uri=uri)
+
+
+def _create_database(path: Path) -> None:
+    """Create MLflow's database if there is none; it appears with all its tables.
+
+    MLflow takes seconds to make them, and refuses a database whose making was interrupted for good.
+    """
+    from mlflow import MlflowClient
+
+    with _creating, tempfile.TemporaryDirectory() as folder:
+        if path.exists():
+            return
+        made = Path(folder) / path.name
+        MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        copy = path.with_name(f".{path.name}.{os.getpid()}")
+        shutil.copyfile(made, copy)
+        try:
+            # Another driver may have made it meanwhile: a link, unlike a rename, replaces nothing.
+            with contextlib.suppress(FileExistsError):
+                os.link(copy, path)
+        finally:
+            copy.unlink()
 
 
 def reopen(client: Any, run_id: str) -> bool:

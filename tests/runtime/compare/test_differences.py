@@ -154,7 +154,7 @@ def test_tables_say_what_the_evaluation_left_out(tmp_path: Path) -> None:
         record["final"] |= {"remarks": ["5 of 9 nodes"]}
         write_record(result.folder.result, "result", record)
     compared = compare_runs(given_runs(["*"], tmp_path / "runs"))
-    (note,) = [note for note in compared.notes if note.startswith("Limits of the evaluation")]
+    (note,) = [note for note in compared.notes if note.startswith("Evaluation: ")]
     assert note.endswith(": 5 of 9 nodes")
 
 

@@ -394,3 +394,21 @@ def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
     if fault == "full":
         sweep.catch_up()
         sweep.check(uri, last=200)
+
+
+def test_a_database_whose_making_was_interrupted_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.store.db.utils as database
+
+    def interrupted(engine: object) -> None:
+        raise KeyboardInterrupt
+
+    uri = tracking_uri(None, tmp_path / "runs")
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_upgrade_db", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mlflow_run.connected(uri).search_experiments()
+    assert [*tmp_path.iterdir()] == []
+    assert mlflow_run.connected(uri).search_experiments()
+    assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]

@@ -313,6 +313,14 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
     }  # no store either
 
 
+def test_an_initial_encoder_is_a_setting_of_all_trials(tmp_path: Path) -> None:
+    space_of(tmp_path, space={"encoder.source": {"choice": ["scratch", "owner/other"]}})
+    arguments = ("space.yaml", "--dry-run", "--init", "owner/model")
+    done = run_script(ROOT / "jobs" / "sweep.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert "the space varies encoder.source" in done.stderr
+
+
 def test_a_range_is_measured_against_the_base_settings_and_not_against_the_defaults(
     tmp_path: Path,
 ) -> None:

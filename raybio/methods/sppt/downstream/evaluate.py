@@ -3,7 +3,7 @@
 Shape letters: N rows, R rows of a micro-batch, T tokens, L padded length, C classes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from raybio.methods.sppt.downstream.residue_rivals import residue_rivals, residu
 from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
     LIMITS,
+    NAMES,
     Floats,
     class_scores,
     number_scores,
@@ -138,6 +139,10 @@ class TaskEvaluator(Evaluator):
             "measure": TASKS[self.store.task].measure,
             "test_labels_not_read": self._num_truncated_labels("test"),
         }
+
+    def remarks(self) -> Sequence[str]:
+        """Return which measure the score of the task is."""
+        return (f"score of {self.store.task}: {NAMES[TASKS[self.store.task].measure]}",)
 
     def _rivals(self, device: Any, collective: Collective) -> Iterator[TaskRival]:
         model = initial_task_model(self.config, self.store).to(device)

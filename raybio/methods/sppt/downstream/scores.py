@@ -19,6 +19,9 @@ Integers = NDArray[np.integer]  # type: ignore[type-arg]
 LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
 """The lowest and the highest value of bounded scores."""
 
+NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's ρ"}
+"""The measures as tables name them."""
+
 NOISE_ULPS = 64
 """Predictions that differ by less, in float32 units of their scale, are equal.
 

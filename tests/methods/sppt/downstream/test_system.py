@@ -65,6 +65,8 @@ def test_residues_and_numbers_are_learned(store: Store) -> None:
     assert score["trained"] > max(0.85, score["initial"] + 0.1), score
     measure = {"secondary_structure": "accuracy", "stability": "spearman"}[store.task]
     assert final.details["measure"] == measure
+    shown = {"accuracy": "accuracy", "spearman": "Spearman's ρ"}[measure]
+    assert final.remarks == (f"score of {store.task}: {shown}",)
     trained = final.scores["trained"]["test"]
     assert trained[measure] == trained["score"]
     assert final.unit_scores["trained"]["test"].value_by_measure["score"].mean() == pytest.approx(

@@ -177,12 +177,18 @@ def sample_ids(file: LinkFile, *, block_bytes: int) -> pa.Array:
 
 def link_columns(names: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of two ids, and perhaps of the score, among names; () for none."""
-    by_lower = {name.strip().lstrip("#").lower(): name for name in names}
+    by_lower = {_plain(name): name for name in names}
     for pair in ID_COLUMNS:
-        if all(name in by_lower for name in pair):
+        ids = [_plain(name) for name in pair]
+        if all(name in by_lower for name in ids):
             scores = [by_lower[name] for name in SCORE_COLUMNS if name in by_lower]
-            return (*[by_lower[name] for name in pair], *scores[:1])
+            return (*[by_lower[name] for name in ids], *scores[:1])
     return ()
+
+
+def _plain(name: str) -> str:
+    """Return a column's name as it is compared: "Protein A" is ``protein_a``."""
+    return name.strip().lstrip("#").lower().replace(" ", "_")
 
 
 def is_number(text: str) -> bool:

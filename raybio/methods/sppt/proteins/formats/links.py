@@ -92,7 +92,9 @@ def read_links(
     is_first_block = True
     blocks = read_link_columns(file, quarantine, with_scores=with_scores, block_bytes=block_bytes)
     for a, b, *score, line in blocks:
-        quarantine.saw("link", len(a))
+        # A line without any id is an empty one, as some files have at their end.
+        is_empty = np.asarray(pc.binary_length(a)) + np.asarray(pc.binary_length(b)) == 0
+        quarantine.saw("link", int((~is_empty).sum()))
         score_E = np.zeros(len(a))
         if score:
             score_E = _string_scores(*score) if file.has_string_scores else _numbers(*score)
@@ -100,9 +102,9 @@ def read_links(
         row = rows.find(ids)
         u_E = row[: len(a)]
         v_E = row[len(a) :]
-        without_id = is_missing(a) | is_missing(b)
-        is_excluded = ~without_id & ((u_E == EXCLUDED) | (v_E == EXCLUDED))
-        rest = ~(without_id | is_excluded)
+        without_id = (is_missing(a) | is_missing(b)) & ~is_empty
+        is_excluded = ~(without_id | is_empty) & ((u_E == EXCLUDED) | (v_E == EXCLUDED))
+        rest = ~(without_id | is_empty | is_excluded)
         is_header = np.zeros(len(a), dtype=bool)
         if is_first_block and file.names and len(a) and rest[0]:
             # If no other line names proteins, either, it is no header: the ids do not match.

@@ -156,6 +156,9 @@ class Tables:
             for u_E, v_E, line_E in blocks:
                 links.add(u_E, v_E, line_E, layout.path.name)
         advice = proteins.advise(list(unknown))
+        num_skipped = quarantine.num_bad("protein")
+        if advice and num_skipped:
+            advice += f" ({num_skipped:,} skipped proteins are not among them)"
         quarantine.check("link", advice)
         edge_E2 = links.merged()
         if not len(edge_E2) and advice:

@@ -112,6 +112,11 @@ EDGES = {
     "blanks with scores": ("e.txt", table(LINKS, " "), {}),
     "a header with other names": ("e.txt", table([("Bait", "Prey"), *PLAIN], " "), {}),
     "scores under other names": ("e.tsv", table([("Bait", "Prey", "PSM"), *LINKS]), {}),
+    "names with blanks, an empty last line": (
+        "e.csv",
+        table([("Protein A", "Protein B", "Combined score"), *LINKS], ",") + "\n",
+        {},
+    ),
     "gzip": ("e.txt.gz", gzip.compress(table(LINKS, " ").encode()), {}),
     "Windows": ("e.csv", table([NAMES, *LINKS], ",").replace("\n", "\r\n"), {}),
     "byte order mark": ("e.csv", b"\xef\xbb\xbf" + table([NAMES, *LINKS], ",").encode(), {}),
@@ -302,6 +307,13 @@ def test_a_few_links_without_a_protein_are_skipped_with_advice(tmp_path):
     )
 
 
+def test_advice_on_ids_says_that_proteins_were_skipped(tmp_path):
+    rows = [*PROTEIN_ROWS, ("P99999", TAXID, "ACD*")]
+    proteins = ("p.tsv", table([PROTEIN_NAMES, *rows]), {})
+    store = prepare(tmp_path, ("e.tsv", table([*PLAIN, ("P99999", "P00000")]), {}), proteins)
+    assert store.manifest["read_as"][-1].endswith("(1 skipped proteins are not among them)")
+
+
 def test_a_single_taxid_does_not_hide_ids_that_do_not_match(tmp_path):
     """Only where proteins of other species were skipped may an unknown id be one of them."""
     rows = [(f"x{a}", f"x{b}") for a, b in PLAIN]
@@ -348,6 +360,11 @@ def test_bad_lines_have_reasons_in_every_form(tmp_path):
             NO_ID: [(line, "P00000 "), (line + 1, "NaN P00001")],
             NO_NUMBER: [(line + 2, "P00002 P00003 high")],
         }
+
+
+def test_empty_lines_are_no_records(tmp_path):
+    store = prepare(tmp_path, ("e.tsv", table(PLAIN) + "\n\n", {}), PROTEINS["tsv"])
+    assert not store.manifest["quarantine"]
 
 
 def test_a_first_line_that_names_no_protein_is_a_header_and_is_shown(tmp_path):
