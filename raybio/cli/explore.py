@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 
@@ -29,18 +30,17 @@ def explore(
         ),
     ] = None,
     inputs: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            help="FASTA, texts or a table, as for raybio embed: what is embedded, or was embedded, "
+        shared.LocationType | None,
+        shared.location_option(
+            "FASTA, texts or a table, as for raybio embed: what is embedded, or was embedded, "
             "instead of the store's rows",
+            "--input",
         ),
     ] = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="table (.tsv, .csv, .jsonl, .parquet) with a column id; its other columns color "
-            "points"
+        shared.LocationType | None,
+        shared.location_option(
+            "table (.tsv, .csv, .jsonl, .parquet) with a column id; its other columns color points"
         ),
     ] = None,
     field: Annotated[
@@ -58,6 +58,8 @@ def explore(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")
     check_writable_file(out)
+    input_file = None if inputs is None else local_copy(inputs, "--input")
+    label_file = None if labels is None else local_copy(labels, "--labels")
     # Imported here: torch takes seconds to import.
     from raybio.methods.sppt.proteins.formats.fasta import read_fasta
     from raybio.runtime.explore.explore import explore as write_map
@@ -66,8 +68,8 @@ def explore(
         source,
         out,
         store=store,
-        inputs=inputs,
-        labels=labels,
+        inputs=input_file,
+        labels=label_file,
         field=field,
         max_points=max_points,
         read_fasta=read_fasta,

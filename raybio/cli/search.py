@@ -55,10 +55,10 @@ def index(
 def query(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="folder of the index")],
     source: Annotated[
-        Path | None,
-        typer.Option(
+        LocationType | None,
+        location_option(
+            "Parquet file of raybio embed; or what the model reads: FASTA, texts or a table",
             "--input",
-            help="Parquet file of raybio embed; or what the model reads: FASTA, texts or a table",
         ),
     ] = None,
     text: Annotated[
@@ -91,6 +91,7 @@ def query(
             raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
         check_writable_file(out)
     chosen = None if model is None else model_folder(model, "--model")
+    input_file = None if source is None else local_copy(source, "--input")
     from raybio.runtime.search.build import K, describe_index
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
@@ -99,7 +100,7 @@ def query(
     store = open_index_store(folder)
     queries = Queries(
         store,
-        source,
+        input_file,
         text or [],
         chosen,
         pooling,  # type: ignore[arg-type]
