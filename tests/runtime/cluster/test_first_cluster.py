@@ -51,6 +51,8 @@ def test_the_first_cluster_of_the_page_checks_itself_and_trains(
     environment = dict(os.environ)
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(ROOT)
+    # Ray would end jobs for the memory that other processes of the machine take.
+    environment["RAY_memory_monitor_refresh_ms"] = "0"
     log = tmp_path / "log"
     for _ in range(NUM_STARTS):
         with log.open("w") as file:
@@ -67,6 +69,6 @@ def test_the_first_cluster_of_the_page_checks_itself_and_trains(
         pytest.skip("this machine is too busy for the time that Ray gives a node to start")
     assert done.returncode == 0, log.read_text()[-5000:]
     assert log.read_text().count("succeeded") >= 2
-    # Where the page says that runs go.
-    (outcome,) = (private_home / "raybio" / "runs").glob("*/outcome.json")
-    assert read_record(outcome, "outcome")["step"] == 20
+    # Where the page says that runs go: the one of the command, and the one it is compared with.
+    outcomes = list((private_home / "raybio" / "runs").glob("*/outcome.json"))
+    assert [read_record(path, "outcome")["step"] for path in outcomes] == [20, 20]
