@@ -1,6 +1,7 @@
 """P48: the first step of a node with an empty cache, of a store of 1 GiB in a bucket, beside the same store on its disk.
 
-Both sides are the whole command, with Ray's start; each verifies every file, since the cache that says so is empty.
+Each side opens the store, builds the demo's encoder, and makes one step, without Ray, whose start both would have. Each
+verifies every file, since the cache that says so is empty.
 The server is a process of its own on this machine that answers S3's reads from the store's folder: moto reads a whole
 object for each range of it. So the network's speed is not in the figure, and its own cost is.
 """
@@ -11,7 +12,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import sys
 import tempfile
 from http import HTTPStatus
 from multiprocessing.connection import Connection
@@ -20,12 +20,11 @@ from statistics import median
 
 import numpy as np
 import pyarrow as pa
-import yaml
-from _measure import NUM_PAIRS, SMALL, report, seconds_of
-from p15_first_step import JOB, SETTINGS, seconds_to
+from _measure import NUM_PAIRS, SMALL, interleaved, report, seconds_of
+from p15_first_step import SETTINGS
 
 from raybio.core.config import override_all
-from raybio.core.location import BucketPath
+from raybio.core.location import BucketPath, Location
 from raybio.methods import METHODS
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import LinkedRows
@@ -34,6 +33,7 @@ from raybio.store.ragged import Ragged
 from raybio.store.remote_store import fetched_store
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
+from raybio.training.loop import fit
 from tests.s3 import ENVIRONMENT
 
 NUM_PROTEINS = 512
@@ -47,7 +47,8 @@ def large_proteins(folder: Path) -> ProteinStore:
     """Write a store of 1 GiB of random proteins and their links."""
     rng = np.random.default_rng(0)
     letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
-    residue_T = letters[rng.integers(0, len(letters), NUM_PROTEINS * LENGTH, dtype=np.uint8)]
+    residue_T = rng.integers(0, len(letters), NUM_PROTEINS * LENGTH, dtype=np.uint8)
+    np.take(letters, residue_T, out=residue_T, mode="clip")
     group_N = np.zeros(NUM_PROTEINS, dtype=np.int32)
     edge_E2 = np.sort(rng.integers(0, NUM_PROTEINS, (8 * NUM_PROTEINS, 2)), axis=1)
     edge_E2 = np.unique(edge_E2[edge_E2[:, 0] < edge_E2[:, 1]], axis=0)
@@ -116,45 +117,33 @@ def measure(folder: Path) -> None:
     store = large_proteins(folder)
     num_bytes = sum(facts["bytes"] for facts in store.manifest["files"].values())
     address = BucketPath("s3", BUCKET) / "store"
-    config = folder / "settings.yaml"
-    config.write_text(
-        yaml.safe_dump(override_all(METHODS["sppt_protein"].demo, SETTINGS).to_mapping())
-    )
+    method = METHODS["sppt_protein"]
+    config = override_all(method.demo, SETTINGS)
 
     def empty_cache() -> None:
         shutil.rmtree(folder / "cache", ignore_errors=True)
 
-    def first_step(where: object, name: str) -> float:
+    def first_step(where: Location) -> None:
         empty_cache()
-        run = folder / "runs" / name
-        command = [sys.executable, str(JOB), "--store", str(where), "--config", str(config)]
-        command += ["--no-baseline", "--runs", str(run.parent), "--name", name]
-        log = run / "metrics.jsonl"
-        return seconds_to(
-            lambda: log.exists() and bool(log.read_text()), command, folder / f"{name}.log"
-        )
+        open_store(where, ProteinStore, verify=True)
+        reports = fit(method.build(config, where), config)
+        next(report for report in reports if report.step == 1)
 
-    first_step(store.path, "warm-up")
-    ratios = []
-    seconds = []
-    for number in range(NUM_PAIRS):
-        sides = {"bucket": address, "folder": store.path}
-        names = list(sides) if number % 2 == 0 else list(sides)[::-1]
-        pair = {name: first_step(sides[name], f"{name}-{number}") for name in names}
-        seconds.append(pair)
-        ratios.append(pair["folder"] / pair["bucket"])
+    sides = [lambda: first_step(address), lambda: first_step(store.path)]
+    times = interleaved(sides, NUM_PAIRS)
     fetching = []
     verifying = []
     for _ in range(NUM_PAIRS):
         empty_cache()
-        fetching.append(seconds_of(lambda: fetched_store(address)))
+        fetching.append(seconds_of(lambda: fetched_store(address, report=lambda line: None)))
         empty_cache()
         verifying.append(seconds_of(lambda: open_store(store.path, verify=True)))
+    ratios = [local / remote for remote, local in times]
+    remote, local = (median(seconds) for seconds in zip(*times, strict=True))
     note = (
-        f"a store of {num_bytes / 2**30:.2g} GiB, both caches empty: {1 / median(ratios):.2f}× the local folder's time "
-        f"({median(pair['bucket'] for pair in seconds):.3g} s, {median(pair['folder'] for pair in seconds):.3g} s); "
-        f"fetching and verifying alone {num_bytes / median(fetching) / 1e6:.3g} MB/s, verifying the local one "
-        f"{num_bytes / median(verifying) / 1e6:.3g} MB/s"
+        f"a store of {num_bytes / 2**30:.3g} GiB: {1 / median(ratios):.2f}× the local folder's time "
+        f"({remote:.3g} s, {local:.3g} s); fetching and verifying it {num_bytes / median(fetching) / 1e6:.3g} MB/s, "
+        f"verifying the local one {num_bytes / median(verifying) / 1e6:.3g} MB/s"
     )
     report("P48", "local folder", median(ratios), min(ratios), note)
 
@@ -162,9 +151,7 @@ def measure(folder: Path) -> None:
 def main() -> None:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="rb") as name:
-        for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
-            os.environ.pop(variable, None)
-        os.environ |= {"HOME": name, "RAY_TMPDIR": name, "RAYBIO_CACHE": f"{name}/cache"}
+        os.environ["RAYBIO_CACHE"] = f"{name}/cache"
         pipe, end = context.Pipe()
         server = context.Process(target=serve, args=(Path(name), end), daemon=True)
         server.start()
