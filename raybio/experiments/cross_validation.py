@@ -337,12 +337,17 @@ def _trained_last(
     publish(swept.folder, run.bucket)
     with held(swept.folder, run.bucket) as spool, started(threads=None, verbose=run.verbose):
         last = last_trainings(swept, evaluations)
-        relay = start_relay(swept.folder.path / "last", swept.folder.path)
-        trainings = [
-            replace(each, lease=spool.key, relay=relay, start=each.folder.begin_start())
-            for each in last.values()
-        ]
-        _train_last(trainings, run)
+
+        def train() -> None:
+            # A function of its own: no handle of the relay outlives Ray.
+            relay = start_relay(swept.folder.path / "last", swept.folder.path)
+            trainings = [
+                replace(each, lease=spool.key, relay=relay, start=each.folder.begin_start())
+                for each in last.values()
+            ]
+            _train_last(trainings, run)
+
+        train()
     return last
 
 
