@@ -115,6 +115,7 @@ WHAT = {
         "nearest neighbors among 300,000 embeddings",
         "≥ 10× exact search, recall@10 ≥ 0.95, opened in ≤ 1 s",
     ),
+    "P48": ("first step of an empty node, store of 1 GiB in a bucket", "none: a network decides"),
 }
 
 Result = dict[str, Any]

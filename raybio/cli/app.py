@@ -73,6 +73,8 @@ def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
     names = set()
     flags = set()
     for callback in _callbacks(app, arguments):
+        # Of a training, options that are read before typer parses.
+        names |= set(getattr(callback, "uri_options", ()))
         for name, hint in get_type_hints(callback, include_extras=True).items():
             kind, *infos = get_args(hint) or (None,)
             for info in infos:

@@ -9,7 +9,7 @@ import typer
 
 from raybio.cli.console import stdout_console
 from raybio.cli.options import LocationType, location_option, model_option
-from raybio.cli.stores import check_store
+from raybio.cli.stores import check_store, local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
@@ -38,9 +38,11 @@ Report = Annotated[Path, typer.Option(help="folder of the report")]
 @evaluate.command()
 def retrieval(
     model: Models,
-    corpus: Annotated[Path, typer.Option(help="JSON lines: _id, text and perhaps title (.gz too)")],
-    queries: Annotated[Path, typer.Option(help="JSON lines: _id, text (.gz too)")],
-    qrels: Annotated[Path, typer.Option(help="TSV with header: query-id, corpus-id, score")],
+    corpus: Annotated[
+        LocationType, location_option("JSON lines: _id, text and perhaps title (.gz too)")
+    ],
+    queries: Annotated[LocationType, location_option("JSON lines: _id, text (.gz too)")],
+    qrels: Annotated[LocationType, location_option("TSV with header: query-id, corpus-id, score")],
     out: Report,
     pooling: Pooling = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
@@ -51,14 +53,19 @@ def retrieval(
     InformationRetrievalEvaluator of sentence-transformers.
     """
     _check_report(out, pooling)
-    model_by_name = _read_models(_folders(model), pooling)
+    folder_by_name = _folders(model)
+    sources = [
+        local_copy(source, option)
+        for source, option in ((corpus, "--corpus"), (queries, "--queries"), (qrels, "--qrels"))
+    ]
+    model_by_name = _read_models(folder_by_name, pooling)
     for name, each in model_by_name.items():
         if each.reads != "texts":
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
     from raybio.evaluation.retrieval import RETRIEVAL, retrieval_report
     from raybio.store.retrieval_files import read_retrieval_files
 
-    files = read_retrieval_files(corpus, queries, qrels)
+    files = read_retrieval_files(*sources)
     remarks = list(files.remarks)
     for name, each in model_by_name.items():
         cut = _cut(each, [*files.queries, *files.documents])

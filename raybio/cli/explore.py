@@ -57,6 +57,8 @@ def explore(
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")
     check_writable_file(out)
+    input_file = None if inputs is None else local_copy(inputs, "--input")
+    label_file = None if labels is None else local_copy(labels, "--labels")
     # Imported here: torch takes seconds to import.
     from raybio.methods.sppt.proteins.formats.fasta import read_fasta
     from raybio.runtime.explore.explore import explore as write_map
@@ -65,8 +67,8 @@ def explore(
         source,
         out,
         store=store,
-        inputs=None if inputs is None else local_copy(inputs, "--input"),
-        labels=None if labels is None else local_copy(labels, "--labels"),
+        inputs=input_file,
+        labels=label_file,
         field=field,
         max_points=max_points,
         read_fasta=read_fasta,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.cli.options import path_or_uri
+from raybio.cli.stores import local_copy
 from raybio.cli.train import training_app
 from raybio.cli.training_help import help_texts
 from raybio.core.config import did_you_mean, load, override_all
@@ -61,7 +62,7 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
         if names.count(name) > 1:
             raise ConfigError(f"{name}: is there twice, want each task once")
     parser = _parser()
-    parser.add_argument("--data", type=Path, action="append", default=[])
+    parser.add_argument("--data", type=path_or_uri, action="append", default=[])
     parser.add_argument("--store", type=path_or_uri, action="append", default=[])
     # Reading files takes long, so settings are checked first.
     _check_settings(rest)
@@ -72,9 +73,10 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
             f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, "
             "want either --data FILES or --store STORE" + each
         )
+    data = [local_copy(each, "--data") for each in given.data]
     from raybio.experiments.downstream_tasks import task_parts  # reads and writes stores
 
-    return TasksAndOptions(others, task_parts(names, given.data, given.store))
+    return TasksAndOptions(others, task_parts(names, data, given.store))
 
 
 def _check_name(arguments: list[str]) -> None:
@@ -122,4 +124,5 @@ app = training_app(
         usage="[TASK,... --data FILES] [OPTIONS]"
     ),
     expand=with_tasks,
+    sources=("--data",),
 )

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from raybio.cli.app import meanings, settings_of
+from raybio.cli.contrastive_probe.options import BENCHMARK_HELP
+from raybio.cli.options import LocationType, location_option
+from raybio.cli.stores import local_copy
 from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
@@ -20,7 +23,8 @@ HELP = meanings(MedlamaConfig)
 @benchmarks.command()
 def medlama(
     umls: Annotated[
-        Path, typer.Option(help="UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)")
+        LocationType,
+        location_option("UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the benchmark")],
     per_relation: Annotated[int, typer.Option(help=HELP["per_relation"])] = DEFAULTS.per_relation,
@@ -33,6 +37,7 @@ def medlama(
 ) -> None:
     """Build a benchmark in MedLAMA's layout from UMLS: full and hard set."""
     config = settings_of(MedlamaConfig, locals())
+    folder = local_copy(umls, "--umls", ("MRCONSO.RRF", "MRREL.RRF"))
     from raybio.methods.contrastive_probe.benchmark.build import build_medlama
     from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
     from raybio.methods.contrastive_probe.benchmark.statistics import (
@@ -40,7 +45,7 @@ def medlama(
         statistics_markdown,
     )
 
-    manifest = build_medlama(umls, out, config, force=force, log=print)
+    manifest = build_medlama(folder, out, config, force=force, log=print)
     for relation, count_by_name in manifest["relations"].items():
         counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in count_by_name.items()]
         print(f"{relation}: {', '.join(counts)}")
@@ -56,7 +61,7 @@ def medlama(
 
 @benchmarks.command()
 def hardness(
-    benchmark: Annotated[Path, typer.Option(help="folder with MedLAMA's files")],
+    benchmark: Annotated[LocationType, location_option("folder with MedLAMA's files")],
     out: Annotated[
         Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")
     ] = None,
@@ -64,13 +69,14 @@ def hardness(
     """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition."""
     if out is not None:
         check_writable_file(out)
+    folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.benchmark.hardness import (
         VERSIONS,
         read_hardness,
         write_disputed,
     )
 
-    queries = list(read_hardness(benchmark))
+    queries = list(read_hardness(folder))
     disputed = [query for query in queries if query.is_disputed]
     for version in VERSIONS:
         num_hard = sum(getattr(query, version).is_hard for query in queries)
@@ -82,9 +88,7 @@ def hardness(
 
 @benchmarks.command()
 def statistics(
-    benchmark: Annotated[
-        Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")
-    ],
+    benchmark: Annotated[LocationType, location_option(BENCHMARK_HELP)],
     out: Annotated[Path, typer.Option(help="folder of the tables and the figure")],
     tokenizer: Annotated[
         str | None,
@@ -95,14 +99,15 @@ def statistics(
 ) -> None:
     """Write statistics of a benchmark next to published ones (the paper's Table 6, Figure 1)."""
     check_writable_folder(out)
+    folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
     from raybio.methods.contrastive_probe.benchmark.statistics import (
         benchmark_statistics,
         statistics_markdown,
     )
 
-    full = read_benchmark(benchmark, "full")
-    hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
+    full = read_benchmark(folder, "full")
+    hard = read_benchmark(folder, "hard") if any(folder.rglob("*_hard.csv")) else None
     from raybio.methods.contrastive_probe.plots import plot_statistics
 
     count_tokens = None

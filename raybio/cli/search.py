@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import LocationType, fraction, location_option, model_option
+from raybio.cli.options import (
+    LocationType,
+    fraction,
+    location_option,
+    model_option,
+    path_or_uri,
+)
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
@@ -53,12 +59,15 @@ def index(
 
 @app.command()
 def query(
-    folder: Annotated[Path, typer.Argument(metavar="INDEX", help="folder of the index")],
+    folder: Annotated[
+        LocationType,
+        typer.Argument(parser=path_or_uri, metavar="INDEX|URI", help="folder of the index"),
+    ],
     source: Annotated[
-        Path | None,
-        typer.Option(
+        LocationType | None,
+        location_option(
+            "Parquet file of raybio embed; or what the model reads: FASTA, texts or a table",
             "--input",
-            help="Parquet file of raybio embed; or what the model reads: FASTA, texts or a table",
         ),
     ] = None,
     text: Annotated[
@@ -91,16 +100,18 @@ def query(
             raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
         check_writable_file(out)
     chosen = None if model is None else model_folder(model, "--model")
+    input_file = None if source is None else local_copy(source, "--input")
+    index_folder = local_copy(folder, "INDEX")
     from raybio.runtime.search.build import K, describe_index
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
     from raybio.store.data_sets import TSV
     from raybio.store.table_rows import replaced_file, write_rows, write_text_rows
 
-    store = open_index_store(folder)
+    store = open_index_store(index_folder)
     queries = Queries(
         store,
-        source,
+        input_file,
         text or [],
         chosen,
         pooling,  # type: ignore[arg-type]

@@ -71,8 +71,14 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     return list(files)
 
 
-def local_copy(source: Location, option: str) -> Path:
+def local_copy(source: Location, option: str, only: Sequence[str] = ()) -> Path:
     """Return a local file or folder; one in a bucket is fetched into the cache.
+
+    Args:
+        source: the file or folder.
+        option: the option that gave it, for errors.
+        only: of a folder in a bucket, beginnings of the names of the files that are fetched;
+            empty: all.
 
     Raises:
         ConfigError: for a path in a bucket without an object.
@@ -82,7 +88,7 @@ def local_copy(source: Location, option: str) -> Path:
         return source
     from raybio.store.remote_sources import fetched_source
 
-    return fetched_source(source, option)
+    return fetched_source(source, option, only)
 
 
 def check_store(store: Location) -> None:

@@ -1,6 +1,6 @@
 """The command that trains a method. It imports neither torch nor Ray until training begins."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -31,7 +31,11 @@ Expand = Callable[[list[str]], tuple[list[str], Mapping[str, RunOptions]]]
 
 
 def training_app(
-    method: str, *, texts: HelpTexts | None = None, expand: Expand | None = None
+    method: str,
+    *,
+    texts: HelpTexts | None = None,
+    expand: Expand | None = None,
+    sources: Sequence[str] = (),
 ) -> typer.Typer:
     """Return the command that trains a method: parse, train, compare, print the table.
 
@@ -40,6 +44,7 @@ def training_app(
         texts: description, example and usage of its help; None: made from the method's description.
         expand: replaces the arguments before they are parsed; it also returns store and published
             settings of each part of the training, by name. Without parts, the store is ``--store``.
+        sources: options that ``expand`` takes off the arguments, and that take paths and URIs.
     """
     default_comparison = METHODS[method].comparison
     has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
@@ -161,6 +166,7 @@ def training_app(
 
         train_and_compare(specs, compared, seeds, is_dry_run=dry_run, registration=registration)
 
+    command.uri_options = tuple(sources)  # type: ignore[attr-defined]
     return app
 
 

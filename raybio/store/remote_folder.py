@@ -12,13 +12,16 @@ from raybio.store.manifest import canonical_json
 from raybio.store.object_download import download_listed
 
 
-def fetched_folder(path: BucketPath, option: str = "", *, beside: Sequence[str] = ()) -> Path:
+def fetched_folder(
+    path: BucketPath, option: str = "", *, beside: Sequence[str] = (), only: Sequence[str] = ()
+) -> Path:
     """Return this machine's copy of all objects below a path; each version is fetched once.
 
     Args:
         path: the folder.
         option: the option that gave it, for errors.
         beside: names of objects next to the folder that are fetched too, where they exist.
+        only: beginnings of the names of the objects that are fetched; empty: all.
 
     Raises:
         StorageError: if there is nothing below the path, or it cannot be fetched.
@@ -26,8 +29,11 @@ def fetched_folder(path: BucketPath, option: str = "", *, beside: Sequence[str] 
     shown = f"{option} {path}".strip()
     with named_by(option):
         infos = BucketFolder(path, is_patient=False).list()
+        if only:
+            infos = [info for info in infos if info.name.startswith(tuple(only))]
         if not infos:
-            raise StorageError(f"{path}: there is nothing there. Want a folder with files")
+            wanted = ", ".join(only) or "files"
+            raise StorageError(f"{path}: there is nothing there. Want a folder with {wanted}")
         next_to = BucketFolder(path.parent, is_patient=False)
         others = [info for name in beside if (info := next_to.info(name)) is not None]
     for info in infos:

@@ -12,6 +12,7 @@ from raybio.store.bucket import BucketFolder, ObjectInfo
 from raybio.store.bucket_cache import cached_copy
 from raybio.store.manifest import canonical_json
 from raybio.store.object_download import download_listed
+from raybio.store.remote_folder import fetched_folder
 
 
 def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
@@ -50,18 +51,23 @@ def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
     return [folder / copy_by_name[info.name] for info in found]
 
 
-def fetched_source(path: BucketPath, option: str) -> Path:
-    """Return the local copy of one object, or of a folder with its files but no folders in it.
+def fetched_source(path: BucketPath, option: str, only: Sequence[str] = ()) -> Path:
+    """Return the local copy of one object or of a folder.
+
+    Args:
+        path: the object or folder.
+        option: the option that gave it, for errors.
+        only: of a folder, beginnings of the names of the objects that are fetched; empty: all.
 
     Raises:
         ConfigError: if there is no such object, or it is a pattern of several.
-        StorageError: as ``fetched_sources``.
+        StorageError: as ``fetched_sources``, and for a folder with none of ``only``.
     """
     with named_by(option):
         is_folder = bool(BucketFolder(path, is_patient=False).list())
-    files = fetched_sources(path / "*" if is_folder else path, option)
     if is_folder:
-        return files[0].parent
+        return fetched_folder(path, option, only=only)
+    files = fetched_sources(path, option)
     if len(files) > 1:
         raise ConfigError(f"{option} {path}: matches {len(files):,} files, want one")
     return files[0]

@@ -62,6 +62,7 @@ SCRIPTS = pytest.mark.parametrize(
         ("p43_prefetch", ["P43"]),
         ("p44_bucket_checkpoints", ["P44"]),
         nightly("p47_search", ["P47"]),
+        nightly("p48_empty_node", ["P48"]),
     ],
 )
 """The rows that a script prints; None where their number depends on the machine or on the methods."""

@@ -2,11 +2,15 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import raybio
+from raybio.cli.contrastive_probe.train import prepare_given_store
+from raybio.cli.finetune import with_tasks
 from raybio.cli.main import main
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
@@ -15,6 +19,10 @@ from raybio.encoders.checkpoints import check_source, model_names
 from raybio.encoders.sources import source_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
+from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
+from raybio.methods.mtb_mccl.mtb.recurring_pairs import recurring_pairs
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.runtime.embed import model_of_folder
 from raybio.runtime.run.folder import RunFolder, model_source
@@ -24,8 +32,11 @@ from raybio.store.remote_store import upload_store
 from raybio.store.store import Store, open_store
 from raybio.training.loop import fit
 from tests.conftest import write_tables
+from tests.experiments.test_given_task import write as write_task
 from tests.methods.conformance_cases import tiny_config
-from tests.s3 import ENVIRONMENT
+from tests.methods.known_answers import write_benchmark
+from tests.methods.sppt.articles.test_formats import write_mag
+from tests.s3 import ENVIRONMENT, S3
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +156,72 @@ def test_a_model_in_a_bucket_is_the_local_model_under_the_name_of_its_run(
     digest = model_of_folder(export).digest()
     assert raybio.load(str(address)).digest() == digest
     assert record_of_weights(source) == record_of_weights(str(export))
+
+
+def upload(folder: Path, target: BucketPath) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            BucketFolder(target).upload(path, path.relative_to(folder).as_posix())
+
+
+def test_a_folder_with_folders_gives_the_store_of_a_local_one_and_only_what_is_read_is_fetched(
+    tmp_path: Path, bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mag = write_mag(tmp_path / "ogbn_mag", ["900", "17", "33"], ["0,1", "2,1"])
+    (mag / "raw" / "features.bin").write_bytes(b"not read")
+    (tmp_path / "abstracts.csv").write_text("ent idx,abstract\n0,one\n1,two\n2,three\n")
+    upload(mag, bucket / "ogbn_mag")
+    for folder, out in ((str(mag), "store"), (f"{bucket}/ogbn_mag", "fetched")):
+        arguments = ["--mag", folder, "--abstracts", "abstracts.csv", "--out", out]
+        arguments += ["--heldout-share", "0"]
+        monkeypatch.setattr(sys, "argv", ["raybio", "prepare", "articles", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+    assert open_store("fetched").digest == open_store("store").digest
+    assert not [
+        request for request in s3.requests if request.method == "GET" and "bin" in request.path
+    ]
+
+
+def test_sources_of_trainings_in_a_bucket_are_the_store_of_local_ones(
+    tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    (tmp_path / "data").mkdir()
+    write_task(tmp_path / "data")
+    (tmp_path / "sentences.txt").write_text("Aspirin may treat pain.\nIt is so.\n")
+    write_benchmark(tmp_path / "medlama")
+    upload(tmp_path / "data", bucket / "data")
+    upload(tmp_path / "medlama", bucket / "medlama")
+    BucketFolder(bucket).upload(tmp_path / "sentences.txt", "sentences.txt")
+    stores = []
+    for root in (str(tmp_path), str(bucket)):
+        parts = with_tasks(["acl_arc", "--data", f"{root}/data"]).parts
+        sources = ["--sentences", f"{root}/sentences.txt", "--benchmark", f"{root}/medlama"]
+        stores.append([str(parts["acl_arc"].store), *prepare_given_store(sources)])
+    assert stores[0] == stores[1]
+
+
+def test_pairs_that_were_counted_in_a_bucket_are_read_by_every_node(
+    tmp_path: Path,
+    bucket: BucketPath,
+    tiny_documents: DocumentStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = EntityPairConfig(min_documents=2, num_pairs=50)
+    here = asdict(recurring_pairs(tiny_documents, config))
+    upload_store(tiny_documents.path, bucket / "store", force=False)
+    arguments = ["--store", f"{bucket}/store", "--min-documents", "2", "--num-pairs", "50"]
+    monkeypatch.setattr(sys, "argv", ["raybio", "prepare", "recurring-pairs", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache of another node"))
+    monkeypatch.setattr(entity_pairs, "pair_blocks", None)
+    there = asdict(recurring_pairs(open_store(bucket / "store", DocumentStore), config))
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values)
 
 
 def record_of_weights(source: str) -> str:

@@ -49,6 +49,11 @@ COMPLETE = {
     "compare": ["a", "b"],
     "curves": ["--run", "a", "--out", "out"],
     "word-statistics": [],
+    "recurring-pairs": [],
+    "medlama": ["--umls", FILE, "--out", "out"],
+    "hardness": ["--benchmark", FILE],
+    "statistics": ["--benchmark", FILE, "--out", "out"],
+    "sheet": ["--filled", FILE, "--benchmark", FILE, "--out", "out"],
     "synthetic": ["--all"],
     "relations": ["--store", "store", "--model", "m"],
     "relation-probe": ["--store", "store", "--model", "m"],
@@ -57,12 +62,12 @@ COMPLETE = {
     "sentence-graphs": ["--store", "store", "--model", "m"],
     "word-maps": ["--store", "store", "--relations", "m", "--out", "out"],
     "link-samples": ["--store", "store", "--model", "m"],
-    "task-fit": ["--labels", FILE],
+    "task-fit": ["--labels", FILE, "--store", "store"],
     "links": ["--store", "store", "--model", "m", "--out", "out"],
     "retrieval": [
         *("--model", "m", "--corpus", FILE, "--queries", FILE, "--qrels", FILE, "--out", "out")
     ],
-    "explore": ["m"],
+    "explore": ["m.parquet"],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 
@@ -76,6 +81,8 @@ MORE = {
     ("articles", "--nodes"): ["--edges", FILE],
     ("articles", "--edges"): ["--nodes", FILE],
     ("articles", "--cane"): [],
+    ("articles", "--mag"): ["--abstracts", FILE],
+    ("query", "--input"): ["index"],
     ("proteins", "--interactomes"): ["--species", FILE, "--sequences", FILE],
     ("proteins", "--species"): ["--interactomes", "folder", "--sequences", FILE],
     ("proteins", "--sequences"): ["--interactomes", "folder", "--species", FILE],
@@ -117,6 +124,8 @@ def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
         usual = name if isinstance(info, typer.models.ArgumentInfo) else f"--{name.strip('_')}"
         option = declared[0] if declared else usual.replace("_", "-")
         yield Option(words, command, option, info.parser in URI_PARSERS)
+    for option in getattr(callback, "uri_options", ()):
+        yield Option(words, command, option, takes_uris=True)
 
 
 def all_options() -> list[Option]:
@@ -235,7 +244,12 @@ def complete(option: Option, uri: str) -> list[str]:
     """Return arguments with which the command starts, with the URI for the option."""
     if (option.command, option.name) in MORE:
         more = MORE[option.command, option.name]
-        return [*more, "--out", "out", option.name, uri]
+        out = [] if option.words == "search" else ["--out", "out"]
+        return [*more, *out, option.name, uri]
+    if option.name == "--data" and option.words == "train finetune":
+        return ["protein_regression", option.name, uri]
+    if option.name == "--benchmark" and option.words == "train contrastive_probe":
+        return ["--sentences", FILE, option.name, uri]
     command = option.command
     if option.words in SINGLE:
         command = SINGLE[option.words]

@@ -12,8 +12,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.cli.options import fraction, model_option, sources_option
-from raybio.cli.stores import Force, Out, check_out, matching, prepare_store, show_store
+from raybio.cli.options import (
+    LocationType,
+    fraction,
+    location_option,
+    model_option,
+    sources_option,
+)
+from raybio.cli.stores import (
+    Force,
+    Out,
+    check_out,
+    local_copy,
+    matching,
+    prepare_store,
+    show_store,
+)
 from raybio.core.errors import ClusterError
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
@@ -47,15 +61,15 @@ def zero_shot(
         model_option("run, its export/, or any model folder or hub id; repeatable"),
     ],
     data: Annotated[
-        Path, typer.Option(help="folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")
+        LocationType, location_option("folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")],
     tasks: Annotated[
         str, typer.Option(help=f"data sets or single tasks, separated by commas ({TASKS})")
     ] = ",".join(DATA_SETS),
     hoc_pmids: Annotated[
-        Path | None,
-        typer.Option(help="file with one PMID a line: run hoc tasks on these abstracts too"),
+        LocationType | None,
+        location_option("file with one PMID a line: run hoc tasks on these abstracts too"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals and tests")] = 0,
     max_length: Annotated[
@@ -69,6 +83,8 @@ def zero_shot(
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
     folders = [model_folder(one, "--model") for one in model]
+    data_folder = local_copy(data, "--data")
+    pmids = None if hoc_pmids is None else local_copy(hoc_pmids, "--hoc-pmids")
     from raybio.methods.biostransformers.zero_shot.evaluate import (
         evaluate_zero_shot as evaluate_tasks,
     )
@@ -77,10 +93,10 @@ def zero_shot(
     results = evaluate_tasks(
         folders,
         names,
-        data,
+        data_folder,
         seed=seed,
         max_length=max_length,
-        hoc_pmids=hoc_pmids,
+        hoc_pmids=pmids,
         report=lambda task: print(f"evaluating {task}"),
     )
     settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}

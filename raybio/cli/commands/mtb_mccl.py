@@ -24,6 +24,7 @@ from raybio.cli.stores import (
     Out,
     check_out,
     check_store,
+    local_copy,
     matching,
     prepare_store,
     show_store,
@@ -198,7 +199,7 @@ def documents(
         sources_option("exclude the documents of these files from training"),
     ] = None,
     relation_names: Annotated[
-        Path | None, typer.Option(help="JSON object id -> name, as DocRED's rel_info.json")
+        LocationType | None, location_option("JSON object id -> name, as DocRED's rel_info.json")
     ] = None,
     min_type_pair_relations: Annotated[
         int,
@@ -215,6 +216,7 @@ def documents(
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
     excluded = matching(exclude or (), "--exclude")
+    names = None if relation_names is None else local_copy(relation_names, "--relation-names")
     from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 
     write = partial(
@@ -223,7 +225,7 @@ def documents(
         dev=dev_files,
         test=test_files,
         exclude=excluded,
-        relation_names=relation_names,
+        relation_names=names,
         dev_share=dev_share,
         seed=seed,
         force=force,
@@ -242,7 +244,7 @@ def documents(
 
 @prepare.command()
 def recurring_pairs(
-    store: Annotated[Path, typer.Option(help="prepared documents")],
+    store: Annotated[LocationType, location_option("prepared documents")],
     min_documents: Annotated[
         int, typer.Option(help=COUNT_HELP["min_documents"])
     ] = COUNTS.min_documents,

@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -140,7 +139,8 @@ def task_fit(
         LocationType, location_option("prepared proteins or articles, and their links")
     ],
     labels: Annotated[
-        Path, typer.Option(help="table with a header: id and label, in any form (.gz too)")
+        LocationType,
+        location_option("table with a header: id and label, in any form (.gz too)"),
     ],
     numbers: Annotated[
         bool, typer.Option("--numbers", help="labels are numbers, not classes")
@@ -152,6 +152,7 @@ def task_fit(
     check_store(store)
     if out is not None:
         check_writable_file(out)
+    label_file = local_copy(labels, "--labels")
     from raybio.methods.sppt.graph_store import open_graph
     from raybio.methods.sppt.node_labels import read_node_labels
     from raybio.methods.sppt.task_fit import (
@@ -162,7 +163,7 @@ def task_fit(
     )
 
     linked = open_graph(store)
-    read = read_node_labels(labels, linked.keys)
+    read = read_node_labels(label_file, linked.keys)
     if numbers:
         data = number_fit(linked.graph, read.numbers(), seed=seed)
     else:
@@ -285,7 +286,7 @@ def articles(
         location_option("folder with data.txt and graph.txt, as CANE's data sets"),
     ] = None,
     mag: Annotated[
-        Path | None, typer.Option(help="folder ogbn_mag/ (OGB), with --abstracts")
+        LocationType | None, location_option("folder ogbn_mag/ (OGB), with --abstracts")
     ] = None,
     abstracts: Annotated[
         list[str] | None,
@@ -326,7 +327,7 @@ def articles(
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
-    from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
+    from raybio.methods.sppt.articles.formats.ogb_mag import CITATIONS, MAPPING, YEARS, OgbMag
     from raybio.methods.sppt.articles.formats.openalex import OpenAlex
     from raybio.methods.sppt.articles.formats.tables import LinkedTables
     from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
@@ -335,7 +336,8 @@ def articles(
     if cane is not None:
         source = Cane(local_copy(cane, "--cane"))
     elif mag is not None:
-        source = OgbMag(mag, abstract_files)
+        folder = local_copy(mag, "--mag", (MAPPING, CITATIONS, YEARS))
+        source = OgbMag(folder, abstract_files)
     elif works:
         source = OpenAlex(works, language)
     else:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli.contrastive_probe.options import POOLING_HELP, parse_pooling
-from raybio.cli.options import model_option
+from raybio.cli.options import LocationType, location_option, model_option
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import model_source
@@ -28,7 +29,8 @@ def ask(
     ],
     model: Annotated[str, model_option("run, its export/, or any model folder or hub id")],
     names: Annotated[
-        Path, typer.Option(help="text file of a name a line (.gz too), or folder of a benchmark")
+        LocationType,
+        location_option("text file of a name a line (.gz too), or folder of a benchmark"),
     ],
     k: Annotated[int, typer.Option(min=1, help="names shown for each query")] = 10,
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
@@ -50,6 +52,7 @@ def ask(
     if index is not None:
         check_writable_folder(index, "--index")
     source = model_source(model, "--model")
+    names_read = local_copy(names, "--names")
     from raybio.methods.contrastive_probe.name_search import (
         embed_names,
         embed_queries,
@@ -58,7 +61,7 @@ def ask(
     )
     from raybio.methods.contrastive_probe.text_embedder import load_embedder
 
-    searched = read_searched_names(names)
+    searched = read_searched_names(names_read)
     embed = load_embedder(source, chosen_pooling)
     query_QD = embed_queries(embed, query)
     if index is not None:

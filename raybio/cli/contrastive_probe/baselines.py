@@ -15,7 +15,8 @@ from raybio.cli.contrastive_probe.options import (
     parse_choice,
     parse_pooling,
 )
-from raybio.cli.options import fraction, model_option
+from raybio.cli.options import LocationType, fraction, location_option, model_option
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import (
@@ -41,7 +42,7 @@ WEIGHT_HELP = (
 
 def baselines(
     model: Annotated[list[str], model_option("run, model folder or hub id; repeatable")],
-    benchmark: Annotated[Path, typer.Option(help=BENCHMARK_HELP)],
+    benchmark: Annotated[LocationType, location_option(BENCHMARK_HELP)],
     out: Annotated[
         Path | None, typer.Option(help="folder of the report; default: it is only printed")
     ] = None,
@@ -95,6 +96,7 @@ def baselines(
     )
     models = [model_source(one, "--model") for one in model]
     rewired_source = None if rewired is None else model_source(rewired, "--rewired")
+    folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.baselines.baseline_report import report_baselines
     from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder
 
@@ -105,7 +107,7 @@ def baselines(
     report_baselines(
         models,
         names,
-        benchmark,
+        folder,
         out,
         subset=query_set,
         queries_per_relation=queries_per_relation,

@@ -15,7 +15,8 @@ from raybio.cli.contrastive_probe.options import (
     parse_choice,
     parse_pooling,
 )
-from raybio.cli.options import model_option
+from raybio.cli.options import LocationType, location_option, model_option
+from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import ProbeConfig
@@ -47,7 +48,8 @@ def probe(
         model_option("run, its export/, or any model folder or hub id; repeatable"),
     ],
     benchmark: Annotated[
-        list[Path], typer.Option(help=f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources")
+        list[LocationType],
+        location_option(f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")],
     subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
@@ -83,11 +85,12 @@ def probe(
     wording = parse_choice(prompts, PROMPTS, "--prompts")
     check_writable_folder(out)
     models = [model_source(one, "--model") for one in model]
+    folders = [local_copy(each, "--benchmark") for each in benchmark]
     from raybio.methods.contrastive_probe.probe_report import write_probe_report
 
     write_probe_report(
         models,
-        benchmark,
+        folders,
         out,
         config,
         subsets=subsets,
@@ -103,9 +106,9 @@ def probe(
 
 def sheet(
     filled: Annotated[
-        Path, typer.Option(help="the CSV file of probe --sheet, with scores filled in")
+        LocationType, location_option("the CSV file of probe --sheet, with scores filled in")
     ],
-    benchmark: Annotated[Path, typer.Option(help=BENCHMARK_HELP)],
+    benchmark: Annotated[LocationType, location_option(BENCHMARK_HELP)],
     out: Annotated[Path, typer.Option(help="folder of the result")],
     subset: Annotated[
         str, typer.Option(help="full or hard: from which the sheet was written")
@@ -120,9 +123,11 @@ def sheet(
         )
     check_writable_folder(out)
     config = ProbeConfig.from_mapping({"match": match})
+    scores = local_copy(filled, "--filled")
+    folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.expert_sheet import write_expert_scores
 
-    print(write_expert_scores(filled, benchmark, first_subset, out, match=config.match))
+    print(write_expert_scores(scores, folder, first_subset, out, match=config.match))
     print(f"{out / 'scores.md'}, {out / 'scores.png'}")
 
 

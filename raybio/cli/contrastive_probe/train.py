@@ -4,8 +4,9 @@
 """
 
 import argparse
-from pathlib import Path
 
+from raybio.cli.options import path_or_uri
+from raybio.cli.stores import local_copy
 from raybio.cli.train import training_app
 from raybio.cli.training_help import CORPUS, help_texts
 from raybio.core.errors import ConfigError
@@ -28,8 +29,8 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
         ConfigError: for --benchmark without --sentences, or for either together with --store.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--sentences", type=Path, action="append")
-    parser.add_argument("--benchmark", type=Path)
+    parser.add_argument("--sentences", type=path_or_uri, action="append")
+    parser.add_argument("--benchmark", type=path_or_uri)
     parser.add_argument("--store")
     given, others = parser.parse_known_args(arguments)
     if given.sentences is None and given.benchmark is None:
@@ -44,12 +45,14 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
             "--benchmark without --sentences: want sentences to rewire with "
             "(raybio evaluate probe probes a model as it is)"
         )
+    sentences = [local_copy(each, "--sentences") for each in given.sentences]
+    benchmark = None if given.benchmark is None else local_copy(given.benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.prepare import cached_sentences
     from raybio.runtime.run.options import default_folder
 
     folder = default_folder("stores", "RAYBIO_STORES")
     print(f"sentences: store in {folder}, prepared on first use", flush=True)
-    store = cached_sentences(folder, given.sentences, given.benchmark)
+    store = cached_sentences(folder, sentences, benchmark)
     return [*others, "--store", str(store.path)]
 
 
@@ -57,4 +60,5 @@ app = training_app(
     METHOD,
     texts=help_texts(METHOD, ABOUT, "--sentences FILE --benchmark DIR --name first"),
     expand=lambda arguments: (prepare_given_store(arguments), {}),
+    sources=("--sentences", "--benchmark"),
 )

@@ -18,9 +18,12 @@ import numpy as np
 
 from raybio.core.config import fingerprint
 from raybio.core.errors import DataError, StoreError
+from raybio.core.location import BucketPath
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
 from raybio.ops.segments import indptr_from_lengths
+from raybio.store.bucket import BucketFolder
+from raybio.store.remote_sources import fetched_source
 
 OCCURRENCES_AT_ONCE = 1 << 26
 
@@ -109,6 +112,9 @@ def recurring_pairs(
     path = _saved_path(store, config)
     if path.is_file():
         return _load(path)
+    shared = _shared_path(store, config)
+    if shared is not None and BucketFolder(shared.parent).info(shared.name) is not None:
+        return _load(fetched_source(shared, "recurring pairs"))
     num_documents_V = documents_with(store)
     num_occurrences = sum(
         len(pair_O) for pair_O in pair_blocks(store, num_documents_V >= config.min_documents)
@@ -137,12 +143,20 @@ def save_recurring_pairs(
 ) -> RecurringPairs:
     """Count, and save the kept pairs in the store's folder for later runs with these settings.
 
+    Of a store in a bucket they are uploaded next to it, and every node reads them from there.
+
     Raises:
         DataError: as ``recurring_pairs``.
+        StorageError: if they cannot be uploaded.
         StoreError: if they cannot be written.
     """
     path = _saved_path(store, config)
     path.unlink(missing_ok=True)
+    shared = _shared_path(store, config)
+    if shared is not None:
+        # Counting takes long.
+        BucketFolder(shared.parent, is_patient=False).check_writable("--store")
+        BucketFolder(shared.parent).delete(shared.name)
     pairs = recurring_pairs(store, config, count_parts)
     temporary = path.with_name(f".{path.name}")
     try:
@@ -153,6 +167,8 @@ def save_recurring_pairs(
         raise StoreError(
             f"{path} cannot be written ({error}); the store's folder must be writable"
         ) from None
+    if shared is not None:
+        BucketFolder(shared.parent).upload(path, shared.name)
     return pairs
 
 
@@ -210,6 +226,17 @@ def _documents_with_both(store: DocumentStore, first: int, second: int) -> np.nd
 def _saved_path(store: DocumentStore, config: PairCountConfig) -> Path:
     settings = PairCountConfig(min_documents=config.min_documents, num_pairs=config.num_pairs)
     return store.path / f"recurring_pairs-{fingerprint(settings)}.npz"
+
+
+def _shared_path(store: DocumentStore, config: PairCountConfig) -> BucketPath | None:
+    """Return where pairs of a store in a bucket are saved for all nodes; None for a local store.
+
+    The manifest does not list the object, so that its name has the store's digest.
+    """
+    if not isinstance(store.location, BucketPath):
+        return None
+    name = _saved_path(store, config)
+    return store.location / f"{name.stem}-{store.digest[:16]}{name.suffix}"
 
 
 def _load(path: Path) -> RecurringPairs:
