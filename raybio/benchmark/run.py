@@ -1,6 +1,7 @@
 """A benchmark from models and a suite to its report."""
 
 import fcntl
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from raybio.benchmark.work import Part, Results, WorkItem, identity_of
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.run.tasks import run_tasks
+from raybio.runtime.tracking.model_runs import track_models
+from raybio.training.embedding_model import digest_of
 
 
 def run_benchmark(
@@ -22,6 +25,7 @@ def run_benchmark(
     *,
     seed: int = 0,
     with_ray: bool = True,
+    tracking: str | None = None,
     verbose: bool = False,
 ) -> BenchmarkReport:
     """Evaluate models and rivals on all tasks; write the report. Kept results are read back.
@@ -32,6 +36,7 @@ def run_benchmark(
         out: folder of the report; workers see it under the same path.
         seed: of intervals and tests.
         with_ray: whether tasks are divided over a cluster; otherwise they run in this process.
+        tracking: MLflow's URI: a run with a child for each model; None: none is written.
         verbose: show Ray's own logs.
 
     Raises:
@@ -47,7 +52,32 @@ def run_benchmark(
                 f"--out {out}: another command is writing this report. Wait until it ends, or "
                 "choose another folder"
             ) from None
-        return _run(models, suite, out, seed, with_ray, verbose)
+        report = _run(models, suite, out, seed, with_ray, verbose)
+        if tracking is not None:
+            _track(report, out, tracking)
+        return report
+
+
+def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
+    metrics_by_model: dict[str, dict[str, float]] = {model.name: {} for model in report.models}
+    for task in report.tasks:
+        for row in task.rows:
+            if row.name in metrics_by_model and row.value is not None:
+                metrics_by_model[row.name][f"{task.name}/{_metric(task.measure)}"] = row.value
+    names = ("report.html", "report.json", "results.csv")
+    track_models(
+        uri,
+        "benchmark",
+        digest_of({"out": str(out), "suite": report.suite}),
+        f"{out.name}: {report.title}",
+        metrics_by_model,
+        [out / name for name in names],
+    )
+
+
+def _metric(measure: str) -> str:
+    """Return a measure's name without the characters that MLflow refuses."""
+    return re.sub(r"[^\w./ -]", "_", measure)
 
 
 def _run(

@@ -39,6 +39,10 @@ def benchmark(
     no_ray: Annotated[
         bool, typer.Option("--no-ray", help="evaluate in this process, one task after the other")
     ] = False,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="MLflow tracking URI; default: sqlite, mlflow.db next to the report"),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Evaluate encoders and rivals on many tasks, and write one report.
@@ -55,11 +59,20 @@ def benchmark(
     from raybio.benchmark.report import card_table, interval_text
     from raybio.benchmark.run import run_benchmark
     from raybio.benchmark.suite import read_suite
+    from raybio.runtime.tracking.tracker import tracking_uri as absolute_uri
 
     home = out.absolute()
     tasks = read_suite(suite, data)
     models = read_models(model, home, pooling)  # type: ignore[arg-type]
-    report = run_benchmark(models, tasks, home, seed=seed, with_ray=not no_ray, verbose=verbose)
+    report = run_benchmark(
+        models,
+        tasks,
+        home,
+        seed=seed,
+        with_ray=not no_ray,
+        tracking=absolute_uri(tracking_uri, home),
+        verbose=verbose,
+    )
     for each in report.models:
         print(f"{each.name}: mean of {each.num_common_tasks} tasks {interval_text(each)}")
         if card:

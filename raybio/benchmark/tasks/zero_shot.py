@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -64,6 +64,10 @@ class ZeroShotTask(BenchmarkTask):
             if found.exists():
                 return [found]
         return []
+
+    def identity(self) -> dict[str, Any]:
+        """Return what scores depend on: the name chooses queries and documents, too."""
+        return super().identity() | {"name": self.name}
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""
