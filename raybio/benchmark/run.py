@@ -63,7 +63,7 @@ def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
     for task in report.tasks:
         for row in task.rows:
             if row.name in metrics_by_model and row.value is not None:
-                metrics_by_model[row.name][f"{task.name}/{_metric(task.measure)}"] = row.value
+                metrics_by_model[row.name][_metric(f"{task.name}/{task.measure}")] = row.value
     names = ("report.html", "report.json", "results.csv")
     track_models(
         uri,
