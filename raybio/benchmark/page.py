@@ -14,7 +14,7 @@ from raybio.benchmark.report import (
     best_rival,
     interval_text,
     number,
-    test_of,
+    pair_test,
 )
 from raybio.store.table_rows import replaced_file
 
@@ -155,7 +155,7 @@ def _mark(task: TaskReport, row: RowReport, rival: RowReport) -> str:
     """Return the words where a rival is higher than a model."""
     if row.value is None or rival.value is None or rival.value <= row.value:
         return ""
-    test = test_of(task, row.name, rival.name)
+    test = pair_test(task, row.name, rival.name)
     words = f"{escape(rival.name)}, without training, is higher than {escape(row.name)}"
     if test is None:
         return words

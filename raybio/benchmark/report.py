@@ -40,7 +40,7 @@ class RowReport(BaseConfig):
     remarks: list[str]
 
 
-class TestReport(BaseConfig):
+class PairReport(BaseConfig):
     """A two-sided paired permutation test; p_holm is adjusted over all tests of the report."""
 
     first: str
@@ -64,7 +64,7 @@ class TaskReport(BaseConfig):
     chance: dict[str, float]
     num_units: int
     rows: list[RowReport]
-    tests: list[TestReport]
+    tests: list[PairReport]
     skipped: dict[str, str]
     """Model -> why it has no row; "" -> why the task did not run at all."""
 
@@ -197,7 +197,7 @@ def best_rival(task: TaskReport) -> RowReport | None:
     return next((row for row in task.rows if row.is_rival and row.value is not None), None)
 
 
-def test_of(task: TaskReport, first: str, second: str) -> TestReport | None:
+def pair_test(task: TaskReport, first: str, second: str) -> PairReport | None:
     """Return the test of two rows, in whichever order."""
     for test in task.tests:
         if {test.first, test.second} == {first, second}:
@@ -255,14 +255,14 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
 
 def _tests(
     rows: Mapping[str, TaskScores], models: Sequence[str], seed: int
-) -> Iterator[TestReport]:
+) -> Iterator[PairReport]:
     """Yield the tests of each model with the later models and with all rivals."""
     order = list(rows)
     for first in models:
         for second in order[order.index(first) + 1 :]:
             test = difference_test(rows[first], rows[second], seed)
             if test is not None:
-                yield TestReport(
+                yield PairReport(
                     first=first, second=second, difference=test.difference, p=test.p, p_holm=test.p
                 )
 

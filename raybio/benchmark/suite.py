@@ -11,14 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from raybio.benchmark.task import BenchmarkTask
+from raybio.benchmark.task import BenchmarkTask, nearest_name
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.benchmark.tasks.zero_shot import ZeroShotTask
-from raybio.core.config import did_you_mean, parse_yaml
+from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
 
 TASKS: dict[str, type[BenchmarkTask]] = {
@@ -77,7 +77,7 @@ def read_suite(name: str, data: Path | None) -> Suite:
         )
         raise ConfigError(
             f"--suite {name}: want {', '.join(names)}, or a file that ends in .yaml."
-            f"{did_you_mean(name, names)}"
+            f"{nearest_name(name, names)}"
         )
     content = parse_yaml(text)
     if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
@@ -98,7 +98,7 @@ def read_suite(name: str, data: Path | None) -> Suite:
 def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTask:
     if not isinstance(entry, Mapping) or entry.get("task") not in TASKS:
         got = entry.get("task") if isinstance(entry, Mapping) else entry
-        near = did_you_mean(str(got), list(TASKS))
+        near = nearest_name(str(got), list(TASKS))
         raise ConfigError(
             f"--suite {suite}: a task of kind {got!r}, want task: one of {', '.join(TASKS)}.{near}"
         )
@@ -119,4 +119,6 @@ def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTas
     try:
         return kind.from_mapping(settings)
     except ConfigError as error:
-        raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {error}") from None
+        wanted = f" Want some of {', '.join(kind.model_fields)}."
+        message = str(error).replace(SEE_ALL, wanted)
+        raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {message}") from None

@@ -5,6 +5,7 @@ A task is a class in one file of ``tasks/``. Its fields are the settings that a 
 Shape letters: U units (queries, rows, documents, nodes) of intervals and tests, N texts, D width.
 """
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -212,6 +213,12 @@ class BenchmarkTask(BaseConfig, ABC):
             "settings": settings,
             "data": digest_of({"files": sorted(names.values())}),
         }
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str:
+    """Return a sentence that suggests the name nearest to a misspelt one; empty if none is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def missing_files(paths: Sequence[Path], what: str) -> str:

@@ -15,8 +15,14 @@ from pydantic import Field
 
 from raybio.benchmark.models import RandomVectors
 from raybio.benchmark.stores import prepared, store_files
-from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, Reads, TaskFacts, TaskScores
-from raybio.core.config import did_you_mean
+from raybio.benchmark.task import (
+    BenchmarkEncoder,
+    BenchmarkTask,
+    Reads,
+    TaskFacts,
+    TaskScores,
+    nearest_name,
+)
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
 from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskConfig
@@ -171,7 +177,7 @@ class LabelsTask(BenchmarkTask):
     @property
     def _kind(self) -> DownstreamTask:
         if self.labels not in TASKS:
-            near = did_you_mean(self.labels, list(TASKS))
+            near = nearest_name(self.labels, list(TASKS))
             raise ConfigError(
                 f"task {self.name}: labels {self.labels}, want one of {', '.join(TASKS)}.{near}"
             )
