@@ -21,6 +21,7 @@ LEVEL = {
     "evaluation": 3,
     "methods": 4,
     "runtime": 5,
+    "benchmark": 6,
     "experiments": 6,
     "cli": 7,
 }
@@ -32,6 +33,7 @@ LIGHT = [
     "raybio.methods",
     "raybio.core.config",
     "raybio.core.search_space",
+    "raybio.cli.benchmark",
     "raybio.cli.compare",
     "raybio.cli.demo",
     "raybio.cli.embed",

@@ -31,6 +31,10 @@ class Commands(LazyGroup):
         "evaluate": Entry(
             "Evaluate trained models on labeled data.", app_of("raybio.cli.evaluate")
         ),
+        "benchmark": Entry(
+            "Evaluate encoders and rivals on many tasks; one report.",
+            app_of("raybio.cli.benchmark"),
+        ),
         "compare": Entry(
             "Compare runs: settings, scores with tests, curves, cost.", app_of("raybio.cli.compare")
         ),

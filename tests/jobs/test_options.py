@@ -23,6 +23,7 @@ from tests.script_process import run_script
 JOBS = ROOT / "jobs"
 URI = "s3://bucket/store"
 COMMANDS = {
+    "benchmark": ["m", "--out", URI],
     "biostransformers": ["--config", URI],
     "compare": ["one", "two", "--out", URI],
     "contrastive_probe": ["--config", URI],

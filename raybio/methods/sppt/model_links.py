@@ -48,11 +48,13 @@ class LinkEvaluationOptions:
         nodes: nodes drawn from each group, to which their neighbors are added; 0: whole groups.
         metric: distance by which candidates are ranked, "euclidean" or "cosine".
         seed: of random vectors and intervals.
+        rivals: whether rankings that need no encoder are scored.
     """
 
     nodes: int | None = None
     metric: str | None = None
     seed: int | None = None
+    rivals: bool | None = None
 
     def applied_to(self, config: Config) -> Config:
         """Return the settings with these in their place."""
@@ -61,6 +63,8 @@ class LinkEvaluationOptions:
             evaluation["num_nodes_per_group_at_the_end"] = self.nodes
         if self.metric is not None:
             evaluation["metric"] = self.metric
+        if self.rivals is not None:
+            evaluation["rivals"] = self.rivals
         changes: dict[str, Any] = {"evaluation": config.evaluation.model_copy(update=evaluation)}
         if self.seed is not None:
             changes["seed"] = self.seed

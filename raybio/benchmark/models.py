@@ -1,0 +1,182 @@
+"""Models of a benchmark: encoders in folders, and rivals by their names.
+
+Shape letters: N inputs, D width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raybio.benchmark.log import BenchmarkLog
+from raybio.benchmark.saved_embeddings import EmbeddingCost, Vectors, embedding_costs
+from raybio.benchmark.saved_embeddings import saved_embeddings as saved
+from raybio.benchmark.task import RANDOM, Reads
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Encoder
+from raybio.core.randomness import derive_seed
+from raybio.encoders.checkpoints import model_names
+from raybio.encoders.config import Pooling
+from raybio.evaluation.lexical import CHARACTERS
+from raybio.runtime.embed import model_of_folder
+from raybio.runtime.run.folder import local_model
+from raybio.training.embedding_model import EmbeddingModel
+
+RIVALS = {
+    "random": (RANDOM,),
+    "tfidf": ("TF-IDF", "ridge on TF-IDF"),
+    "bm25": ("BM25",),
+    "characters": (CHARACTERS,),
+    "kmers": ("3-mers", "ridge on 1-3-mers"),
+    "degree": ("degree",),
+    "common-neighbors": ("common neighbors",),
+}
+"""Name on the command line -> the rows that it may mean; a task has one of them or none."""
+
+_RANDOM_WIDTH = 256
+
+
+@dataclass(frozen=True)
+class RandomVectors:
+    """Embeds every input as a random vector, which depends on the input alone."""
+
+    name: str = RANDOM
+    folder: str = ""
+
+    def embed(self, inputs: Sequence[str]) -> Vectors:
+        """Return vectors (N, 256) of normal numbers."""
+        vector_by_input: dict[str, Any] = {}
+        for text in inputs:
+            if text not in vector_by_input:
+                rng = np.random.default_rng(derive_seed(0, "random vectors", text))
+                vector_by_input[text] = rng.standard_normal(_RANDOM_WIDTH, np.float32)
+        return np.stack([vector_by_input[text] for text in inputs])
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """An encoder in a folder.
+
+    Attributes:
+        name: name of its row.
+        embedding: how it embeds.
+        digest: changes with anything that changes an embedding.
+        out: folder of the report, which has the saved embeddings.
+    """
+
+    name: str
+    embedding: EmbeddingModel
+    digest: str
+    out: Path
+
+    @property
+    def folder(self) -> str:
+        """Folder of its files."""
+        return self.embedding.folder
+
+    @property
+    def reads(self) -> Reads:
+        """Kind of its inputs."""
+        return self.embedding.reads
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of its weights."""
+        return sum(path.stat().st_size for path in Path(self.folder).rglob("*.safetensors"))
+
+    def embed(self, inputs: Sequence[str]) -> Vectors:
+        """Return the embeddings (N, D) as the folder says; equal inputs are embedded once.
+
+        Raises:
+            ConfigError: if they are not finite.
+        """
+        distinct = list(dict.fromkeys(inputs))
+        row_by_input = {text: row for row, text in enumerate(distinct)}
+        array = self.saved(str(self.reads), distinct, lambda: self._computed(distinct))
+        return array[[row_by_input[text] for text in inputs]]
+
+    def saved(self, what: str, inputs: Sequence[str], make: Any) -> Vectors:
+        """Return embeddings that are computed once; see ``saved_embeddings``."""
+        say = BenchmarkLog(self.out).say
+        return saved(self._home, what, self.name, inputs, make, say)
+
+    def costs(self) -> list[EmbeddingCost]:
+        """Return the costs of its saved embeddings."""
+        return embedding_costs(self._home)
+
+    @property
+    def _home(self) -> Path:
+        return self.out / "embeddings" / self.digest[:16]
+
+    def _computed(self, inputs: Sequence[str]) -> Vectors:
+        array = self.embedding.embed(_loaded(self.embedding), self.embedding.contents_of(inputs))
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"MODEL {self.name}: its embeddings are not finite, want numbers. Are its weights "
+                "of a training that diverged?"
+            )
+        return array
+
+
+def read_models(
+    given: Sequence[str], out: Path, pooling: Pooling | None = None
+) -> list[BenchmarkModel | str]:
+    """Return the models in order; rivals by their names in ``RIVALS``. No weights are loaded.
+
+    Args:
+        given: runs, exports, model folders, hub ids, or names of rivals.
+        out: folder of the report.
+        pooling: of models whose folder does not state it.
+
+    Raises:
+        ConfigError: if a model cannot be found, or is given twice.
+    """
+    for name in given:
+        if list(given).count(name) > 1:
+            raise ConfigError(f"MODEL {name}: is given twice; want each model once")
+    folder_by_name = {}
+    for name in given:
+        if name not in RIVALS:
+            # Workers may have another working directory.
+            path = Path(local_model(name, "MODEL")).expanduser()
+            folder_by_name[name] = str(path.absolute())
+    label_by_folder = {
+        folder: label for label, folder in model_names(list(folder_by_name.values())).items()
+    }
+    models: list[BenchmarkModel | str] = []
+    for name in given:
+        if name in RIVALS:
+            models.append(name)
+            continue
+        folder = folder_by_name[name]
+        embedding = _embedding_model(folder, pooling)
+        label = label_by_folder[folder]
+        if label == "model":  # says nothing, and its parent does
+            label = Path(folder).absolute().parent.name
+        models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
+    return models
+
+
+def _embedding_model(folder: str, pooling: Pooling | None) -> EmbeddingModel:
+    try:
+        return model_of_folder(folder)
+    except ConfigError:
+        if pooling is None:
+            raise
+        # Of several models, the pooling is for those that do not state theirs.
+        return model_of_folder(folder, pooling)
+
+
+def on_device(vectors: Vectors) -> torch.Tensor:
+    """Return vectors on the GPU if there is one."""
+    return torch.from_numpy(vectors).to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@lru_cache(maxsize=1)
+def _loaded(embedding: EmbeddingModel) -> Encoder:
+    """Return the encoder; a worker keeps the last one."""
+    return embedding.load().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,189 @@
+"""``report.html``: one file without scripts that needs no network, readable on a phone."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from raybio.benchmark.report import (
+    LEVEL,
+    BenchmarkReport,
+    ModelReport,
+    RowReport,
+    TaskReport,
+    best_rival,
+    interval_text,
+    number,
+    pair_test,
+)
+from raybio.store.table_rows import replaced_file
+
+PLACE = "@@BODY@@"
+"""Where the template takes the body."""
+
+
+def write_page(path: Path, report: BenchmarkReport) -> None:
+    """Write the page, replacing a file of that name in one step.
+
+    Names and messages are escaped: none of their characters becomes HTML.
+    """
+    template = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    before, after = template.split(PLACE)
+    with replaced_file(path) as partial:
+        partial.write_text(before + "\n".join(_body(report)) + after, encoding="utf-8")
+
+
+def _body(report: BenchmarkReport) -> Iterator[str]:
+    ran = [task for task in report.tasks if task.rows]
+    num_tests = sum(len(task.tests) for task in ran)
+    yield f"<header><h1>Benchmark: {escape(report.title)}</h1>"
+    yield (
+        f'<p class="soft">{len(report.models)} models, {len(ran)} of {len(report.tasks)} tasks. '
+        "Brackets and bars are 95 % bootstrap intervals over the units of a task (queries, rows, "
+        f"nodes, documents). p: paired permutation tests, adjusted by Holm over all {num_tests} "
+        "tests of this page. Higher is better everywhere.</p></header><main>"
+    )
+    yield from _leaderboard(report)
+    for family in dict.fromkeys(task.family for task in ran):
+        yield f"<section><h2>{escape(family)}</h2>"
+        for task in ran:
+            if task.family == family:
+                yield from _task(task, [model.name for model in report.models])
+        yield "</section>"
+    yield from _skipped(report)
+    yield "</main>"
+
+
+def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
+    header = ("model", "mean of common tasks", "rival higher in", "rows/s", "weights", "memory")
+    yield "<section><h2>Models</h2><div class=scroll><table><thead><tr>"
+    yield "".join(f"<th>{name}</th>" for name in header) + "</tr></thead><tbody>"
+    ranked = sorted(report.models, key=lambda model: -1.0 if model.mean is None else -model.mean)
+    for model in ranked:
+        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(model)) + "</tr>"
+    yield (
+        '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
+        "inputs have; measures differ, so read the tasks below. Rows/s: inputs that are embedded "
+        "in a second of processor time. Memory: the largest resident memory of an embedding "
+        "process. A rival needs no training of an encoder.</p></section>"
+    )
+
+
+def _cells(model: ModelReport) -> Iterator[str]:
+    yield f"<b>{escape(model.name)}</b>"
+    mean = "—" if model.mean is None else f"{interval_text(model)}, {model.num_common_tasks} tasks"
+    yield mean
+    wins = f"{model.num_rival_higher} of {model.num_tasks}"
+    yield f'<span class="mark">{wins}</span>' if model.num_rival_higher else wins
+    cost = model.cost
+    if cost is None:
+        yield from ("—", "—", "—")
+        return
+    speed = cost.rows_per_processor_second
+    yield "—" if speed is None else f"{speed:,.0f}"
+    yield f"{cost.weight_bytes / 1e6:,.0f} MB"
+    yield f"{cost.peak_bytes / 1e9:,.1f} GB" if cost.peak_bytes else "—"
+
+
+def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
+    yield f"<article><h3>{escape(task.title)} <small>{escape(task.measure)}</small></h3>"
+    yield from _dots(task)
+    yield "<details><summary>Protocol, tests, further measures</summary>"
+    yield f"<p>{escape(task.protocol)}</p>"
+    yield f'<p class="soft">Data: {escape(task.size)}. {task.num_units:,} units.</p>'
+    if task.leakage:
+        yield f"<p><b>Leakage.</b> {escape(task.leakage)}</p>"
+    for row in task.rows:
+        for remark in row.remarks:
+            yield f'<p class="soft">{escape(row.name)}: {escape(remark)}.</p>'
+    for name, reason in task.skipped.items():
+        yield f'<p class="soft">{escape(name)} has no row: {escape(reason)}.</p>'
+    if task.tests:
+        yield _table(
+            ("first", "second", "difference", "p", "p (Holm)"),
+            [
+                (each.first, each.second, f"{each.difference:+.3f}", _p(each.p), _p(each.p_holm))
+                for each in task.tests
+            ],
+        )
+    measures = list(dict.fromkeys(name for row in task.rows for name in row.others))
+    if measures:
+        yield _table(
+            ("row", *measures),
+            [(row.name, *_others(row, measures)) for row in task.rows if row.others],
+        )
+    yield "</details></article>"
+
+
+def _others(row: RowReport, measures: Sequence[str]) -> list[str]:
+    return [number(row.others[name]) if name in row.others else "" for name in measures]
+
+
+def _dots(task: TaskReport) -> Iterator[str]:
+    """Yield a dot with its interval for each row, on one scale; a line marks chance."""
+    values = [0.0, *task.chance.values()][:2]
+    for row in task.rows:
+        values += [each for each in (row.value, row.low, row.high) if each is not None]
+    low = min(values)
+    span = (max(values) - low) or 1.0
+
+    def percent(value: float) -> float:
+        return round(100 * (value - low) / span, 2)
+
+    chance = task.chance.get(task.measure)
+    rival = best_rival(task)
+    for row in task.rows:
+        yield f'<div class="row{" rival" if row.is_rival else ""}">'
+        yield f'<span class="name">{escape(row.name)}</span><span class="track">'
+        if chance is not None:
+            yield f'<i class="chance" style="left:{percent(chance)}%"></i>'
+        if row.value is not None:
+            if row.low is not None and row.high is not None:
+                left, right = percent(row.low), percent(row.high)
+                width = f"{max(right - left, 0.3):.2f}"
+                yield f'<i class="bar" style="left:{left}%;width:{width}%"></i>'
+            yield f'<i class="dot" style="left:{percent(row.value)}%"></i>'
+        yield f'</span><span class="value">{interval_text(row)}</span></div>'
+        mark = "" if row.is_rival or rival is None else _mark(task, row, rival)
+        if mark:
+            yield f'<p class="mark">{mark}</p>'
+    if chance is not None:
+        yield f'<p class="soft">The line marks chance: {chance:.3f}.</p>'
+
+
+def _mark(task: TaskReport, row: RowReport, rival: RowReport) -> str:
+    """Return the words where a rival is higher than a model."""
+    if row.value is None or rival.value is None or rival.value <= row.value:
+        return ""
+    test = pair_test(task, row.name, rival.name)
+    words = f"{escape(rival.name)}, without training, is higher than {escape(row.name)}"
+    if test is None:
+        return words
+    significance = "significant" if test.p_holm < LEVEL else "not significant"
+    return f"{words} ({significance}, p {_p(test.p_holm)})"
+
+
+def _skipped(report: BenchmarkReport) -> Iterator[str]:
+    skipped = [task for task in report.tasks if not task.rows]
+    if not skipped:
+        return
+    yield "<section><h2>Tasks that did not run</h2>"
+    for task in skipped:
+        reasons = "; ".join(dict.fromkeys(task.skipped.values())) or "no model fits"
+        yield f"<p><b>{escape(task.name)}</b>: {escape(reasons)}</p>"
+    yield "</section>"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    lines = [
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows
+    ]
+    return (
+        f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+        "</table></div>"
+    )
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

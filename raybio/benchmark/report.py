@@ -1,0 +1,365 @@
+"""The report of a benchmark: its schema, and how results become one.
+
+``report.json`` is a record "benchmark report" with the fields of ``BenchmarkReport``;
+``report.schema.json`` is its JSON schema.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from raybio.benchmark.models import RIVALS, BenchmarkModel
+from raybio.benchmark.statistics import difference_test, mean_of_tasks, score_interval, task_seed
+from raybio.benchmark.task import BenchmarkTask, TaskScores
+from raybio.benchmark.work import ModelResult, RivalResults
+from raybio.core.config import BaseConfig
+from raybio.core.files import replace_text
+from raybio.core.markdown import markdown_table
+from raybio.core.records import FORMATS, write_record
+from raybio.ops.significance import Interval, holm
+from raybio.store.table_rows import replaced_file
+
+KIND = "benchmark report"
+
+LEVEL = 0.05
+"""Adjusted p values below are called significant."""
+
+
+class RowReport(BaseConfig):
+    """A model or a rival on a task; numbers are null where they are undefined."""
+
+    name: str
+    is_rival: bool
+    value: float | None
+    low: float | None
+    high: float | None
+    others: dict[str, float | None]
+    remarks: list[str]
+
+
+class PairReport(BaseConfig):
+    """A two-sided paired permutation test; p_holm is adjusted over all tests of the report."""
+
+    first: str
+    second: str
+    difference: float
+    p: float
+    p_holm: float
+
+
+class TaskReport(BaseConfig):
+    """A task: its facts, its rows from the best to the worst, and tests."""
+
+    name: str
+    title: str
+    family: str
+    reads: str
+    measure: str
+    protocol: str
+    size: str
+    leakage: str
+    chance: dict[str, float]
+    num_units: int
+    rows: list[RowReport]
+    tests: list[PairReport]
+    skipped: dict[str, str]
+    """Model -> why it has no row; "" -> why the task did not run at all."""
+
+
+class CostReport(BaseConfig):
+    """The cost of a model's embeddings, and of tasks that embed by themselves."""
+
+    weight_bytes: int
+    rows: int
+    rows_per_processor_second: float | None
+    processor_seconds: float
+    peak_bytes: int
+
+
+class ModelReport(BaseConfig):
+    """A model over all tasks."""
+
+    name: str
+    reads: str
+    digest: str
+    mean: float | None
+    low: float | None
+    high: float | None
+    num_tasks: int
+    num_common_tasks: int
+    num_rival_higher: int
+    cost: CostReport | None
+
+
+class BenchmarkReport(BaseConfig):
+    """The whole report."""
+
+    suite: str
+    title: str
+    seed: int
+    models: list[ModelReport]
+    tasks: list[TaskReport]
+
+
+class TaskResults:
+    """The results of a task.
+
+    Attributes:
+        task: the task.
+        rivals: facts and rivals; None: the task did not run.
+        by_model: result of each model that has one.
+        skipped: see ``TaskReport``.
+    """
+
+    def __init__(self, task: BenchmarkTask) -> None:
+        """Begin without results."""
+        self.task = task
+        self.rivals: RivalResults | None = None
+        self.by_model: dict[str, ModelResult] = {}
+        self.skipped: dict[str, str] = {}
+
+    def rows(self, names: Sequence[str]) -> tuple[dict[str, TaskScores], list[str]]:
+        """Return the scores by row, models first, and the rows that are rivals.
+
+        A rival that is given as a model is one.
+        """
+        rows = {}
+        rivals = dict(self.rivals.scores) if self.rivals is not None else {}
+        for name in names:
+            if name in self.by_model:
+                rows[name] = self.by_model[name].scores
+            elif name in RIVALS:
+                own = next((row for row in RIVALS[name] if row in rivals), None)
+                if own is not None:
+                    rows[name] = rivals.pop(own)
+                elif self.rivals is not None:
+                    self.skipped[name] = "the task has no such rival"
+        return rows | rivals, list(rivals)
+
+
+def benchmark_report(
+    suite: str,
+    title: str,
+    results: Sequence[TaskResults],
+    models: Sequence[BenchmarkModel | str],
+    seed: int,
+) -> BenchmarkReport:
+    """Return the report.
+
+    Args:
+        suite: name of the suite.
+        title: its title.
+        results: results of each task.
+        models: the models in order; rivals by their names.
+        seed: of intervals and tests.
+    """
+    names = [model if isinstance(model, str) else model.name for model in models]
+    tasks = _with_holm([_task_report(each, names, seed) for each in results])
+    reports = [_model_report(model, tasks, results, models) for model in models]
+    return BenchmarkReport(suite=suite, title=title, seed=seed, models=reports, tasks=tasks)
+
+
+def write_report(report: BenchmarkReport, out: Path) -> None:
+    """Write ``report.json``, its schema and ``results.csv``."""
+    schema = BenchmarkReport.model_json_schema()
+    header = {
+        "format": {"const": KIND},
+        "version": {"const": FORMATS[KIND].version},
+    }
+    schema["properties"] = header | schema["properties"]
+    schema["required"] = [*header, *schema["required"]]
+    replace_text(out / "report.schema.json", json.dumps(schema, indent=1) + "\n")
+    write_record(out / "report.json", KIND, report.to_mapping())
+    with replaced_file(out / "results.csv") as partial:
+        partial.write_text(_csv(report), encoding="utf-8")
+
+
+def card_table(report: BenchmarkReport, model: str) -> str:
+    """Return the table of a model for its card, in Markdown; empty if it has no row."""
+    rows = []
+    for task in report.tasks:
+        own = next((row for row in task.rows if row.name == model), None)
+        if own is None:
+            continue
+        rival = best_rival(task)
+        shown = "" if rival is None else f"{rival.name} {number(rival.value)}"
+        rows.append([task.title, task.measure, interval_text(own), shown])
+    if not rows:
+        return ""
+    return markdown_table(["task", "measure", model, "best without training"], rows)
+
+
+def best_rival(task: TaskReport) -> RowReport | None:
+    """Return the best row of a rival."""
+    return next((row for row in task.rows if row.is_rival and row.value is not None), None)
+
+
+def pair_test(task: TaskReport, first: str, second: str) -> PairReport | None:
+    """Return the test of two rows, in whichever order."""
+    for test in task.tests:
+        if {test.first, test.second} == {first, second}:
+            return test
+    return None
+
+
+def number(value: float | None) -> str:
+    """Return a score with three digits."""
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def interval_text(row: RowReport | ModelReport) -> str:
+    """Return "0.615 [0.590, 0.640]"."""
+    if (isinstance(row, RowReport) and row.value is None) or row.low is None:
+        return number(row.value if isinstance(row, RowReport) else row.mean)
+    value = row.value if isinstance(row, RowReport) else row.mean
+    return f"{number(value)} [{number(row.low)}, {number(row.high)}]"
+
+
+def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskReport:
+    task = results.task
+    rows, rivals = results.rows(names)
+    of_task = task_seed(seed, task.name)
+    shown = []
+    for name, scores in rows.items():
+        interval = score_interval(scores, of_task)
+        shown.append(
+            RowReport(
+                name=name,
+                is_rival=name in rivals,
+                **_numbers(interval),
+                others={key: _number(value) for key, value in scores.others.items()},
+                remarks=list(scores.remarks),
+            )
+        )
+    shown.sort(key=lambda row: -math.inf if row.value is None else row.value, reverse=True)
+    facts = results.rivals and results.rivals.facts
+    return TaskReport(
+        name=task.name,
+        title=task.title if not results.skipped.get("") else task.name,
+        family=task.family,
+        reads=task.reads if not results.skipped.get("") else "",
+        measure=task.measure,
+        protocol=facts.protocol if facts else "",
+        size=facts.size if facts else "",
+        leakage=facts.leakage if facts else "",
+        chance={name: float(value) for name, value in facts.chance.items()} if facts else {},
+        num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
+        rows=shown,
+        tests=list(_tests(rows, [name for name in names if name in rows], of_task)),
+        skipped=results.skipped,
+    )
+
+
+def _tests(
+    rows: Mapping[str, TaskScores], models: Sequence[str], seed: int
+) -> Iterator[PairReport]:
+    """Yield the tests of each model with the later models and with all rivals."""
+    order = list(rows)
+    for first in models:
+        for second in order[order.index(first) + 1 :]:
+            test = difference_test(rows[first], rows[second], seed)
+            if test is not None:
+                yield PairReport(
+                    first=first, second=second, difference=test.difference, p=test.p, p_holm=test.p
+                )
+
+
+def _with_holm(tasks: Sequence[TaskReport]) -> list[TaskReport]:
+    """Adjust the p values over all tests of the report."""
+    adjusted = iter(holm([test.p for task in tasks for test in task.tests]).tolist())
+    return [
+        task.model_copy(
+            update={
+                "tests": [test.model_copy(update={"p_holm": next(adjusted)}) for test in task.tests]
+            }
+        )
+        for task in tasks
+    ]
+
+
+def _model_report(
+    model: BenchmarkModel | str,
+    tasks: Sequence[TaskReport],
+    results: Sequence[TaskResults],
+    models: Sequence[BenchmarkModel | str],
+) -> ModelReport:
+    name = model if isinstance(model, str) else model.name
+    row_by_task = {}
+    num_rival_higher = 0
+    for task in tasks:
+        own = next((row for row in task.rows if row.name == name), None)
+        if own is None or own.value is None:
+            continue
+        row_by_task[task.name] = own
+        rival = best_rival(task)
+        if rival is not None and rival.value is not None and rival.value > own.value:
+            num_rival_higher += 1
+    # Encoders of one kind of input are compared over the tasks that all of them have.
+    kind = "" if isinstance(model, str) else model.reads
+    peers = [each.name for each in models if not isinstance(each, str) and each.reads == kind]
+    common = []
+    for task in tasks:
+        scored = {row.name for row in task.rows if row.value is not None}
+        if task.name in row_by_task and scored.issuperset(peers):
+            common.append(_interval(row_by_task[task.name]))
+    return ModelReport(
+        name=name,
+        reads=kind,
+        digest="" if isinstance(model, str) else model.digest,
+        **_numbers(mean_of_tasks(common), "mean"),
+        num_tasks=len(row_by_task),
+        num_common_tasks=len(common),
+        num_rival_higher=num_rival_higher,
+        cost=None if isinstance(model, str) else _cost(model, results),
+    )
+
+
+def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
+    costs = model.costs()
+    embedding = sum(cost.processor_seconds for cost in costs)
+    rows = sum(cost.rows for cost in costs)
+    of_tasks = sum(
+        each.by_model[model.name].processor_seconds
+        for each in results
+        if model.name in each.by_model
+    )
+    return CostReport(
+        weight_bytes=model.num_weight_bytes,
+        rows=rows,
+        rows_per_processor_second=rows / embedding if embedding else None,
+        processor_seconds=embedding + of_tasks,
+        peak_bytes=max((cost.peak_bytes for cost in costs), default=0),
+    )
+
+
+def _interval(row: RowReport) -> Interval:
+    assert row.value is not None
+    low = row.value if row.low is None else row.low
+    return Interval(row.value, low, row.value if row.high is None else row.high)
+
+
+def _numbers(interval: Interval, name: str = "value") -> dict[str, float | None]:
+    low, high = _number(interval.low), _number(interval.high)
+    return {name: _number(interval.value), "low": low, "high": high}
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _csv(report: BenchmarkReport) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = ("task", "family", "row", "is_rival", "measure", "value", "low", "high", "units")
+    writer.writerow(header)
+    for task in report.tasks:
+        for row in task.rows:
+            start = (task.name, task.family, row.name, int(row.is_rival))
+            units = task.num_units
+            writer.writerow((*start, task.measure, row.value, row.low, row.high, units))
+            for name, value in row.others.items():
+                writer.writerow((*start, name, value, "", "", units))
+    return text.getvalue()

@@ -1,0 +1,114 @@
+"""A benchmark from models and a suite to its report."""
+
+import fcntl
+from collections.abc import Sequence
+from pathlib import Path
+
+from raybio.benchmark.log import BenchmarkLog
+from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.page import write_page
+from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_report, write_report
+from raybio.benchmark.suite import Suite
+from raybio.benchmark.work import Part, Results, WorkItem, identity_of
+from raybio.core.errors import ClusterError, ConfigError
+
+
+def run_benchmark(
+    models: Sequence[BenchmarkModel | str],
+    suite: Suite,
+    out: Path,
+    *,
+    seed: int = 0,
+) -> BenchmarkReport:
+    """Evaluate models and rivals on all tasks; write the report. Kept results are read back.
+
+    Args:
+        models: encoders, and rivals by their names.
+        suite: the tasks.
+        out: folder of the report.
+        seed: of intervals and tests.
+
+    Raises:
+        ClusterError: if another command writes this report.
+        ConfigError: if no task can run.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(
+                f"--out {out}: another command is writing this report. Wait until it ends, or "
+                "choose another folder"
+            ) from None
+        return _run(models, suite, out, seed)
+
+
+def _run(
+    models: Sequence[BenchmarkModel | str],
+    suite: Suite,
+    out: Path,
+    seed: int,
+) -> BenchmarkReport:
+    say = BenchmarkLog(out).say
+    encoders = [model for model in models if isinstance(model, BenchmarkModel)]
+    results = [TaskResults(task) for task in suite.tasks]
+    rival_parts: dict[str, Part] = {}
+    model_parts: dict[tuple[str, str], Part] = {}
+    items: dict[tuple[str, str], list[Part]] = {}
+    for each in results:
+        task = each.task
+        reason = task.check()
+        if reason:
+            each.skipped[""] = reason
+            say(f"skipped: {task.name}: {reason}")
+            continue
+        fitting = [model for model in encoders if model.reads == task.reads]
+        for model in encoders:
+            if model not in fitting:
+                each.skipped[model.name] = f"reads {model.reads}, the task has {task.reads}"
+        first = fitting[0] if fitting and task.rivals_read_the_model else None
+        part = Part(task, identity_of(task, first, is_rivals=True), is_rivals=True)
+        rival_parts[task.name] = part
+        items.setdefault((task.group, "" if first is None else first.name), []).append(part)
+        for model in fitting:
+            part = Part(task, identity_of(task, model, is_rivals=False), is_rivals=False)
+            model_parts[task.name, model.name] = part
+            items.setdefault((task.group, model.name), []).append(part)
+    if not rival_parts:
+        first_reason = next(iter(results)).skipped[""]
+        raise ConfigError(f"--suite {suite.name}: none of its tasks can run; {first_reason}")
+    model_by_name = {model.name: model for model in encoders}
+    work = [WorkItem(out, model_by_name.get(name), parts) for (_, name), parts in items.items()]
+    _do(work, out)
+    kept = Results(out)
+    for each in results:
+        if each.task.name not in rival_parts:
+            continue
+        each.rivals = kept.of_rivals(rival_parts[each.task.name])
+        for model in encoders:
+            own = model_parts.get((each.task.name, model.name))
+            result = None if own is None else kept.of_model(own)
+            if result is not None:
+                each.by_model[model.name] = result
+        for item in work:
+            for part in item.parts:
+                reason = item.reason_by_part.get(str(part), "")
+                if part.task is each.task and reason:
+                    each.skipped[item.model.name if item.model else ""] = reason
+    report = benchmark_report(suite.name, suite.title, results, models, seed)
+    write_report(report, out)
+    write_page(out / "report.html", report)
+    return report
+
+
+def _do(work: Sequence[WorkItem], out: Path) -> None:
+    """Do what is not done, one item after the other."""
+    say = BenchmarkLog(out).say
+    missing = [item for item in work if not item.is_done]
+    for item in work:
+        if item.is_done:
+            say(f"read back: {item}")
+    for number, item in enumerate(missing, start=1):
+        item.keep(item.work())
+        print(f"{item}: {number} of {len(missing)}", flush=True)

@@ -1,0 +1,113 @@
+"""Embeddings on disk: each corpus is embedded once by each model, also over several starts.
+
+A corpus is a sequence of inputs. ``embeddings/MODEL/CORPUS.npy`` holds its vectors, and the record
+next to it what they cost. The array is written first: with its record, it is complete.
+
+Shape letters: N inputs, D width.
+"""
+
+import fcntl
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.core.records import read_recomputable, write_record
+from raybio.store.table_rows import replaced_file
+from raybio.training.embedding_model import digest_of
+
+KIND = "benchmark embeddings"
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class EmbeddingCost:
+    """The cost of some embeddings.
+
+    Attributes:
+        rows: inputs that were embedded.
+        seconds: elapsed time, without loading the model.
+        processor_seconds: processor time of all threads.
+        peak_bytes: largest resident memory of the process until then.
+    """
+
+    rows: int
+    seconds: float
+    processor_seconds: float
+    peak_bytes: int
+
+
+def saved_embeddings(
+    folder: Path,
+    what: str,
+    model: str,
+    inputs: Sequence[str],
+    make: Callable[[], Vectors],
+    say: Callable[[str], None],
+) -> Vectors:
+    """Return the embeddings (N, D) of a corpus; the first call computes and writes them.
+
+    Other processes wait for the one that computes.
+
+    Args:
+        folder: of the model's embeddings.
+        what: everything but inputs and weights that embeddings depend on; part of messages.
+        model: its name in messages.
+        inputs: the corpus.
+        make: computes the embeddings.
+        say: called with a line on what is computed or read back.
+    """
+    key = digest_of({"what": what, "inputs": list(inputs)})[:16]
+    path = folder / f"{key}.npy"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{key}.lock").open("a") as lock:
+        # The system releases it when the process ends, in whatever way.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        array = _read(path, len(inputs))
+        if array is not None:
+            say(f"read back: {len(inputs):,} {what} by {model}")
+            return array
+        say(f"embedding {len(inputs):,} {what} by {model}")
+        started = time.perf_counter()
+        processor_started = time.process_time()
+        array = np.ascontiguousarray(make(), np.float32)
+        cost = EmbeddingCost(
+            len(inputs),
+            time.perf_counter() - started,
+            time.process_time() - processor_started,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+        with replaced_file(path) as partial, partial.open("wb") as file:
+            np.save(file, array)
+            file.flush()
+            os.fsync(file.fileno())
+        write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})
+        return array
+
+
+def embedding_costs(folder: Path) -> list[EmbeddingCost]:
+    """Return the costs of all corpora that a model has embedded."""
+    costs = []
+    for path in sorted(folder.glob("*.json")):
+        record = read_recomputable(path, KIND)
+        if record is not None:
+            del record["what"]
+            costs.append(EmbeddingCost(**record))
+    return costs
+
+
+def _read(path: Path, num_inputs: int) -> Vectors | None:
+    """Return saved vectors; None if there are none, or they are damaged."""
+    if read_recomputable(path.with_suffix(".json"), KIND) is None:
+        return None
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return array if len(array) == num_inputs else None

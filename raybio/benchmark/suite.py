@@ -1,0 +1,124 @@
+"""Suites: the tasks of a benchmark, from a YAML file.
+
+A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS``, and the fields of
+its class. ``{data}`` in a path stands for the folder of ``--data``; other relative paths are
+relative to the file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from raybio.benchmark.task import BenchmarkTask, nearest_name
+from raybio.benchmark.tasks.labels import LabelsTask
+from raybio.benchmark.tasks.links import LinksTask
+from raybio.benchmark.tasks.medlama import FactProbeTask
+from raybio.benchmark.tasks.relation_probe import RelationProbeTask
+from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
+from raybio.benchmark.tasks.zero_shot import ZeroShotTask
+from raybio.core.config import SEE_ALL, parse_yaml
+from raybio.core.errors import ConfigError
+
+TASKS: dict[str, type[BenchmarkTask]] = {
+    "zero-shot": ZeroShotTask,
+    "retrieval": BeirRetrievalTask,
+    "medlama": FactProbeTask,
+    "links": LinksTask,
+    "labels": LabelsTask,
+    "relation-probe": RelationProbeTask,
+}
+"""Kind of a task in a suite's YAML -> its class."""
+
+_DATA = "{data}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The tasks of a benchmark.
+
+    Attributes:
+        name: name of a shipped suite, or path of the file.
+        title: in words.
+        tasks: in the order of the report.
+    """
+
+    name: str
+    title: str
+    tasks: tuple[BenchmarkTask, ...]
+
+
+def read_suite(name: str, data: Path | None) -> Suite:
+    """Read a suite.
+
+    Args:
+        name: name of a shipped suite, or path of a YAML file.
+        data: folder that ``{data}`` stands for.
+
+    Raises:
+        ConfigError: if there is no such suite, its YAML is wrong, or it wants ``--data``.
+    """
+    shipped = files(__package__) / "suites" / f"{name}.yaml"
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"--suite {name}: no such file")
+        text = path.read_text(encoding="utf-8")
+        home = path.absolute().parent
+    elif shipped.is_file():
+        text = shipped.read_text(encoding="utf-8")
+        home = Path.cwd()
+    else:
+        names = sorted(
+            each.name.removesuffix(".yaml")
+            for each in (files(__package__) / "suites").iterdir()
+            if each.name.endswith(".yaml")
+        )
+        raise ConfigError(
+            f"--suite {name}: want {', '.join(names)}, or a file that ends in .yaml."
+            f"{nearest_name(name, names)}"
+        )
+    content = parse_yaml(text)
+    if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
+        raise ConfigError(f"--suite {name}: want a mapping with title and a list of tasks")
+    unknown = set(content) - {"title", "tasks"}
+    if unknown:
+        raise ConfigError(f"--suite {name}: unknown key {min(unknown)}; want title and tasks")
+    tasks = tuple(_task(name, entry, home, data) for entry in content["tasks"])
+    names_of_tasks = [task.name for task in tasks]
+    for each in names_of_tasks:
+        if names_of_tasks.count(each) > 1:
+            raise ConfigError(f"--suite {name}: two tasks are called {each}; want one a name")
+    if not tasks:
+        raise ConfigError(f"--suite {name}: has no task, want one at least")
+    return Suite(name, str(content.get("title", name)), tasks)
+
+
+def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTask:
+    if not isinstance(entry, Mapping) or entry.get("task") not in TASKS:
+        got = entry.get("task") if isinstance(entry, Mapping) else entry
+        near = nearest_name(str(got), list(TASKS))
+        raise ConfigError(
+            f"--suite {suite}: a task of kind {got!r}, want task: one of {', '.join(TASKS)}.{near}"
+        )
+    kind = TASKS[entry["task"]]
+    settings = dict(entry)
+    for name in kind.path_fields:
+        given = settings.get(name)
+        if given is None:
+            continue
+        text = str(given)
+        if _DATA in text:
+            if data is None:
+                raise ConfigError(
+                    f"--suite {suite}: reads public data from a folder; give it with --data"
+                )
+            text = text.replace(_DATA, str(data.absolute()))
+        settings[name] = str(home / Path(text).expanduser())
+    try:
+        return kind.from_mapping(settings)
+    except ConfigError as error:
+        wanted = f" Want some of {', '.join(kind.model_fields)}."
+        message = str(error).replace(SEE_ALL, wanted)
+        raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {message}") from None

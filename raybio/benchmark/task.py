@@ -1,0 +1,234 @@
+"""The interface of a benchmark's task: its data, its protocol in words, scores of units, rivals.
+
+A task is a class in one file of ``tasks/``. Its fields are the settings that a suite's YAML gives.
+
+Shape letters: U units (queries, rows, documents, nodes) of intervals and tests, N texts, D width.
+"""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from raybio.core.config import BaseConfig
+from raybio.core.digest import file_digest
+from raybio.training.embedding_model import digest_of
+
+Floats = NDArray[np.float64]
+
+Reads = Literal["texts", "proteins"]
+
+RANDOM = "random"
+"""Name of the rival that embeds every input as a random vector."""
+
+
+class BenchmarkEncoder(Protocol):
+    """A model as tasks see it."""
+
+    @property
+    def name(self) -> str:
+        """Name of its row."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """Folder of its files; empty if it has none."""
+        ...
+
+    def embed(self, inputs: Sequence[str]) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of proteins or texts; each corpus is embedded once."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class TaskScores:
+    """Scores of a model, or of a rival, on a task.
+
+    The score is ``numerator_U.sum() / denominator_U.sum()``, as in ``raybio.ops.significance``:
+    with counts a micro average, with values over ones a mean.
+
+    Attributes:
+        unit_ids: ids of the units; scores of two models are compared unit by unit.
+        numerator_U: achieved by each unit.
+        denominator_U: achievable by each unit.
+        value: the score where the units are a sample of all; None: that of the units.
+        others: further measures, without intervals.
+        remarks: what a reader of the score should know, such as truncated texts.
+    """
+
+    unit_ids: tuple[str, ...]
+    numerator_U: Floats
+    denominator_U: Floats
+    value: float | None = None
+    others: Mapping[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def of_means(
+        cls,
+        unit_ids: Sequence[Any],
+        value_U: Any,
+        others: Mapping[str, float] = {},
+        *,
+        value: float | None = None,
+        remarks: Sequence[str] = (),
+    ) -> "TaskScores":
+        """Return scores whose mean over the units is the score."""
+        values = np.asarray(value_U, np.float64)
+        return cls(
+            tuple(map(str, unit_ids)), values, np.ones(len(values)), value, others, tuple(remarks)
+        )
+
+    @property
+    def score(self) -> float:
+        """The score of all units; NaN where it is undefined."""
+        if self.value is not None:
+            return self.value
+        return float(self.numerator_U.sum() / self.denominator_U.sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON; numbers keep all their digits."""
+        return {
+            "units": list(self.unit_ids),
+            "numerators": self.numerator_U.tolist(),
+            "denominators": self.denominator_U.tolist(),
+            "value": self.value,
+            "others": dict(self.others),
+            "remarks": list(self.remarks),
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "TaskScores":
+        """Return what ``to_json`` wrote."""
+        return cls(
+            tuple(content["units"]),
+            np.asarray(content["numerators"], np.float64),
+            np.asarray(content["denominators"], np.float64),
+            content["value"],
+            content["others"],
+            tuple(content["remarks"]),
+        )
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What a report says of a task; known once its data has been read.
+
+    Attributes:
+        protocol: how the score is computed, in words.
+        size: what the data has, such as "10 queries, 1,580 documents".
+        leakage: what of the data a model may have been trained on.
+        chance: measure -> exact score without any knowledge; none where it is unknown.
+    """
+
+    protocol: str
+    size: str
+    leakage: str = ""
+    chance: Mapping[str, float] = field(default_factory=dict)
+
+
+class BenchmarkTask(BaseConfig, ABC):
+    """A task of a benchmark. Its fields are what a suite's YAML sets; it travels to workers."""
+
+    family: ClassVar[str]
+    """Tasks of a family are shown together."""
+
+    path_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields with paths. Scores do not depend on where the data lies."""
+
+    rivals_read_the_model: ClassVar[bool] = False
+    """Whether rivals need a model, such as its tokens: then the first model that fits is given."""
+
+    embeds_by_itself: ClassVar[bool] = False
+    """Whether embeddings are not those of ``BenchmarkEncoder.embed``, which are saved."""
+
+    name: str = Field(min_length=1, description="name in the report, unique in a suite")
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Name in words."""
+
+    @property
+    @abstractmethod
+    def reads(self) -> Reads:
+        """Kind of inputs; models of the other kind are skipped."""
+
+    @property
+    @abstractmethod
+    def measure(self) -> str:
+        """Name of the score; higher is better."""
+
+    @property
+    def group(self) -> str:
+        """Tasks of one group share texts: one worker evaluates them, one after the other."""
+        return f"{self.family} {self.name}"
+
+    @abstractmethod
+    def check(self) -> str:
+        """Return why the task cannot run and what to do; empty if its data is there."""
+
+    @abstractmethod
+    def files(self) -> Sequence[Path]:
+        """Return the files that the scores depend on."""
+
+    @abstractmethod
+    def facts(self) -> TaskFacts:
+        """Read the data and return what the report says of it.
+
+        Raises:
+            DataError: if the data is damaged.
+        """
+
+    @abstractmethod
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Score a model.
+
+        Raises:
+            ConfigError: if the model does not fit the task.
+            DataError: if the data is damaged.
+        """
+
+    @abstractmethod
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Score what needs no training of an encoder.
+
+        Args:
+            model: the first model that fits, if ``rivals_read_the_model``; else None.
+        """
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything but the model that scores depend on; plain JSON."""
+        ignored = {"name", *self.path_fields}
+        settings = {key: part for key, part in self.to_mapping().items() if key not in ignored}
+        names = {path.as_posix(): file_digest(path) for path in self.files()}
+        return {
+            "task": type(self).__name__,
+            "settings": settings,
+            "data": digest_of({"files": sorted(names.values())}),
+        }
+
+
+def nearest_name(name: str, known: Sequence[str]) -> str:
+    """Return a sentence that suggests the name nearest to a misspelt one; empty if none is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def missing_files(paths: Sequence[Path], what: str) -> str:
+    """Return why a task cannot run, if one of its files is missing; else an empty text.
+
+    Args:
+        paths: the files.
+        what: what they hold, and where they come from.
+    """
+    for path in paths:
+        if not path.exists():
+            return f"{path} does not exist: {what}"
+    return ""

@@ -1,0 +1,147 @@
+"""Link retrieval of SPPT on a store: the figures of ``raybio evaluate links``."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.stores import store_files
+from raybio.benchmark.task import (
+    RANDOM,
+    BenchmarkEncoder,
+    BenchmarkTask,
+    Reads,
+    TaskFacts,
+    TaskScores,
+)
+from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport, Stage
+from raybio.methods import METHODS
+from raybio.methods.sppt.graph_store import open_graph
+from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.table import LINK_RETRIEVAL
+from raybio.ops.significance import Interval
+from raybio.runtime.run.options import default_folder
+
+_SPLIT = "val"
+_PRIMARY = "lrap"
+
+_PROTOCOL = (
+    "For each node with a held-out link, the other nodes of its group are ranked by the distance "
+    "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP of held-out links (label ranking "
+    "average precision), the mean over nodes. Training links are no candidates."
+)
+
+
+class LinksTask(BenchmarkTask):
+    """Held-out links of proteins or articles."""
+
+    task: Literal["links"] = "links"
+    family: ClassVar[str] = "Links"
+    path_fields: ClassVar[tuple[str, ...]] = ("store",)
+    rivals_read_the_model: ClassVar[bool] = True
+    embeds_by_itself: ClassVar[bool] = True
+
+    store: Path | None = Field(None, description="prepared store of proteins or of articles")
+    demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
+        None, description="method whose embedded corpus is taken, instead of a store"
+    )
+    nodes: int | None = Field(
+        None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"
+    )
+    metric: Literal["euclidean", "cosine"] | None = Field(
+        None, description="distance; null: the method's"
+    )
+
+    @property
+    def title(self) -> str:
+        """Name of the task."""
+        return self.name
+
+    @property
+    def reads(self) -> Reads:
+        """Kind of inputs."""
+        if self.demo is not None:
+            return "proteins" if self.demo == "sppt_protein" else "texts"
+        is_protein = open_graph(self._path).manifest["kind"] == ProteinStore.kind
+        return "proteins" if is_protein else "texts"
+
+    @property
+    def measure(self) -> str:
+        """Name of the score."""
+        return LINK_RETRIEVAL.measures[_PRIMARY]
+
+    def check(self) -> str:
+        """Return why the task cannot run."""
+        if (self.store is None) == (self.demo is None):
+            raise ConfigError(f"task {self.name}: want either store or demo")
+        if self.store is not None and not self.store.exists():
+            return (
+                f"{self.store} does not exist: want a store of `raybio prepare proteins` or "
+                "`raybio prepare articles`"
+            )
+        return ""
+
+    def files(self) -> Sequence[Path]:
+        """Return the store's manifest."""
+        return store_files(self._path)
+
+    def facts(self) -> TaskFacts:
+        """Return protocol and sizes."""
+        store = open_graph(self._path)
+        graph = store.graph
+        size = f"{graph.num_nodes:,} nodes, {len(store.heldout):,} held-out links"
+        leakage = str(store.manifest.get("leakage", "") and "See the store's report of leakage.")
+        return TaskFacts(_PROTOCOL, size, leakage)
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Retrieve links by distances of embeddings."""
+        return self._scores(self._evaluated(model, with_rivals=False), "trained")
+
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Retrieve links without an encoder; contents are read in the first model's tokens."""
+        assert model is not None
+        report = self._evaluated(model, with_rivals=True)
+        untrained = [name for name in report.unit_scores if name not in ("initial", "trained")]
+        return {name: self._scores(report, name) for name in untrained if name != RANDOM} | {
+            RANDOM: self._scores(report, RANDOM)
+        }
+
+    def _evaluated(self, model: BenchmarkEncoder, *, with_rivals: bool) -> FinalReport:
+        assert isinstance(model, BenchmarkModel)
+        options = LinkEvaluationOptions(self.nodes, self.metric, None, with_rivals)
+        return evaluate_model_links({model.name: model.embedding}, self._path, options)
+
+    def _scores(self, report: FinalReport, stage: Stage) -> TaskScores:
+        scores = report.scores[stage]
+        if _SPLIT not in scores:
+            raise ConfigError(
+                f"task {self.name}: the store has no held-out links; prepare it with some"
+            )
+        others = {}
+        for split, title in LINK_RETRIEVAL.splits.items():
+            for measure, short in LINK_RETRIEVAL.measures.items():
+                is_primary = (split, measure) == (_SPLIT, _PRIMARY)
+                if not is_primary and measure in scores.get(split, {}):
+                    others[f"{short}, {title}"] = scores[split][measure]["value"]
+        units = report.unit_scores[stage][_SPLIT]
+        value = Interval(**scores[_SPLIT][_PRIMARY]).value
+        return TaskScores.of_means(
+            units.unit_U.tolist(),
+            np.asarray(units.value_by_measure[_PRIMARY], np.float64),
+            others,
+            value=value,
+            remarks=report.remarks if stage == "trained" else (),
+        )
+
+    @property
+    def _path(self) -> Path:
+        if self.store is not None:
+            return self.store
+        assert self.demo is not None
+        folder = default_folder("stores", "RAYBIO_STORES").absolute()
+        return Path(METHODS[self.demo].prepare_demo(folder))

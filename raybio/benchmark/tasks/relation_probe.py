@@ -1,0 +1,144 @@
+"""Relations by classifiers on frozen pairs: the figures of ``raybio evaluate relation-probe``."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.task import (
+    BenchmarkEncoder,
+    BenchmarkTask,
+    Reads,
+    TaskFacts,
+    TaskScores,
+    missing_files,
+)
+from raybio.core.config import BaseConfig
+from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult, probe_relations
+from raybio.store.store import open_store
+
+_CLASSIFIER = "classwise kNN"
+_NUM_RIVALS = 2  # the first results of ``probe_relations`` read no encoder
+
+_PROTOCOL = (
+    "Continual contrastive finetuning (Zhou et al. 2023, Table 1): pairs of entities are embedded "
+    "by the frozen encoder as head, tail and context. Classwise kNN over the training pairs "
+    "predicts relations; dev chooses k. Score: micro F1 of the facts of test documents. Softmax "
+    "and nearest centroid are further measures."
+)
+
+
+class RelationProbeTask(BenchmarkTask):
+    """Relations of documents with entities."""
+
+    task: Literal["relation-probe"] = "relation-probe"
+    family: ClassVar[str] = "Relations by a frozen head"
+    path_fields: ClassVar[tuple[str, ...]] = ("store", "train", "dev", "test")
+    rivals_read_the_model: ClassVar[bool] = True
+    embeds_by_itself: ClassVar[bool] = True
+
+    store: Path | None = Field(None, description="prepared store of documents, with all splits")
+    train: Path | None = Field(None, description="instead of a store: PubTator, BioC or DocRED")
+    dev: Path | None = Field(None, description="documents to choose settings")
+    test: Path | None = Field(None, description="documents that are scored")
+
+    @property
+    def title(self) -> str:
+        """Name of the task."""
+        return self.name
+
+    @property
+    def reads(self) -> Reads:
+        """Kind of inputs."""
+        return "texts"
+
+    @property
+    def measure(self) -> str:
+        """Name of the score."""
+        return "micro F1"
+
+    def check(self) -> str:
+        """Return why the task cannot run."""
+        sources = [path for path in (self.train, self.dev, self.test) if path is not None]
+        if (self.store is None) == (not sources) or len(sources) not in (0, 3):
+            raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
+        paths = sources if self.store is None else [self.store]
+        return missing_files(paths, "want documents, as `raybio prepare documents` reads them")
+
+    def files(self) -> Sequence[Path]:
+        """Return the source files, or the store's manifest."""
+        return self._sources if self.store is None else store_files(self.store)
+
+    def facts(self) -> TaskFacts:
+        """Return protocol and sizes."""
+        counts = self._documents.manifest["counts"]
+        names = ("train_documents", "dev_documents", "test_documents")
+        size = ", ".join(
+            f"{counts[name]:,} {name.replace('_', ' ')}" for name in names if name in counts
+        )
+        return TaskFacts(_PROTOCOL, size)
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Classify pairs by their nearest training pairs."""
+        results = {result.name: result for result in _probed(model.folder, self)[_NUM_RIVALS:]}
+        others = {
+            f"F1 by {name}": result.test.values["f1"]
+            for name, result in results.items()
+            if name != _CLASSIFIER
+        }
+        remarks = truncation_remarks(model.folder, self._documents)
+        return self._scores(results[_CLASSIFIER], others, remarks)
+
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Predict by words, in the first model's tokens, and the most frequent relation."""
+        assert model is not None
+        return {
+            result.name: self._scores(result)
+            for result in _probed(model.folder, self)[:_NUM_RIVALS]
+        }
+
+    def _scores(
+        self,
+        result: FrozenProbeResult,
+        others: Mapping[str, float] = {},
+        remarks: Sequence[str] = (),
+    ) -> TaskScores:
+        units = result.test.unit_scores()
+        rates = {name: result.test.values[name] for name in ("precision", "recall", "macro_f1")}
+        return TaskScores.of_means(
+            units.unit_U.tolist(),
+            units.value_by_measure["f1"],
+            {**rates, **others},
+            value=result.test.values["f1"],
+            remarks=remarks,
+        )
+
+    @property
+    def _sources(self) -> list[Path]:
+        return [path for path in (self.train, self.dev, self.test) if path is not None]
+
+    @cached_property
+    def _documents(self) -> DocumentStore:
+        if self.store is not None:
+            return open_store(self.store, DocumentStore)
+        train, dev, test = self._sources
+        return prepared(
+            "documents",
+            self._sources,
+            BaseConfig(),
+            DocumentStore,
+            lambda path: prepare_documents(path, [train], [dev], [test]),
+        )
+
+
+@lru_cache(maxsize=1)
+def _probed(folder: str, task: RelationProbeTask) -> list[FrozenProbeResult]:
+    """Return the results of a model; rivals are among them, so the last ones are kept."""
+    return probe_relations(folder, task._documents)

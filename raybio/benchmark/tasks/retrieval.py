@@ -1,0 +1,108 @@
+"""Retrieval of documents in BEIR's layout: the figures of ``raybio evaluate retrieval``."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybio.benchmark.models import RandomVectors, on_device
+from raybio.benchmark.task import (
+    BenchmarkEncoder,
+    BenchmarkTask,
+    Reads,
+    TaskFacts,
+    TaskScores,
+    missing_files,
+)
+from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.evaluation.retrieval import RETRIEVAL, chance_measures, query_measures
+from raybio.ops.retrieval import Scores, cosine_scores, retrieve
+from raybio.store.retrieval_files import RetrievalFiles, read_retrieval_files
+
+_PRIMARY = "ndcg_at_10"
+
+_PROTOCOL = (
+    "All documents are ranked for each query by the cosine of embeddings. Relevance is yes or no. "
+    "Measures are those of sentence-transformers' InformationRetrievalEvaluator. Documents that "
+    "TF-IDF or BM25 score alike are in random order."
+)
+
+
+class BeirRetrievalTask(BenchmarkTask):
+    """A corpus, queries and judgments in the files of BEIR."""
+
+    task: Literal["retrieval"] = "retrieval"
+    family: ClassVar[str] = "Retrieval"
+    path_fields: ClassVar[tuple[str, ...]] = ("corpus", "queries", "qrels")
+
+    corpus: Path = Field(description="JSON lines: _id, text and perhaps title")
+    queries: Path = Field(description="JSON lines: _id, text")
+    qrels: Path = Field(description="TSV with header: query-id, corpus-id, score")
+
+    @property
+    def title(self) -> str:
+        """Name of the task."""
+        return self.name
+
+    @property
+    def reads(self) -> Reads:
+        """Kind of inputs."""
+        return "texts"
+
+    @property
+    def measure(self) -> str:
+        """Name of the score."""
+        return RETRIEVAL.measures[_PRIMARY]
+
+    def check(self) -> str:
+        """Return why the task cannot run."""
+        return missing_files(self.files(), "want a corpus, queries and judgments in BEIR's layout")
+
+    def files(self) -> Sequence[Path]:
+        """Return the three files."""
+        return [self.corpus, self.queries, self.qrels]
+
+    def facts(self) -> TaskFacts:
+        """Return protocol and sizes."""
+        files = self._files
+        size = (
+            f"{len(files.queries):,} queries, {len(files.documents):,} documents, "
+            f"{len(files.indices):,} relevant pairs"
+        )
+        chance = chance_measures(np.diff(files.indptr), len(files.documents))
+        remarks = [f"{remark[0].upper()}{remark[1:]}." for remark in files.remarks]
+        protocol = " ".join([_PROTOCOL, *remarks])
+        named = {title: chance[key] for key, title in RETRIEVAL.measures.items()}
+        return TaskFacts(protocol, size, chance=named)
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Rank by cosines."""
+        query_QD = on_device(model.embed(self._files.queries))
+        document_CD = on_device(model.embed(self._files.documents))
+        return self._scores(cosine_scores(query_QD, document_CD))
+
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Rank by words, and by random vectors."""
+        files = self._files
+        found = {}
+        for name, scorer in BASELINES.items():
+            scores = scorer(files.queries, files.documents)
+            found[name] = self._scores(with_random_ties(scores))
+        random = RandomVectors()
+        return found | {random.name: self.score(random)}
+
+    def _scores(self, scores: Scores) -> TaskScores:
+        found = query_measures(retrieve(scores, self._files.indptr, self._files.indices))
+        others = {
+            title: float(found[key].mean())
+            for key, title in RETRIEVAL.measures.items()
+            if key != _PRIMARY
+        }
+        return TaskScores.of_means(self._files.position_Q.tolist(), found[_PRIMARY], others)
+
+    @cached_property
+    def _files(self) -> RetrievalFiles:
+        return read_retrieval_files(self.corpus, self.queries, self.qrels)

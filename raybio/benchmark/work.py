@@ -1,0 +1,170 @@
+"""The work of a benchmark: tasks x models, whose results are kept.
+
+Results are records in the report's folder, one for each (model, task), named after everything that
+they depend on. The same command again reads them back.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raybio.benchmark.log import BenchmarkLog
+from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.shared_scores import Identity, SharedScores
+
+_VERSION = 1
+"""Raised whenever the same data and weights give other scores."""
+
+
+@dataclass(frozen=True)
+class RivalResults:
+    """What is known of a task without the model.
+
+    Attributes:
+        facts: protocol, sizes and chance.
+        scores: scores of each rival.
+    """
+
+    facts: TaskFacts
+    scores: Mapping[str, TaskScores]
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """The result of a model on a task.
+
+    Attributes:
+        scores: its scores.
+        processor_seconds: of tasks that embed by themselves; 0 for others, whose embeddings are
+            saved and counted for the model.
+    """
+
+    scores: TaskScores
+    processor_seconds: float
+
+
+class Part(NamedTuple):
+    """A result that is wanted.
+
+    Attributes:
+        task: the task.
+        identity: everything that the result depends on.
+        is_rivals: whether it is that of the rivals.
+    """
+
+    task: BenchmarkTask
+    identity: Identity
+    is_rivals: bool
+
+    def __str__(self) -> str:
+        """Return its name in messages."""
+        return f"{self.task.name}{', rivals' if self.is_rivals else ''}"
+
+
+class Results:
+    """The results in the folder of a report."""
+
+    def __init__(self, out: Path) -> None:
+        """Read and write in a report's folder."""
+        self._saved = SharedScores(out / "scores", {}, {})
+
+    def has(self, part: Part) -> bool:
+        """Return whether a result is kept."""
+        return self._saved.read(part.identity) is not None
+
+    def of_model(self, part: Part) -> ModelResult | None:
+        """Return a model's result."""
+        content = self._saved.read(part.identity)
+        if content is None:
+            return None
+        return ModelResult(TaskScores.from_json(content["scores"]), content["processor_seconds"])
+
+    def of_rivals(self, part: Part) -> RivalResults | None:
+        """Return facts and rivals of a task."""
+        content = self._saved.read(part.identity)
+        if content is None:
+            return None
+        scores = {name: TaskScores.from_json(own) for name, own in content["scores"].items()}
+        return RivalResults(TaskFacts(**content["facts"]), scores)
+
+    def write(self, part: Part, content: Mapping[str, Any]) -> None:
+        """Keep a result."""
+        self._saved.write(part.identity, json.dumps(content))
+
+
+def identity_of(task: BenchmarkTask, model: BenchmarkModel | None, *, is_rivals: bool) -> Identity:
+    """Return everything that a result depends on."""
+    of_task = task.identity() | {"version": _VERSION}
+    return of_task | {"model": "" if model is None else model.digest, "rivals": is_rivals}
+
+
+@dataclass
+class WorkItem:
+    """Results of a model on tasks that share texts.
+
+    Attributes:
+        out: folder of the report.
+        model: the model; None: rivals that need none.
+        parts: the wanted results.
+        reason_by_part: why the model was refused, by name of the part; filled by ``keep``.
+    """
+
+    out: Path
+    model: BenchmarkModel | None
+    parts: Sequence[Part]
+    reason_by_part: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the line that is printed when it is done."""
+        who = "rivals" if self.model is None else self.model.name
+        return f"evaluated {who}: {', '.join(map(str, self.parts))}"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all results are kept."""
+        results = Results(self.out)
+        return all(results.has(part) for part in self.parts)
+
+    def work(self) -> dict[str, str]:
+        """Compute and keep the missing results; return why parts were refused."""
+        results = Results(self.out)
+        say = BenchmarkLog(self.out).say
+        who = "rivals" if self.model is None else self.model.name
+        refused = {}
+        for part in self.parts:
+            if results.has(part):
+                say(f"read back: {part} of {who}")
+                continue
+            say(f"evaluating {part} of {who}")
+            try:
+                content = self._rivals(part) if part.is_rivals else self._scores(part)
+            except (ConfigError, DataError) as error:
+                # One model or data set that cannot be read does not end the others.
+                refused[str(part)] = str(error)
+                say(f"skipped: {part} of {who}: {error}")
+                continue
+            results.write(part, content)
+        return refused
+
+    def keep(self, result: Mapping[str, str]) -> None:
+        """Note the refusals; results are kept already."""
+        self.reason_by_part.update(result)
+
+    def _scores(self, part: Part) -> dict[str, Any]:
+        assert self.model is not None
+        started = time.process_time()
+        scores = part.task.score(self.model)
+        spent = time.process_time() - started if part.task.embeds_by_itself else 0.0
+        return {"scores": scores.to_json(), "processor_seconds": spent}
+
+    def _rivals(self, part: Part) -> dict[str, Any]:
+        scores: Mapping[str, TaskScores] = {}
+        if self.model is not None or not part.task.rivals_read_the_model:
+            scores = part.task.rivals(self.model)
+        facts = asdict(part.task.facts())
+        return {"facts": facts, "scores": {name: own.to_json() for name, own in scores.items()}}

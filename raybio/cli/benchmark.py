@@ -1,0 +1,64 @@
+"""Benchmark models on all tasks of a suite."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli.options import model_argument
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_folder
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def benchmark(
+    out: Annotated[Path, typer.Option(help="folder of the report; the same folder resumes")],
+    model: Annotated[
+        list[str],
+        model_argument(
+            "runs, exports, model folders or hub ids, or rivals by name: random, tfidf, bm25, "
+            "characters, kmers, degree, common-neighbors"
+        ),
+    ],
+    suite: Annotated[
+        str, typer.Option(help="demo, biomedical, texts or proteins; or a YAML file of tasks")
+    ] = "demo",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="folder of public data, which {data} stands for in a suite"),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the intervals and tests")] = 0,
+    card: Annotated[
+        bool, typer.Option("--card", help="print the table of each model for its card (Markdown)")
+    ] = False,
+) -> None:
+    """Evaluate encoders and rivals on many tasks, and write one report.
+
+    report.html is one file for a browser or phone, report.json has a schema, results.csv is a
+    table. Results and embeddings are kept in the folder: the same command again computes only what
+    is missing.
+    """
+    if pooling not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    check_writable_folder(out)
+    # Imported here: torch takes seconds to import.
+    from raybio.benchmark.models import read_models
+    from raybio.benchmark.report import card_table, interval_text
+    from raybio.benchmark.run import run_benchmark
+    from raybio.benchmark.suite import read_suite
+
+    home = out.absolute()
+    tasks = read_suite(suite, data)
+    models = read_models(model, home, pooling)  # type: ignore[arg-type]
+    report = run_benchmark(models, tasks, home, seed=seed)
+    for each in report.models:
+        print(f"{each.name}: mean of {each.num_common_tasks} tasks {interval_text(each)}")
+        if card:
+            print(card_table(report, each.name))
+    names = ("report.html", "report.json", "results.csv")
+    print(f"report: {', '.join(str(out / name) for name in names)}")

@@ -1,0 +1,397 @@
+"""A benchmark of tiny encoders: the figures are those of the single commands, and nothing is computed twice."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from raybio.benchmark import work
+from raybio.benchmark.models import BenchmarkModel, read_models
+from raybio.benchmark.report import BenchmarkReport, TaskReport
+from raybio.benchmark.run import run_benchmark
+from raybio.benchmark.suite import TASKS, read_suite
+from raybio.benchmark.task import TaskScores
+from raybio.cli.benchmark import app
+from raybio.core.errors import ClusterError, ConfigError
+from raybio.methods import METHODS
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
+from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.probe import probe_models
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.methods.sppt.model_links import evaluate_model_links
+from raybio.runtime.embed import model_of_folder
+from raybio.store.store import Store
+from raybio.training.collective import SingleProcess
+from tests.methods.conformance_cases import tiny_config
+from tests.training.workers import forkserver
+
+HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
+
+
+class Given(NamedTuple):
+    """Models, data and a suite over all kinds of tasks."""
+
+    texts: Path
+    proteins: Path
+    data: Path
+    suite: Path
+
+
+@pytest.fixture(scope="module")
+def given(
+    tiny_articles: ArticleStore,
+    tiny_store: Store,
+    tiny_task: TaskStore,
+    tiny_documents: DocumentStore,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Given:
+    folder = tmp_path_factory.mktemp("benchmark")
+    export = METHODS["biostransformers"].build(tiny_config("biostransformers"), tiny_articles.path)
+    texts = Path(export.export(folder / "texts", {}))
+    export = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
+    proteins = Path(export.export(folder / "proteins", {}))
+    write_data(folder, tiny_articles)
+    tasks: list[dict[str, Any]] = [
+        {"task": "zero-shot", "name": "pubmedqa-answers", "data": "{data}"},
+        {"task": "zero-shot", "name": "pubmedqa-contexts", "data": "{data}"},
+        {"task": "zero-shot", "name": "hoc-10", "data": "{data}"},
+        {
+            "task": "retrieval",
+            "name": "own",
+            "corpus": "corpus.jsonl",
+            "queries": "queries.jsonl",
+            "qrels": "test.tsv",
+        },
+        {"task": "medlama", "name": "facts", "data": "{data}/medlama"},
+        {"task": "medlama", "name": "hard", "data": "{data}/medlama", "subset": "hard"},
+        {"task": "links", "name": "interactions", "store": str(tiny_store.path)},
+        {
+            "task": "labels",
+            "name": "folds",
+            "labels": "remote_homology",
+            "store": str(tiny_task.path),
+        },
+        {"task": "relation-probe", "name": "relations", "store": str(tiny_documents.path)},
+    ]
+    assert {task["task"] for task in tasks} == TASKS.keys()
+    suite = folder / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"title": "Own <tasks>", "tasks": tasks}))
+    return Given(texts, proteins, folder, suite)
+
+
+def write_data(folder: Path, store: ArticleStore) -> None:
+    """Write a task in BEIR's layout, PubMedQA's file and a benchmark of facts."""
+    texts = {
+        "corpus": store.texts("abstract", np.arange(40)),
+        "queries": store.texts("title", np.arange(20)),
+    }
+    for name, rows in texts.items():
+        lines = [json.dumps({"_id": f"{row:02d}", "text": text}) for row, text in enumerate(rows)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    judged = [f"{row:02d}\t{row:02d}\t1" for row in range(18)]
+    (folder / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    questions = {
+        str(row): {
+            "QUESTION": texts["queries"][row],
+            "CONTEXTS": [texts["corpus"][row]],
+            "LONG_ANSWER": f"{texts['corpus'][row]} {row}",
+        }
+        for row in range(20)
+    }
+    (folder / "ori_pqal.json").write_text(json.dumps(questions))
+    (folder / "medlama").mkdir()
+    for relation in ("may_treat", "occurs_after"):
+        lines = [
+            f"C{row},word{row}a,{relation},word{(row + 1) % 9}a word{(row + 2) % 9}b,C{row + 20}"
+            for row in range(15)
+        ]
+        (folder / "medlama" / f"{relation}_15.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+        hard = [HEADER, *lines[:6]]
+        (folder / "medlama" / f"{relation}_6_hard.csv").write_text("\n".join(hard) + "\n")
+
+
+def benchmark(given: Given, out: Path, *models: str, suite: Path | None = None) -> BenchmarkReport:
+    return run_benchmark(
+        read_models(list(models), out),
+        read_suite(str(suite or given.suite), given.data),
+        out,
+    )
+
+
+@pytest.fixture(scope="module")
+def done(given: Given, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BenchmarkReport]:
+    """The report of both encoders and of TF-IDF, and its folder."""
+    out = tmp_path_factory.mktemp("report")
+    return out, benchmark(given, out, str(given.texts), str(given.proteins), "tfidf", "random")
+
+
+def task_of(report: BenchmarkReport, name: str) -> TaskReport:
+    return next(task for task in report.tasks if task.name == name)
+
+
+def values(task: TaskReport) -> dict[str, float | None]:
+    return {row.name: row.value for row in task.rows}
+
+
+def test_zero_shot_has_the_figures_of_its_command(
+    given: Given, done: tuple[Path, BenchmarkReport]
+) -> None:
+    names = ["pubmedqa-answers", "pubmedqa-contexts"]
+    for single in evaluate_zero_shot([str(given.texts)], names, given.data):
+        task = task_of(done[1], single.task.name)
+        assert task.protocol == single.task.protocol
+        assert task.chance["R-precision"] == single.chance.micro
+        row_by_name = {row.name: row for row in task.rows}
+        own, words, bm25 = (each.micro for each in single.scorers)
+        for name, micro in (("texts", own), ("tfidf", words), ("BM25", bm25)):
+            row = row_by_name[name]
+            assert (row.value, row.low, row.high) == pytest.approx(tuple(micro))
+        (test,) = [each for each in task.tests if {each.first, each.second} == {"texts", "BM25"}]
+        assert single.scorers[2].micro_test is not None
+        assert test.p == pytest.approx(single.scorers[2].micro_test.p)
+        assert test.difference == pytest.approx(own.value - bm25.value)
+
+
+def test_other_tasks_have_the_figures_of_their_commands(
+    given: Given,
+    done: tuple[Path, BenchmarkReport],
+    tiny_store: Store,
+    tiny_documents: DocumentStore,
+    tmp_path: Path,
+) -> None:
+    report = done[1]
+    facts = read_benchmark(given.data / "medlama")
+    hard = read_benchmark(given.data / "medlama", "hard")
+    probed = probe_models([str(given.texts)], {"facts": facts, "hard": hard}, ProbeConfig())
+    for name, (result,) in probed.items():
+        row = next(row for row in task_of(report, name).rows if row.name == "texts")
+        assert row.value == pytest.approx(result.outcome.macro(10))
+        assert row.others["micro acc@1"] == pytest.approx(result.outcome.micro(1))
+
+    links = evaluate_model_links({"proteins": model_of_folder(given.proteins)}, tiny_store.path)
+    found = values(task_of(report, "interactions"))
+    for stage, scores in links.scores.items():
+        row = {"trained": "proteins"}.get(stage, stage)
+        if stage != "chance":
+            assert found[row] == pytest.approx(scores["val"]["lrap"]["value"])
+    assert {"degree", "common neighbors", "random"} <= found.keys()
+
+    found = values(task_of(report, "relations"))
+    chance, words, *_, own = probe_relations(str(given.texts), tiny_documents)
+    # TF-IDF was given as a model.
+    assert words.name == "ridge on TF-IDF"
+    expected = {chance.name: chance, "tfidf": words, "texts": own}
+    assert found == pytest.approx({row: each.test.values["f1"] for row, each in expected.items()})
+
+
+def test_retrieval_has_the_figures_of_its_command(
+    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
+) -> None:
+    from raybio.cli.evaluate import app as evaluate
+
+    files = {"--corpus": "corpus.jsonl", "--queries": "queries.jsonl", "--qrels": "test.tsv"}
+    words = ["retrieval", "--model", given.texts, "--out", tmp_path]
+    words += [part for option, name in files.items() for part in (option, given.data / name)]
+    result = CliRunner().invoke(evaluate, list(map(str, words)), catch_exceptions=False)
+    assert result.exit_code == 0
+    scores = json.loads((tmp_path / "report.json").read_text())["scores"]
+    found = values(task_of(done[1], "own"))
+    names = {"texts": str(given.texts), "tfidf": "TF-IDF", "BM25": "BM25"}
+    for row, stage in names.items():
+        assert found[row] == pytest.approx(scores[stage]["queries"]["ndcg_at_10"]["value"])
+
+
+def test_labels_by_ridge_are_those_of_fine_tuning(
+    given: Given, done: tuple[Path, BenchmarkReport], tiny_task: TaskStore
+) -> None:
+    settings = {"encoder.source": str(given.proteins), "encoder.max_length": 32}
+    config = tiny_config("finetune", **settings, **{"encoder.pooling": "auto"})
+    system = METHODS["finetune"].build(config, tiny_task.path)
+    assert system.final_evaluate is not None
+    final = system.final_evaluate(system.model, SingleProcess())
+    task = task_of(done[1], "folds")
+    found = values(task)
+    expected = {name: scores["test"]["score"]["value"] for name, scores in final.scores.items()}
+    assert found["ridge on 1-3-mers"] == pytest.approx(expected["ridge on 1-3-mers"])
+    assert found["proteins"] == pytest.approx(expected["ridge on frozen encoder"])
+    (row,) = [row for row in task.rows if row.name == "proteins"]
+    assert row.others["kNN accuracy"] == pytest.approx(expected["kNN on frozen encoder"])
+    assert task.chance["accuracy"] == pytest.approx(expected["chance"])
+
+
+def test_models_are_skipped_where_they_do_not_fit_and_data_where_it_is_missing(
+    done: tuple[Path, BenchmarkReport],
+) -> None:
+    report = done[1]
+    assert task_of(report, "own").skipped == {"proteins": "reads proteins, the task has texts"}
+    folds = task_of(report, "folds")
+    assert folds.skipped["texts"] == "reads texts, the task has proteins"
+    assert folds.skipped["tfidf"] == "the task has no such rival"
+    assert "holds no HoC: want hallmarks_of_cancer" in task_of(report, "hoc-10").skipped[""]
+    assert {row.name for row in folds.rows} >= {"proteins", "random", "kNN on 1-3-mers"}
+    assert next(model for model in report.models if model.name == "texts").num_tasks == 6
+
+
+def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    out, report = done
+    record = json.loads((out / "report.json").read_text())
+    schema = json.loads((out / "report.schema.json").read_text())
+    jsonschema.validate(record, schema)
+    assert (record["format"], record["version"]) == ("benchmark report", 1)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**record, "version": 0}, schema)
+    lines = (out / "results.csv").read_text().splitlines()
+    assert lines[0].startswith("task,family,row,is_rival,measure,value")
+    assert sum(",micro F1," in line for line in lines) == 3
+    page = (out / "report.html").read_text()
+    assert "Own &lt;tasks&gt;" in page
+    assert "<tasks>" not in page
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    for task in report.tasks:
+        assert task.name in page
+    adjusted = [test.p_holm for task in report.tasks for test in task.tests]
+    assert (
+        all(test.p_holm >= test.p for task in report.tasks for test in task.tests)
+        and max(adjusted) <= 1
+    )
+
+
+def test_the_same_command_computes_nothing_and_gives_the_same_report(
+    given: Given, done: tuple[Path, BenchmarkReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, report = done
+    log = (out / "log.txt").read_text()
+    corpora = [line.split("] ", 1)[1] for line in log.splitlines() if "embedding " in line]
+    # The questions of both tasks are one corpus, the names of both sets another.
+    assert "read back: 20 texts by texts" in log
+    monkeypatch.setattr(work.WorkItem, "work", None)
+    models = (str(given.texts), str(given.proteins), "tfidf", "random")
+    assert benchmark(given, out, *models) == report
+    again = (out / "log.txt").read_text()[len(log) :]
+    assert "embedding" not in again and "evaluating" not in again
+    assert len(corpora) >= 8
+
+
+def test_other_data_and_damaged_results_are_computed_again(given: Given, tmp_path: Path) -> None:
+    suite = tmp_path / "own.yaml"
+    names = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "qrels": "test.tsv"}
+    for name in names.values():
+        (tmp_path / name).write_bytes((given.data / name).read_bytes())
+    suite.write_text(yaml.safe_dump({"tasks": [{"task": "retrieval", "name": "own", **names}]}))
+    out = tmp_path / "report"
+    first = benchmark(given, out, str(given.texts), suite=suite)
+    for path in (out / "scores").glob("*.json"):
+        path.write_text(path.read_text()[:-20])
+    vectors = sorted((out / "embeddings").rglob("*.npy"))
+    vectors[0].write_bytes(b"")
+    assert benchmark(given, out, str(given.texts), suite=suite).tasks == first.tasks
+    lines = (tmp_path / "test.tsv").read_text().splitlines()
+    (tmp_path / "test.tsv").write_text("\n".join(lines[:10]) + "\n")
+    changed = benchmark(given, out, str(given.texts), suite=suite)
+    assert changed.tasks[0].num_units == 9
+
+
+def test_two_commands_do_not_write_one_report(given: Given, tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ClusterError, match="another command is writing this report"):
+            benchmark(given, tmp_path, str(given.texts))
+
+
+def _run_until_killed(given: Given, out: Path, after: int) -> None:
+    """Run the benchmark, and kill this process before the result of number ``after`` is kept."""
+    write = work.Results.write
+    seen = []
+
+    def counted(self: Any, part: Any, content: Any) -> None:
+        seen.append(part)
+        if len(seen) > after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, part, content)
+
+    work.Results.write = counted  # type: ignore[method-assign]
+    benchmark(given, out, str(given.texts), str(given.proteins), "tfidf", "random")
+
+
+@pytest.mark.nightly
+def test_a_killed_command_resumes_to_the_same_report(
+    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
+) -> None:
+    process = forkserver().Process(target=_run_until_killed, args=(given, tmp_path, 4))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert not (tmp_path / "report.json").exists()
+    models = (str(given.texts), str(given.proteins), "tfidf", "random")
+    report = benchmark(given, tmp_path, *models)
+    assert report.tasks == done[1].tasks
+    log = [line.split("] ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    embedded = [line for line in log if line.startswith("embedding ")]
+    assert len((tmp_path / "log.txt").read_text().split("read back: ")) >= 4
+    kept = list((tmp_path / "embeddings").rglob("*.npy"))
+    assert len(embedded) == len(kept)
+
+
+def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
+    suite = tmp_path / "own.yaml"
+
+    def refused(content: Any, match: str, data: Path | None = None) -> None:
+        suite.write_text(yaml.safe_dump(content))
+        with pytest.raises(ConfigError, match=match):
+            read_suite(str(suite), data)
+
+    task = {"task": "zero-shot", "name": "hoc-10", "data": "{data}"}
+    refused({"tasks": [task]}, "give it with --data")
+    refused({"tasks": [task, dict(task)]}, "two tasks are called hoc-10", tmp_path)
+    refused({"tasks": [{**task, "task": "zeroshot"}]}, "Did you mean zero-shot", tmp_path)
+    refused({"tasks": [{**task, "dat": 1}]}, "Did you mean 'data'", tmp_path)
+    refused({"tasks": [{**task, "xyz": 1}]}, "'xyz' is not a setting. Want some of", tmp_path)
+    refused({"tasks": []}, "has no task")
+    with pytest.raises(ConfigError, match="want biomedical, demo, proteins, texts"):
+        read_suite("biomed", None)
+    for name in ("biomedical", "demo", "proteins", "texts"):
+        assert read_suite(name, tmp_path).tasks
+    with pytest.raises(ConfigError, match="is given twice"):
+        read_models(["tfidf", "tfidf"], tmp_path)
+
+
+def test_the_command_prints_a_card(given: Given, done: tuple[Path, BenchmarkReport]) -> None:
+    words = [str(given.texts), str(given.proteins), "tfidf", "random", "--suite", str(given.suite)]
+    words += ["--data", str(given.data), "--out", str(done[0]), "--card"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "best without training" in result.output
+    assert "report.html" in result.output
+
+
+def test_scores_survive_their_json() -> None:
+    scores = TaskScores.of_means([3, 5], [0.1, 1 / 3], {"other": 0.5}, remarks=["cut"])
+    again = TaskScores.from_json(json.loads(json.dumps(scores.to_json())))
+    assert again.score == scores.score
+    assert again.unit_ids == ("3", "5")
+    np.testing.assert_array_equal(again.numerator_U, scores.numerator_U)
+    assert isinstance(replace(scores, value=0.2).score, float)
+
+
+def test_equal_inputs_are_embedded_once_and_keep_their_order(given: Given, tmp_path: Path) -> None:
+    (model,) = read_models([str(given.texts)], tmp_path)
+    assert isinstance(model, BenchmarkModel)
+    array = model.embed(["word1a", "word2b", "word1a"])
+    np.testing.assert_array_equal(array[0], array[2])
+    assert not np.array_equal(array[0], array[1])
+    (cost,) = model.costs()
+    assert cost.rows == 2
