@@ -118,7 +118,7 @@ def statistics(
     data = benchmark_statistics(full, hard, count_tokens)
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "statistics.json", "report", data)
-    text = statistics_markdown(data, benchmark.resolve().name)
+    text = statistics_markdown(data, benchmark.name or folder.resolve().name)
     (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
     print(text)
     print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")

@@ -7,7 +7,7 @@ Weights of the encoder's source below adapters (``encoders/lora.py``) are not sa
 by their digest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -95,10 +95,10 @@ def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {}
     scalars: dict[str, Any] = {}
     names = _parameter_names(state)
-    entries_by_parameter = state.optimizer_state
-    if entries_by_parameter is None:
-        entries_by_parameter = state.optimizer.state
-    for parameter, entries in entries_by_parameter.items():
+    states: Iterable[tuple[Tensor, Mapping[str, Any]]] = state.optimizer.state.items()
+    if state.optimizer_state is not None:
+        states = state.optimizer_state.items()
+    for parameter, entries in states:
         for kind, value in entries.items():
             key = f"{kind}:{names[id(parameter)]}"
             if isinstance(value, Tensor):

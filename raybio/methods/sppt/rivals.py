@@ -276,8 +276,9 @@ class _Products:
 
         def scores(anchors: slice) -> Floats:
             left_BF = left_GF[anchors]
-            score_BG = np.empty((left_BF.shape[0], len(node_G)))
-            for rows in tiles(*score_BG.shape, _ENTRIES_AT_ONCE):
+            num_rows = left_BF.shape[0]
+            score_BG = np.empty((num_rows, len(node_G)))
+            for rows in tiles(num_rows, len(node_G), _ENTRIES_AT_ONCE):
                 left_RM = left_BF[rows]
                 if self.middle_FM is not None:
                     left_RM = left_RM @ self.middle_FM
