@@ -99,8 +99,8 @@ def write_data(folder: Path, store: ArticleStore) -> None:
     for name, rows in texts.items():
         lines = [json.dumps({"_id": f"{row:02d}", "text": text}) for row, text in enumerate(rows)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    judged = [f"{row:02d}\t{row:02d}\t1" for row in range(18)]
-    (folder / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    relevant = [f"{row:02d}\t{row:02d}\t1" for row in range(18)]
+    (folder / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *relevant]) + "\n")
     questions = {
         str(row): {
             "QUESTION": texts["queries"][row],
