@@ -95,9 +95,9 @@ def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
     tensors: Tensors = {}
     scalars: dict[str, Any] = {}
     names = _parameter_names(state)
-    entries_by_parameter = state.optimizer_state
-    if entries_by_parameter is None:
-        entries_by_parameter = state.optimizer.state
+    entries_by_parameter: Mapping[Any, Mapping[str, Any]] = state.optimizer.state
+    if state.optimizer_state is not None:
+        entries_by_parameter = state.optimizer_state
     for parameter, entries in entries_by_parameter.items():
         for kind, value in entries.items():
             key = f"{kind}:{names[id(parameter)]}"
