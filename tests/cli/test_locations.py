@@ -68,11 +68,13 @@ COMPLETE = {
         *("--model", "m", "--corpus", FILE, "--queries", FILE, "--qrels", FILE, "--out", "out")
     ],
     "explore": ["m.parquet"],
+    "benchmark": ["m", "--out", "out"],
 }
 """Command -> arguments with which it starts; an option under test replaces its own."""
 
 SINGLE = {"train sppt_synthetic": "synthetic"} | {
-    name: name for name in ("predict", "embed", "compare", "explore", "export", "push", "serve")
+    name: name
+    for name in ("predict", "embed", "compare", "explore", "export", "push", "serve", "benchmark")
 }
 """Words of an app of one command -> its key in ``COMPLETE``."""
 

@@ -296,6 +296,7 @@ def test_a_store_is_embedded_in_another_format_and_resumes(
         embed_file(model, tiny_store.path, out)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_command_gives_every_text_the_embedding_of_the_runs_encoder(tmp_path: Path) -> None:
     sizes = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_length": 12}
@@ -358,6 +359,7 @@ def flip(path: Path, place: int | None = None) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_the_same(
     fasta: Path,

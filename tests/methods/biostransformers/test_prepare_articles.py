@@ -152,8 +152,9 @@ def test_places_that_cannot_be_used_are_named(tmp_path):
     os.mkfifo(pipe)
     with pytest.raises(DataError, match="pipe: is a pipe or a device"):
         prepare_pairs(tmp_path / "store", [pipe])
+    (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match="is a folder; give its files"):
-        prepare_pairs(tmp_path / "store", [tmp_path])
+        prepare_pairs(tmp_path / "store", [tmp_path / "folder"])
     with pytest.raises(DataError, match="does not exist"):
         prepare_pairs(tmp_path / "store", [tmp_path / ("x" * 300)])
     with pytest.raises(StoreError, match=r"a\.tsv: is a file"):

@@ -94,6 +94,7 @@ def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_at_once
     assert json.loads(folder.read(LEASE)) == {"is_released": True}
 
 
+@pytest.mark.nightly
 def test_a_driver_whose_clock_is_ten_minutes_off_is_neither_dead_nor_immortal(
     folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ def assert_its_best_settings_are_repeated(swept: SweepResult) -> None:
     assert len(swept.ranking[0].trials) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_of, capsys) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
     budget = {"num_trials": 5, "num_repeated": 1, "num_seeds": 2}

@@ -170,7 +170,7 @@ def test_tasks_of_the_hallmarks_are_requested_over_a_list_as_well(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"test\.txt: cannot be read \(there is no such file\), want .* one PMID a line"),
+        (None, r"test\.txt: cannot be read \(there is no such file\), want PMIDs, one a line"),
         (b"\xff", r"test\.txt: line 1 is not UTF-8"),
         (b"\n", r"test\.txt: names no article"),
         (b"7\nPMID: 8\n", r"test\.txt, line 2: 'PMID: 8' is no PMID"),
