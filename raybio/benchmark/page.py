@@ -16,6 +16,7 @@ from raybio.benchmark.report import (
     number,
     pair_test,
 )
+from raybio.core.text import count_of
 from raybio.store.table_rows import replaced_file
 
 PLACE = "@@BODY@@"
@@ -38,7 +39,8 @@ def _body(report: BenchmarkReport) -> Iterator[str]:
     num_tests = sum(len(task.tests) for task in ran)
     yield f"<header><h1>Benchmark: {escape(report.title)}</h1>"
     yield (
-        f'<p class="soft">{len(report.models)} models, {len(ran)} of {len(report.tasks)} tasks. '
+        f'<p class="soft">{count_of(len(report.models), "model")}, {len(ran)} of '
+        f"{count_of(len(report.tasks), 'task')}. "
         "Brackets and bars are 95 % bootstrap intervals over the units of a task (queries, rows, "
         f"nodes, documents). p: paired permutation tests, adjusted by Holm over all {num_tests} "
         "tests of this page. Higher is better everywhere.</p></header><main>"
@@ -71,7 +73,9 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
 
 def _cells(model: ModelReport) -> Iterator[str]:
     yield f"<b>{escape(model.name)}</b>"
-    mean = "—" if model.mean is None else f"{interval_text(model)}, {model.num_common_tasks} tasks"
+    mean = "—"
+    if model.mean is not None:
+        mean = f"{interval_text(model)}, {count_of(model.num_common_tasks, 'task')}"
     yield mean
     wins = f"{model.num_rival_higher} of {model.num_tasks}"
     yield f'<span class="mark">{wins}</span>' if model.num_rival_higher else wins

@@ -134,19 +134,19 @@ class WorkItem:
         """Compute and keep the missing results; return why parts were refused."""
         results = Results(self.out)
         say = BenchmarkLog(self.out).say
-        who = "rivals" if self.model is None else self.model.name
+        of_model = "" if self.model is None else f" of {self.model.name}"
         refused = {}
         for part in self.parts:
             if results.has(part):
-                say(f"read back: {part} of {who}")
+                say(f"read back: {part}{of_model}")
                 continue
-            say(f"evaluating {part} of {who}")
+            say(f"evaluating {part}{of_model}")
             try:
                 content = self._rivals(part) if part.is_rivals else self._scores(part)
             except (ConfigError, DataError) as error:
                 # One model or data set that cannot be read does not end the others.
                 refused[str(part)] = str(error)
-                say(f"skipped: {part} of {who}: {error}")
+                say(f"skipped: {part}{of_model}: {error}")
                 continue
             results.write(part, content)
         return refused

@@ -8,6 +8,7 @@ import typer
 from raybio.cli.options import model_argument
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
+from raybio.core.text import count_of
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -57,7 +58,8 @@ def benchmark(
     models = read_models(model, home, pooling)  # type: ignore[arg-type]
     report = run_benchmark(models, tasks, home, seed=seed)
     for each in report.models:
-        print(f"{each.name}: mean of {each.num_common_tasks} tasks {interval_text(each)}")
+        num_tasks = count_of(each.num_common_tasks, "task")
+        print(f"{each.name}: mean of {num_tasks} {interval_text(each)}")
         if card:
             print(card_table(report, each.name))
     names = ("report.html", "report.json", "results.csv")

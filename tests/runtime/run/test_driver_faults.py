@@ -68,7 +68,7 @@ class Job:
             return subprocess.Popen(
                 command,
                 stdout=output or log,
-                stderr=output or log,
+                stderr=log if output is None else subprocess.STDOUT,
                 cwd=self.folder,
                 env=os.environ | environment,
                 start_new_session=True,
