@@ -28,6 +28,7 @@ def printed(text):
     return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.nightly
 def test_parts_that_need_no_other_process_run_at_tiny_size(gpu, capsys):
     parts = ("machine", "steps", "kernels", "caching", "retrieval", "contrast", "search")
     for name in parts:

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import math
 import os
 import sys
 
@@ -40,9 +39,9 @@ SCRIPTS = pytest.mark.parametrize(
         nightly("p21_prepare_tree_of_life", ["P21"]),
         nightly("p22_plan_and_collate", ["P22"]),
         nightly("p23_mccl_memory", ["P23"]),
-        ("p24_probe", ["P24", "P24", "P24", "P24"]),
+        nightly("p24_probe", ["P24", "P24", "P24", "P24"]),
         ("p25_word_pair_neighbors", ["P25", "P25"]),
-        ("p26_marker_attention", ["P26"]),
+        nightly("p26_marker_attention", ["P26"]),
         nightly("p27_synchronizations", None),
         ("p28_padding", ["P28"] * 5),
         nightly("p29_packed", ["P29"] * 8),
@@ -60,7 +59,7 @@ SCRIPTS = pytest.mark.parametrize(
         nightly("p41_imbalance", ["P41"] * 9),
         ("p42_store_verification", ["P42"]),
         ("p43_prefetch", ["P43"]),
-        ("p44_bucket_checkpoints", ["P44"]),
+        nightly("p44_bucket_checkpoints", ["P44"]),
         nightly("p47_search", ["P47"]),
         nightly("p48_empty_node", ["P48"]),
     ],
@@ -93,7 +92,8 @@ def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):
     assert results and [result["row"] for result in results] == expected
     ratios = [(result["min_ratio"], result["median_ratio"]) for result in results]
     if script != "p27_synchronizations":  # counts alone
-        assert all(0 < least <= middle < math.inf for least, middle in ratios)
+        # A clock may not see what takes less than its tick: a ratio of 0 or infinity.
+        assert all(0 <= least <= middle for least, middle in ratios)
     assert all(result["peer"] and result["note"] for result in results)
 
 

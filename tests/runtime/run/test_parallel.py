@@ -242,6 +242,7 @@ def wait_to_be_stopped(rank: int, folder: Path) -> None:
     TrainStep.launch = step
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_runs_at_the_same_time_that_a_signal_stopped_end_with_the_weights_of_runs_alone(
     ray_cluster: None, request_one: RunSpec, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -105,6 +105,7 @@ class SweepJob:
         return sorted((run.info.run_name, run.info.status) for run in runs)
 
 
+@pytest.mark.nightly
 def test_a_killed_driver_resumes_and_trains_no_finished_trial_again(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:
