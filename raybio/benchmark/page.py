@@ -143,8 +143,8 @@ def _dots(task: TaskReport) -> Iterator[str]:
             yield f'<i class="chance" style="left:{percent(chance)}%"></i>'
         if row.value is not None:
             if row.low is not None and row.high is not None:
-                left, right = percent(row.low), percent(row.high)
-                width = f"{max(right - left, 0.3):.2f}"
+                left = percent(row.low)
+                width = f"{max(percent(row.high) - left, 0.3):.2f}"
                 yield f'<i class="bar" style="left:{left}%;width:{width}%"></i>'
             yield f'<i class="dot" style="left:{percent(row.value)}%"></i>'
         yield f'</span><span class="value">{interval_text(row)}</span></div>'

@@ -342,8 +342,11 @@ def _interval(row: RowReport) -> Interval:
 
 
 def _numbers(interval: Interval, name: str = "value") -> dict[str, float | None]:
-    low, high = _number(interval.low), _number(interval.high)
-    return {name: _number(interval.value), "low": low, "high": high}
+    return {
+        name: _number(interval.value),
+        "low": _number(interval.low),
+        "high": _number(interval.high),
+    }
 
 
 def _number(value: float) -> float | None:

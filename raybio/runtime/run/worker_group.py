@@ -72,7 +72,7 @@ def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
     reason = str(error).strip() or type(error).__name__
     last_line = reason.splitlines()[-1]
     if last_line.startswith(f"{errors.__name__}."):
-        # Where the disk was full, the traceback is all that tells of the worker's own error.
+        # Where the disk was full, only the traceback has the worker's own error.
         reason = last_line.removeprefix(f"{errors.__name__}.")
     return ClusterError(
         f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time "
