@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,28 +58,73 @@ class Precision:
         """Set torch to multiply float32 tensors in TF32 for ``tf32``, in float32 otherwise.
 
         Torch reads its settings when a product is computed: a backward pass needs the block, too.
-        The settings are those of the process, and they are restored.
+        The settings are those of the process. They are restored when its last block ends, whatever
+        the order in which the blocks of several threads end.
         """
-        before = [setting.fp32_precision for setting in _FLOAT32_SETTINGS]
-        for setting in _FLOAT32_SETTINGS:
-            setting.fp32_precision = "ieee"
-        # Torch has an older setting of matrix products next to these, which profilers and compilers
-        # read. Reading it while both contradict each other is an error; with "ieee" they never do.
-        older = torch.get_float32_matmul_precision()
-        is_tf32 = self.name == "tf32"
-        torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
-        if is_tf32:
-            _BACKENDS.cudnn.conv.fp32_precision = "tf32"
-            _BACKENDS.cudnn.rnn.fp32_precision = "tf32"
+        _open_blocks.begin(self)
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(older)
-            for setting, value in zip(_FLOAT32_SETTINGS, before, strict=True):
-                # What was inherited from torch.backends.fp32_precision is inherited again.
-                setting.fp32_precision = "none"
-                if setting.fp32_precision != value:
-                    setting.fp32_precision = value
+            _open_blocks.end(self)
+
+
+class _OpenBlocks:
+    """The blocks of ``Precision.matmul_settings`` in this process: the latest one decides."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._precisions: list[Precision] = []
+        self._older = ""
+        self._newer: list[str] = []
+
+    def begin(self, precision: Precision) -> None:
+        with self._lock:
+            if not self._precisions:
+                self._save()
+            self._precisions.append(precision)
+            _multiply_in(precision)
+
+    def end(self, precision: Precision) -> None:
+        with self._lock:
+            self._precisions.reverse()
+            self._precisions.remove(precision)
+            self._precisions.reverse()
+            if self._precisions:
+                _multiply_in(self._precisions[-1])
+            else:
+                self._restore()
+
+    def _save(self) -> None:
+        self._newer = [setting.fp32_precision for setting in _FLOAT32_SETTINGS]
+        _set_all_to_ieee()
+        self._older = torch.get_float32_matmul_precision()
+
+    def _restore(self) -> None:
+        torch.set_float32_matmul_precision(self._older)
+        for setting, value in zip(_FLOAT32_SETTINGS, self._newer, strict=True):
+            # What was inherited from torch.backends.fp32_precision is inherited again.
+            setting.fp32_precision = "none"
+            if setting.fp32_precision != value:
+                setting.fp32_precision = value
+
+
+_open_blocks = _OpenBlocks()
+
+
+def _multiply_in(precision: Precision) -> None:
+    _set_all_to_ieee()
+    is_tf32 = precision.name == "tf32"
+    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
+    if is_tf32:
+        _BACKENDS.cudnn.conv.fp32_precision = "tf32"
+        _BACKENDS.cudnn.rnn.fp32_precision = "tf32"
+
+
+def _set_all_to_ieee() -> None:
+    # Torch has an older setting of matrix products next to these, which profilers and compilers
+    # read. Reading it while both contradict each other is an error; with "ieee" they never do.
+    for setting in _FLOAT32_SETTINGS:
+        setting.fp32_precision = "ieee"
 
 
 _of_embeddings: contextvars.ContextVar[Precision | None] = contextvars.ContextVar(

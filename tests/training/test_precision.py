@@ -231,6 +231,19 @@ def test_scores_of_an_evaluation_multiply_in_float32_and_its_encoder_in_the_runs
     assert newer_settings() == before
 
 
+@pytest.mark.usefixtures("torch_settings")
+def test_the_process_keeps_its_settings_if_the_blocks_of_two_threads_overlap() -> None:
+    before = newer_settings()
+    first = Precision("fp32", "cuda").matmul_settings()
+    second = Precision("tf32", "cuda").matmul_settings()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert products() == TF32
+    second.__exit__(None, None, None)
+    assert newer_settings() == before
+
+
 class TensorProducts(Function):
     """The identity, which notes how products are computed in both passes."""
 
