@@ -3,10 +3,12 @@
     python benchmarks/kill_and_resume.py N [--seed SEED] [--steps STEPS] [--remote]
 
 Each time it is chosen by chance whether the driver with its whole process group or one training worker gets SIGKILL,
-and at which step. A line a kill says whether the final weights are bit-identical to those of an unbroken run. Home,
-temporary folder and runs are private; processes are found as descendants of the driver that was started here, and
-none other is touched. With --remote, runs lie in a bucket of an S3 server on this machine (moto), and a killed driver
-loses its machine: all its processes end, and its disk is deleted. Exit status 1 if any weights differ or a run does not come to its end.
+and when: before the first step, at a step, or after the last one, while the model is evaluated and exported. A line a
+kill says whether the final weights are bit-identical to those of an unbroken run. Home, temporary folder and runs are
+private; processes are found as descendants of the driver that was started here, and none other is touched. With
+--remote, the store and the runs lie in a bucket of an S3 server on this machine (moto), a killed driver loses its
+machine (all its processes end, and its disk is deleted), and the weights are those that the bucket names. Exit status 1
+if any weights differ or a run does not come to its end.
 """
 
 import argparse
@@ -25,18 +27,22 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
 
 from raybio.core.cache import cache_folder
 from raybio.core.config import override_all
+from raybio.core.errors import MissingObjectError
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.spool.spool import spool_of
+from raybio.store.bucket import BucketFolder
+from raybio.store.remote_store import upload_store
 
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
 MAX_STARTS = 6
@@ -50,7 +56,7 @@ class Setting:
     """What all runs share."""
 
     folder: Path
-    store: Path
+    store: Path | BucketPath
     config: Path
     num_steps: int
 
@@ -69,6 +75,10 @@ class Setting:
 
     def lose_machine(self, family: list[psutil.Process]) -> None:
         """What happens to a killed driver's machine: on a shared disk, nothing."""
+
+    def result(self, run: RunFolder) -> dict[str, Any]:
+        """What the run says of its end; empty before it."""
+        return read_record(run.result, "result") or {}
 
     def start(self, run: RunFolder) -> subprocess.Popen[bytes]:
         """The command in a process group of its own; what it prints goes to a file beside the runs."""
@@ -99,6 +109,13 @@ class RemoteSetting(Setting):
     def lose_machine(self, family: list[psutil.Process]) -> None:
         end_leftovers(family)
         shutil.rmtree(cache_folder(), ignore_errors=True)
+
+    def result(self, run: RunFolder) -> dict[str, Any]:
+        try:
+            content = BucketFolder(self.bucket / "runs" / run.name).read("result.json")
+        except MissingObjectError:
+            return {}
+        return dict(json.loads(content))
 
 
 @contextlib.contextmanager
@@ -138,13 +155,51 @@ def prepare(folder: Path, num_steps: int, *, is_remote: bool) -> Setting:
     }
     config = folder / "settings.yaml"
     config.write_text(yaml.safe_dump(override_all(entry.demo, settings).to_mapping()))
-    kind = RemoteSetting if is_remote else Setting
-    return kind(folder, entry.prepare_demo(folder / "stores"), config, num_steps)
+    store = entry.prepare_demo(folder / "stores")
+    if not is_remote:
+        return Setting(folder, store, config, num_steps)
+    in_bucket = RemoteSetting.bucket / "store"
+    upload_store(store, in_bucket, force=False)
+    shutil.rmtree(folder / "stores")
+    return RemoteSetting(folder, in_bucket, config, num_steps)
 
 
 def newest_step(run: RunFolder) -> int:
     reports = read_reports(run.metrics)
-    return reports[-1]["step"] if reports else 0
+    return reports[-1]["step"] if reports else -1
+
+
+@dataclass(frozen=True)
+class Unbroken:
+    """The run that nobody kills.
+
+    Attributes:
+        weights: sha256 of its weights.
+        start_seconds: from the command to its first report.
+        end_seconds: from its last step to the end of the command.
+    """
+
+    weights: str
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is killed: seconds after a step was reported, or after the command if it is -1."""
+
+    step: int
+    seconds: float
+
+    @classmethod
+    def by_chance(cls, rng: random.Random, num_steps: int, unbroken: Unbroken) -> "Moment":
+        """Return a moment: one in six before the first step, one in six after the last."""
+        part = rng.randrange(6)
+        if part == 0:
+            return cls(-1, rng.uniform(0, unbroken.start_seconds))
+        if part == 1:
+            return cls(num_steps, rng.uniform(0, unbroken.end_seconds))
+        return cls(rng.randrange(1, num_steps), rng.uniform(0, 0.2))
 
 
 def wait_for_step(process: subprocess.Popen[bytes], run: RunFolder, step: int) -> None:
@@ -205,15 +260,15 @@ def run_to_the_end(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         end_leftovers(family)
-        if is_finished(run):
+        if is_finished(setting, run):
             return start, True
         if start < MAX_STARTS:
             process = setting.start(run)
     return MAX_STARTS, False
 
 
-def is_finished(run: RunFolder) -> bool:
-    return (read_record(run.result, "result") or {}).get("status") == "finished"
+def is_finished(setting: Setting, run: RunFolder) -> bool:
+    return setting.result(run).get("status") == "finished"
 
 
 def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> int:
@@ -226,33 +281,45 @@ def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> 
     return len(alive)
 
 
-def unbroken(setting: Setting) -> str:
+def unbroken(setting: Setting) -> Unbroken:
     run = setting.run("unbroken")
-    starts, finished = run_to_the_end(setting, run, setting.start(run))
+    began = time.monotonic()
+    process = setting.start(run)
+    wait_for_step(process, run, 0)
+    first = time.monotonic()
+    wait_for_step(process, run, setting.num_steps)
+    last = time.monotonic()
+    starts, finished = run_to_the_end(setting, run, process)
     if not finished:
         sys.exit(f"the unbroken run did not finish in {starts} starts\n{setting.tail(run)}")
-    weights = str(read_record(run.result, "result")["weights_sha256"])
+    weights = str(setting.result(run)["weights_sha256"])
     print(
         f"unbroken run: {setting.num_steps} steps, {starts} start, weights {weights[:16]}",
         flush=True,
     )
-    return weights
+    return Unbroken(weights, first - began, time.monotonic() - last)
 
 
-def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> bool:
-    """One run with one kill; whether its weights are the expected ones."""
+def broken(
+    setting: Setting, number: int, rng: random.Random, expected: Unbroken
+) -> tuple[bool, bool]:
+    """One run with one kill; whether a process was killed, and whether the weights are the expected ones."""
     run = setting.run(f"killed-{number}")
-    what, step = rng.choice(["driver", "worker"]), rng.randrange(1, setting.num_steps)
+    what = rng.choice(["driver", "worker"])
+    moment = Moment.by_chance(rng, setting.num_steps, expected)
+    if moment.step < 0:
+        # Workers begin late, and some starts end before one could be killed.
+        what = "driver"
     began = time.monotonic()
     process = setting.start(run)
-    wait_for_step(process, run, step)
-    time.sleep(rng.uniform(0, 0.2))
+    wait_for_step(process, run, moment.step)
+    time.sleep(moment.seconds)
     family, at_step = descendants(process.pid), newest_step(run)
     victim = kill(what, process, rng)
     starts = 1
     if what == "driver" and victim:
         process.wait()
-        finished = is_finished(run)
+        finished = is_finished(setting, run)
         setting.lose_machine(family)
         if not finished:
             # At once, as a user would: what is left of the first start has to get out of the way by itself.
@@ -261,19 +328,27 @@ def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> 
         end_leftovers(family, LEFTOVER_SECONDS)
     else:
         starts, finished = run_to_the_end(setting, run, process)
-    weights = (read_record(run.result, "result") or {}).get("weights_sha256")
+    weights = setting.result(run).get("weights_sha256")
     steps = [report["step"] for report in read_reports(run.metrics)]
     each_once = steps == sorted(set(steps)) and set(range(1, setting.num_steps + 1)) <= set(steps)
-    is_equal = finished and weights == expected
+    is_equal = finished and weights == expected.weights
     print(
-        f"{number}: {victim or 'nothing (it had ended)'} killed at step {at_step}; {starts} start(s), "
+        f"{number}: {victim or 'nothing (it had ended)'} killed {place(moment, at_step)}; {starts} start(s), "
         f"{time.monotonic() - began:.0f} s; weights {'equal' if is_equal else f'DIFFER ({weights})'}; "
         f"{'each step logged once' if each_once else 'LOG HAS GAPS OR REPEATS'}",
         flush=True,
     )
     if not is_equal:
         print(setting.tail(run), file=sys.stderr)
-    return is_equal and each_once
+    return bool(victim), is_equal and each_once
+
+
+def place(moment: Moment, at_step: int) -> str:
+    if at_step < 0:
+        return f"{moment.seconds:.1f} s after the start"
+    if moment.step == at_step:
+        return f"{moment.seconds:.1f} s after step {at_step}"
+    return f"at step {at_step}"
 
 
 def main() -> None:
@@ -297,18 +372,24 @@ def main() -> None:
         with served:
             setting = prepare(folder, arguments.steps, is_remote=arguments.remote)
             expected = unbroken(setting)
-            equal = sum(
-                broken(setting, number, rng, expected) for number in range(1, arguments.number + 1)
-            )
+            equal = 0
+            killed = 0
+            for number in range(1, arguments.number + 1):
+                was_killed, is_equal = broken(setting, number, rng, expected)
+                killed += was_killed
+                equal += is_equal
     finally:
         end_leftovers(descendants(os.getpid()))
         if arguments.keep:
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    outcome = {"kills": arguments.number, "equal": equal, "seed": arguments.seed}
+    outcome = {"runs": arguments.number, "kills": killed, "equal": equal, "seed": arguments.seed}
     print(json.dumps(outcome | {"remote": arguments.remote}))
-    print(f"{equal} of {arguments.number} killed runs ended with the unbroken run's weights")
+    print(
+        f"{equal} of {arguments.number} runs ended with the unbroken run's weights; "
+        f"{killed} of them were killed, the others had ended before"
+    )
     sys.exit(equal != arguments.number)
 
 
