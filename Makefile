@@ -40,9 +40,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two processes: more clusters at once than that keep two cores from starting any of them in time (tests/conftest.py has
-# the lanes).
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+# Three processes: one runs the commands that start clusters, one the tests of a shared cluster, which wait for much of
+# their time (tests/conftest.py groups them).
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
 
 test: lint
 	$(PYTEST) -m "not nightly"

@@ -37,19 +37,19 @@ from raybio.store.writer import Draft
 pytest_plugins = ["tests.runtime_fixtures", "tests.s3"]
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-LANES = {
-    "test_driver_faults": "commands that train",
-    "test_multi_node": "commands that train",
-    "test_sppt_job": "commands that train",
-    "test_articles_job": "commands that train",
-    "test_contrastive_probe_job": "commands that train",
-    "test_relations_job": "commands that train",
-    "test_sweep_faults": "other commands",
-    "test_job_submit": "other commands",
-    "test_preflight_nodes": "other commands",
-    "test_track_postgresql": "other commands",
+COMMANDS = {
+    "test_articles_job",
+    "test_contrastive_probe_job",
+    "test_driver_faults",
+    "test_job_submit",
+    "test_multi_node",
+    "test_preflight_nodes",
+    "test_relations_job",
+    "test_sppt_job",
+    "test_sweep_faults",
+    "test_track_postgresql",
 }
-"""Modules whose commands start clusters of their own, and those with which they do so one after the other."""
+"""Modules whose commands start clusters of their own: one after the other, beside the shared cluster of the tests."""
 
 
 def pytest_configure() -> None:
@@ -62,9 +62,9 @@ def pytest_configure() -> None:
     tryfirst=True
 )  # pytest-xdist's own hook, which reads the groups, would come before it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What one process of several runs (``-n 2 --dist loadgroup --no-loadscope-reorder``).
+    """What one process of several runs (``-n 3 --dist loadgroup --no-loadscope-reorder``).
 
-    A lane of commands, all tests of the shared cluster, or else a file; lanes begin first, since they take longest.
+    All commands, all tests of the shared cluster, or else a file; the first two begin first, since they take longest.
     """
     group_by_item = {item: _group(item) for item in items}
     for item, (_, group) in group_by_item.items():
@@ -74,8 +74,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(item: pytest.Item) -> tuple[int, str]:
-    if lane := LANES.get(item.path.stem):
-        return 0, lane
+    if item.path.stem in COMMANDS:
+        return 0, "commands"
     if "ray_cluster" in getattr(item, "fixturenames", ()):
         return 1, "the cluster of the tests"
     return 2, item.path.relative_to(Path(__file__).parent).as_posix()
