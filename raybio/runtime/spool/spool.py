@@ -54,7 +54,7 @@ def check(runs: BucketPath, option: str = "--runs") -> None:
     Raises:
         StorageError: naming the option.
     """
-    BucketFolder(runs, is_patient=False).check_writable(option)
+    BucketFolder(runs, is_patient=False).check_conditional_writes(option)
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,17 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
         folder.lock("driver", timeout_seconds=5),
         leases.held(BucketFolder(bucket, is_patient=False)) as lease,
     ):
-        restore(folder, runs)
-        mirror = _mirror(folder, bucket, lease)
+        mirror = None
         try:
+            restore(folder, runs)
+            mirror = _mirror(folder, bucket, lease)
             yield HeldSpool(bucket, lease, mirror)
         except BaseException:
             # The error that comes out is the run's own.
             with contextlib.suppress(RaybioError, OSError):
-                mirror.close()
-                if mirror.is_empty:
+                if mirror is not None:
+                    mirror.close()
+                if not (_read_index(folder) or files_of(folder)):
                     lease.delete()
                     shutil.rmtree(folder.path, ignore_errors=True)
             raise
@@ -239,11 +241,6 @@ class Mirror:
         self._is_lost = False
         self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
         self._thread.start()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether neither the bucket nor the spool has a file of the run."""
-        return not self._index and not self._names()
 
     def write_all(self) -> None:
         """Make the bucket equal to the spool now.

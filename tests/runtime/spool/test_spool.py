@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.errors import ConfigError, RaybioError, StorageError
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.spool import spool
@@ -138,6 +138,20 @@ def test_of_a_run_that_is_refused_before_it_begins_nothing_stays(
     with pytest.raises(ConfigError, match="refused"), spool.held(folder, bucket / "runs"):
         raise ConfigError("refused")
     assert names_in(bucket) == set(FILES)
+
+
+def test_of_a_new_run_that_the_bucket_refuses_nothing_stays(
+    folder: RunFolder, bucket: BucketPath, s3: S3
+) -> None:
+    s3.fail("denied", containing="list-type", times=10_000)
+    with (
+        pytest.raises(StorageError, match="no permission to list"),
+        spool.held(folder, bucket / "runs"),
+    ):
+        pytest.fail("the run has begun")
+    s3.heal()
+    assert not BucketFolder(bucket).list()
+    assert not folder.path.exists()
 
 
 def test_of_all_runs_those_that_are_named_are_listed(
