@@ -219,6 +219,18 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
             return Lease(bucket, id_, version, work)
 
 
+def refuse_if_held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> None:
+    """Refuse work of which a driver holds the lease; whether it is alive is not looked at.
+
+    Raises:
+        ClusterError: as ``held``.
+        StorageError: if the bucket cannot be read.
+    """
+    found = _read(bucket)
+    if found is not None and not found[0].get("is_released"):
+        raise _refused(bucket, found[0], work)
+
+
 def id_in(bucket: BucketFolder) -> str | None:
     """Return the id of the lease in a bucket; None if there is none.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import RaybioError, RecordFormatError, StorageError, named_by
+from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, StorageError, named_by
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
 from raybio.runtime.run.folder import LAST, RunFolder
@@ -31,6 +31,9 @@ QUIET_FACTOR = 20.0
 """A file of reports is sent again after so many times the seconds that sending it took."""
 
 WARN_SECONDS = 60.0
+
+LOCK_SECONDS = 5.0
+"""Wait for another process of this machine that reads or writes the spool."""
 
 NUM_TRIES = 5
 """Tries to write a file that is not as this driver wrote it, although it holds the lease."""
@@ -95,10 +98,7 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
     """
     bucket = runs / folder.name
     folder.make()
-    with (
-        folder.lock("driver", timeout_seconds=5),
-        leases.held(BucketFolder(bucket, is_patient=False)) as lease,
-    ):
+    with _alone(folder, bucket) as lease:
         mirror = None
         try:
             restore(folder, runs)
@@ -116,6 +116,21 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
         mirror.close()
 
 
+@contextlib.contextmanager
+def _alone(folder: RunFolder, bucket: BucketPath) -> Iterator[Lease]:
+    """Hold the spool and the lease of a run; as ``held``."""
+    objects = BucketFolder(bucket, is_patient=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folder.lock("driver", timeout_seconds=LOCK_SECONDS))
+        except ClusterError:
+            # The lease says more of the other process.
+            with contextlib.suppress(StorageError):
+                leases.refuse_if_held(objects)
+            raise
+        yield stack.enter_context(leases.held(objects))
+
+
 def _mirror(folder: RunFolder, bucket: BucketPath, lease: Lease) -> "Mirror":
     # A request that is repeated for minutes could arrive when another driver has the run.
     return Mirror(folder, BucketFolder(bucket, is_patient=False), lease)
@@ -129,10 +144,7 @@ def publish(folder: RunFolder, runs: BucketPath) -> None:
         StorageError: if the bucket cannot be written.
     """
     bucket = runs / folder.name
-    with (
-        folder.lock("driver", timeout_seconds=5),
-        leases.held(BucketFolder(bucket, is_patient=False)) as lease,
-    ):
+    with _alone(folder, bucket) as lease:
         _mirror(folder, bucket, lease).close()
 
 

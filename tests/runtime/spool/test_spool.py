@@ -1,11 +1,12 @@
 """The driver's copy of a run in a bucket, and what its loss does to the bucket."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import ConfigError, RaybioError, StorageError
+from raybio.core.errors import ClusterError, ConfigError, RaybioError, StorageError
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.spool import spool
@@ -138,6 +139,24 @@ def test_of_a_run_that_is_refused_before_it_begins_nothing_stays(
     with pytest.raises(ConfigError, match="refused"), spool.held(folder, bucket / "runs"):
         raise ConfigError("refused")
     assert names_in(bucket) == set(FILES)
+
+
+def test_a_second_driver_of_this_machine_is_refused_with_the_first_ones_process_and_time(
+    folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "LOCK_SECONDS", 0.0)
+    named = rf"another driver is at work on this run: process {os.getpid()} on \S+, for "
+    with spool.held(folder, bucket / "runs"):
+        with pytest.raises(ClusterError, match=named), spool.held(folder, bucket / "runs"):
+            pytest.fail("two drivers hold one run")
+        with pytest.raises(ClusterError, match=named):
+            spool.publish(folder, bucket / "runs")
+    # A process that holds the spool alone, as `raybio compare` does.
+    with (
+        folder.lock("driver", timeout_seconds=0),
+        pytest.raises(ClusterError, match="another process is at work on this run"),
+    ):
+        spool.publish(folder, bucket / "runs")
 
 
 def test_of_a_new_run_that_the_bucket_refuses_nothing_stays(
