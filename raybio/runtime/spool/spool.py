@@ -17,7 +17,7 @@ from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, StorageError, named_by
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
-from raybio.runtime.run.folder import LAST, RunFolder
+from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
@@ -222,10 +222,8 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
 
 
 def _restore_shared(folder: RunFolder, runs: BucketPath) -> None:
-    from raybio.runtime.run.untrained import FOLDER  # imports torch
-
-    shared = folder.path.parent / FOLDER
-    bucket = BucketFolder(runs / FOLDER, is_patient=False)
+    shared = folder.path.parent / SHARED_SCORES
+    bucket = BucketFolder(runs / SHARED_SCORES, is_patient=False)
     for info in bucket.list():
         if not (shared / info.name).exists():
             _fetch(bucket, info, shared / info.name)
@@ -380,13 +378,11 @@ class Mirror:
         )
 
     def _send_shared(self) -> None:
-        from raybio.runtime.run.untrained import FOLDER  # imports torch
-
-        shared = self._folder.path.parent / FOLDER
+        shared = self._folder.path.parent / SHARED_SCORES
         paths = sorted(shared.glob("*.json"))
         if not paths:
             return
-        bucket = BucketFolder(self._bucket.path.parent / FOLDER)
+        bucket = BucketFolder(self._bucket.path.parent / SHARED_SCORES)
         present = {info.name for info in bucket.list()}
         for path in paths:
             if path.name not in present:
