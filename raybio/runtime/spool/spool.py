@@ -182,6 +182,8 @@ def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) ->
         _, names = BucketFolder(bucket, is_patient=False).children()
     first_parts = [pattern.split("/")[0] for pattern in patterns]
     for name in sorted(names):
+        if name.startswith("."):
+            continue  # no run, such as shared scores
         if any(fnmatch.fnmatchcase(name, part) for part in first_parts):
             refresh(RunFolder(runs, name), bucket)
 

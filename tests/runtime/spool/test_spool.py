@@ -8,7 +8,7 @@ import pytest
 
 from raybio.core.errors import ClusterError, ConfigError, RaybioError, StorageError
 from raybio.core.location import BucketPath
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.runtime.spool import spool
 from raybio.runtime.spool.lease import LEASE, LostLeaseError
 from raybio.store.bucket import BucketFolder
@@ -186,6 +186,10 @@ def test_of_all_runs_those_that_are_named_are_listed(
     spool.refresh_matching(runs, bucket / "runs", ["first", "sec*/trials/*", "none"])
     assert {path.name for path in runs.iterdir()} == {"first", "second"}
     assert (runs / "second" / "run.json").read_text() == "second"
+    # Shared scores lie next to the runs.
+    BucketFolder(bucket / "runs" / SHARED_SCORES).write("a.json", b"{}")
+    spool.refresh_matching(runs, bucket / "runs", ["*"])
+    assert {path.name for path in runs.iterdir()} == {"first", "second", "other", SHARED_SCORES}
     s3.requests.clear()
     assert model_path(bucket / "runs" / "first" / "checkpoints", "--model").name == "checkpoints"
     with pytest.raises(ConfigError, match="--run .*first: that run has no model of its own"):
