@@ -112,7 +112,11 @@ class _Relay:
         return folder.stop.exists() or self._is_sweep_stopped
 
     def has_export(self, run: str) -> bool:
-        """Return whether the bucket has the model that was sent here last."""
+        """Return whether the bucket has the model that was sent here last.
+
+        Raises:
+            StorageError: if the bucket has refused it for minutes.
+        """
         if self._sweep is None:
             return is_mirrored(self._runs / run, "export")
         below = (self._runs / run / "export").relative_to(self._sweep)
@@ -308,6 +312,7 @@ class _Link:
 
         Raises:
             ClusterError: as ``flush``.
+            StorageError: if the bucket has refused it for minutes.
         """
         self.flush()
         while not self._ask(self._relay.has_export.remote(self._run.name)):

@@ -15,6 +15,7 @@ from typing import Any
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, StorageError, named_by
+from raybio.core.files import replace_text
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
 from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
@@ -32,6 +33,9 @@ QUIET_FACTOR = 20.0
 
 WARN_SECONDS = 60.0
 
+REFUSED_SECONDS = 300.0
+"""A bucket that has refused the mirror for so long is not waited for by those who need a file."""
+
 LOCK_SECONDS = 5.0
 """Wait for another process of this machine that reads or writes the spool."""
 
@@ -39,6 +43,7 @@ NUM_TRIES = 5
 """Tries to write a file that is not as this driver wrote it, although it holds the lease."""
 
 _INDEX = ".mirror.json"
+_REFUSAL = ".mirror-refusal"
 _CHECKPOINTS = "checkpoints"
 _MANIFEST = "manifest.json"
 
@@ -197,6 +202,7 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
         StorageError: if the bucket cannot be read.
     """
     bucket = BucketFolder(runs / folder.name, is_patient=False)
+    (folder.path / _REFUSAL).unlink(missing_ok=True)  # of an earlier driver
     index = _read_index(folder)
     wanted: dict[str, ObjectInfo] = {}
     for info in bucket.list():
@@ -251,6 +257,7 @@ class Mirror:
         self._ended = threading.Event()
         self._warned = -WARN_SECONDS
         self._is_lost = False
+        self._refused_since: float | None = None
         self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
         self._thread.start()
 
@@ -273,8 +280,24 @@ class Mirror:
         while not self._ended.wait(MIRROR_SECONDS):
             try:
                 self._write(is_all=False)
+                self._record_refusal(None)
             except (RaybioError, OSError) as error:
                 self._warn(error)
+                # A full disk keeps nobody from trying again.
+                with contextlib.suppress(RaybioError, OSError):
+                    self._record_refusal(error)
+
+    def _record_refusal(self, error: Exception | None) -> None:
+        """Write for other processes why the bucket has no files for ``REFUSED_SECONDS``."""
+        path = self._folder.path / _REFUSAL
+        if error is None:
+            self._refused_since = None
+            path.unlink(missing_ok=True)
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= REFUSED_SECONDS:
+            replace_text(path, str(error))
 
     def _warn(self, error: Exception) -> None:
         now = time.monotonic()
@@ -455,13 +478,21 @@ def is_mirrored(folder: Path, below: str) -> bool:
     Args:
         folder: what is mirrored: the run, or its sweep.
         below: path of a folder in it.
+
+    Raises:
+        StorageError: if it has not, and has refused the mirror for ``REFUSED_SECONDS``.
     """
+    refusal = ""
+    with contextlib.suppress(FileNotFoundError):
+        refusal = (folder / _REFUSAL).read_text()
     index = _read_index_of(folder)
     paths = [path for path in (folder / below).rglob("*") if path.is_file()]
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             known = index.get(path.relative_to(folder).as_posix())
             if known is None or known[:3] != _state(path):
+                if refusal:
+                    raise StorageError(refusal)
                 return False
     return True
 

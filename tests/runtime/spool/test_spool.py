@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,27 @@ def test_of_a_run_that_is_refused_before_it_begins_nothing_stays(
     with pytest.raises(ConfigError, match="refused"), spool.held(folder, bucket / "runs"):
         raise ConfigError("refused")
     assert names_in(bucket) == set(FILES)
+
+
+def test_who_waits_for_a_file_that_the_bucket_refuses_for_good_learns_why(
+    folder: RunFolder, bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait() -> None:
+        while not spool.is_mirrored(folder.path, "export"):
+            time.sleep(0.02)
+
+    monkeypatch.setattr(spool, "REFUSED_SECONDS", 0.0)
+    with spool.held(folder, bucket / "runs"):
+        s3.fail("denied", containing="export/", times=10_000)
+        write(folder, "export/model.safetensors")
+        with pytest.raises(StorageError, match="export/model.safetensors: no permission to write"):
+            wait()
+        s3.heal()
+        # The next write clears it.
+        while (folder.path / ".mirror-refusal").exists():
+            time.sleep(0.02)
+        wait()
+    assert "export/model.safetensors" in names_in(bucket)
 
 
 def test_a_second_driver_of_this_machine_is_refused_with_the_first_ones_process_and_time(
