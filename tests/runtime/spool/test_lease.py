@@ -95,6 +95,20 @@ def test_the_lease_of_a_process_of_this_machine_that_was_killed_is_taken_at_once
     assert json.loads(folder.read(LEASE)) == {"is_released": True}
 
 
+def test_a_process_of_this_machine_that_may_not_be_looked_at_is_alive_while_it_renews(
+    folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(pid: int, signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with held(folder):
+        # As /proc with hidepid shows the processes of other users.
+        monkeypatch.setattr(leases, "_start_of", lambda pid: None)
+        monkeypatch.setattr(leases.os, "kill", kill)
+        with pytest.raises(ClusterError, match="another driver is at work"):
+            acquire(folder)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("minutes", [-10, 10])
 def test_a_driver_whose_clock_is_ten_minutes_off_is_neither_dead_nor_immortal(
