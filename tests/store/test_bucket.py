@@ -315,6 +315,10 @@ def test_a_server_that_never_answers_is_an_error_after_some_repetitions(
         ),
         ("301 Moved: <Code>PermanentRedirect</Code>", "the bucket is in another region"),
         (
+            "501 Not Implemented: <Code>NotImplemented</Code><Message>A header</Message>",
+            "conditional writes (If-None-Match, If-Match). Choose a server",
+        ),
+        (
             "507 Full: <Code>StorageFull</Code><Message>no room</Message>",
             "answers 507 StorageFull no room",
         ),
