@@ -17,8 +17,8 @@ from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
 from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial
 from raybio.store.store import Store
-from tests.store.test_verification import flip_a_byte
 from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, space_of, spec_of
+from tests.store.test_verification import flip_a_byte
 
 
 @pytest.fixture
