@@ -42,12 +42,14 @@ class Request(NamedTuple):
         path: bucket, object and query.
         range: header of that name.
         fault: what was done instead of answering; "" for nothing.
+        authorization: header of that name, with the key's id and a signature.
     """
 
     method: str
     path: str
     range: str | None
     fault: str
+    authorization: str
 
 
 class S3(ThreadingHTTPServer):
@@ -133,7 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.fault_of(self.command, self.path)
-        request = Request(self.command, self.path, self.headers.get("Range"), fault)
+        authorization = self.headers.get("Authorization") or ""
+        bytes_range = self.headers.get("Range")
+        request = Request(self.command, self.path, bytes_range, fault, authorization)
         self.server.requests.append(request)
         self.server.wait_if_held(request)
         if fault == "reset":
