@@ -10,6 +10,8 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -40,12 +42,14 @@ class Request(NamedTuple):
         path: bucket, object and query.
         range: header of that name.
         fault: what was done instead of answering; "" for nothing.
+        authorization: header of that name, with the key's id and a signature.
     """
 
     method: str
     path: str
     range: str | None
     fault: str
+    authorization: str
 
 
 class S3(ThreadingHTTPServer):
@@ -54,6 +58,7 @@ class S3(ThreadingHTTPServer):
     Attributes:
         url: its address.
         requests: all requests since the test began.
+        clock_ahead_seconds: of the server's times of objects, against those of this machine.
     """
 
     daemon_threads = True
@@ -65,6 +70,7 @@ class S3(ThreadingHTTPServer):
         self.server_behind = (host, port)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[Request] = []
+        self.clock_ahead_seconds = 0
         self._faults: list[dict] = []
         self._held: list[str] = []
         self._is_released = threading.Event()
@@ -99,6 +105,7 @@ class S3(ThreadingHTTPServer):
     def heal(self) -> None:
         """Cause no more faults."""
         self._faults.clear()
+        self.clock_ahead_seconds = 0
         self.release()
 
     def new_bucket(self) -> BucketPath:
@@ -128,7 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.server.fault_of(self.command, self.path)
-        request = Request(self.command, self.path, self.headers.get("Range"), fault)
+        authorization = self.headers.get("Authorization") or ""
+        bytes_range = self.headers.get("Range")
+        request = Request(self.command, self.path, bytes_range, fault, authorization)
         self.server.requests.append(request)
         self.server.wait_if_held(request)
         if fault == "reset":
@@ -153,6 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         dropped = ("transfer-encoding", "connection")
         headers = [pair for pair in response.getheaders() if pair[0].lower() not in dropped]
+        ahead = timedelta(seconds=self.server.clock_ahead_seconds)
+        for number, (name, value) in enumerate(headers):
+            if ahead and name.lower() == "last-modified":
+                shifted = parsedate_to_datetime(value) + ahead
+                headers[number] = (name, format_datetime(shifted, usegmt=True))
         self._send(response.status, headers, answer, is_cut=fault == "cut")
 
     def _send(self, status: int, headers: list, content: bytes, is_cut: bool = False) -> None:

@@ -128,6 +128,19 @@ def test_whatever_the_driver_writes_lies_in_a_bucket_and_no_disk_is_mounted(name
         assert location(uri.replace("YOUR-BUCKET", "mine").replace("YOUR-ACCOUNT", "mine"))
 
 
+@pytest.mark.parametrize("name", CLUSTER_FILES)
+def test_what_nodes_install_keeps_the_versions_of_the_constraints(name):
+    commands = [
+        command
+        for kind in ("setup_commands", "head_setup_commands", "worker_setup_commands")
+        for command in read(name).get(kind, [])
+    ]
+    assert commands
+    for command in commands:
+        if "pip install" in command:
+            assert "--constraints ~/raybio/constraints.txt" in command
+
+
 def test_the_project_on_google_cloud_is_an_example_that_says_so():
     cluster = read("deploy/gcp.yaml")
     project = cluster["provider"]["project_id"]

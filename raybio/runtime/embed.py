@@ -320,7 +320,7 @@ def check_output_path(out: Location) -> None:
     if not out.name.lower().endswith(".parquet"):
         raise ConfigError(f"--out {out}: embeddings are written as Parquet; want a .parquet file")
     if isinstance(out, BucketPath):
-        BucketFolder(out.parent, is_patient=False).check_writable("--out")
+        BucketFolder(out.parent, is_patient=False).check_conditional_writes("--out")
     else:
         check_writable_file(out)
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from raybio.core.errors import MissingObjectError, named_by
+from raybio.core.errors import MissingObjectError, StorageError, named_by
 from raybio.core.location import BucketPath
 from raybio.store.bucket_client import client, explained
 
@@ -254,6 +254,40 @@ class BucketFolder:
             # Without its name: the user knows nothing of the object.
             self._call("write", "", lambda: obstore.put(self._store, name, b""))
             self._call("delete", "", lambda: obstore.delete(self._store, [name]))
+
+    def check_conditional_writes(self, option: str) -> None:
+        """Do with a small object all that work under a lease does, before it starts.
+
+        Raises:
+            StorageError: naming ``option``; also if the server ignores conditions, so that two
+                drivers could hold one lease.
+        """
+        # In a folder of its own: a listing of this one may be long.
+        name = f".raybio-{os.getpid()}-{os.urandom(4).hex()}/probe"
+        with named_by(option):
+            version = self.create(name, b"1")
+            try:
+                problem = self._problem_of(name, version)
+            finally:
+                self.delete(name)
+            if problem:
+                raise StorageError(f"{self.path}: {problem}")
+
+    def _problem_of(self, name: str, version: ObjectVersion | None) -> str:
+        """Return what is wrong with conditional writes and reads of an object that was created."""
+        if self.create(name, b"2") is not None:
+            return (
+                "the server ignores conditions of writes, so two drivers could hold one lease. "
+                "Want a server that knows If-None-Match and If-Match"
+            )
+        changed = None if version is None else self.replace(name, b"3", version)
+        if version is None or changed is None or self.replace(name, b"4", version) is not None:
+            return "the server does not replace an object by its version (If-Match)"
+        if self.read(name) != b"3":
+            return "what was written is not what is read"
+        if [info.name for info in self.list(name.split("/")[0])] != [name]:
+            return "a listing lacks an object that was written before it"
+        return ""
 
     def _call(self, action: str, name: str, request: Callable[[], Result]) -> Result:
         """Return the result of a request; errors become ``StorageError``.

@@ -83,6 +83,29 @@ def held_copy(name: str) -> Path | None:
     return folder
 
 
+def check_room(num_bytes: int) -> None:
+    """Refuse a copy that would not fit if all others were removed; nothing is made or removed.
+
+    Raises:
+        ConfigError: if ``RAYBIO_CACHE_SIZE`` is no size.
+        StorageError: if it does not fit.
+    """
+    folder = copies_folder()
+    limit = _limit()
+    if limit is not None and num_bytes > limit:
+        raise StorageError(
+            f"{folder}: {size_text(num_bytes)} exceed {SIZE_VARIABLE}="
+            f"{os.environ[SIZE_VARIABLE]}. Raise it"
+        )
+    disk = next(path for path in (folder, *folder.parents) if path.exists())
+    num_usable = shutil.disk_usage(disk).free + _num_bytes(folder) - SPARE_BYTES
+    if num_bytes > num_usable:
+        raise StorageError(
+            f"{folder}: needs {size_text(num_bytes)}, and {size_text(max(num_usable, 0))} can be "
+            f"used. Free some space, or set {VARIABLE} to a folder on a larger disk"
+        )
+
+
 def remove_copy(folder: Path) -> None:
     """Remove a damaged copy. Processes that have mapped its files keep them."""
     lock = _HELD.pop(folder, None)

@@ -184,6 +184,12 @@ def explained(path: BucketPath, action: str, error: Exception) -> StorageError:
         return MissingObjectError(f"{path}: there is no such object")
     if "PreconditionError" in type(error).__name__:
         return StorageError(f"{path}: was replaced while it was read. Give the command again")
+    if code == "NotImplemented" or status == "501":
+        return StorageError(
+            f"{path}: cannot {action}: the server{_at_endpoint(path)} lacks what the request needs "
+            f"({status} {code}), such as conditional writes (If-None-Match, If-Match). Choose a "
+            "server or a version that has them"
+        )
     if status:
         message_match = _MESSAGE.search(text)
         why = f"{code} {message_match[1] if message_match else ''}".strip()

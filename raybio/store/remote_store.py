@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raybio.core.errors import MissingObjectError, StoreError
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
-from raybio.store.bucket_cache import cached_copy, copies_folder, held_copy
+from raybio.store.bucket_cache import cached_copy, check_room, copies_folder, held_copy
 from raybio.store.manifest import MANIFEST, parse_manifest
 from raybio.store.object_download import download_object
 from raybio.store.verification import Verification, file_state
@@ -41,7 +42,7 @@ def fetched_store(path: BucketPath, digest: str = "", report: Report = print) ->
             f"{path}: holds store {found[:16]}, want {digest[:16]}: it was prepared again while in "
             "use. Start the run again."
         )
-    num_bytes = sum(facts["bytes"] for facts in manifest["files"].values())
+    num_bytes = _num_bytes(manifest)
     folder = copies_folder() / _name(found)
 
     def fetch(partial: Path) -> None:
@@ -67,6 +68,18 @@ def store_digest(path: BucketPath) -> str:
     return parse_manifest(_read_manifest(path), path)[1]
 
 
+def check_copy_fits(path: BucketPath) -> None:
+    """Refuse a store that this machine has no copy of and no room for; nothing is fetched.
+
+    Raises:
+        StorageError: if there is no room, or the bucket refuses.
+        StoreError: if there is no store.
+    """
+    manifest, digest = parse_manifest(_read_manifest(path), path)
+    if not has_copy(digest):
+        check_room(_num_bytes(manifest))
+
+
 def has_copy(digest: str) -> bool:
     """Return whether this machine has a copy of the store of this digest."""
     return (copies_folder() / _name(digest)).is_dir()
@@ -80,6 +93,10 @@ def _read_manifest(path: BucketPath) -> bytes:
             f"{path}: has no manifest.json, so it is no finished store. Prepare one with "
             "raybio prepare."
         ) from None
+
+
+def _num_bytes(manifest: dict[str, Any]) -> int:
+    return sum(facts["bytes"] for facts in manifest["files"].values())
 
 
 def check_target(path: BucketPath, option: str, *, force: bool) -> None:

@@ -18,6 +18,7 @@ from raybio.cli.options import URI_PARSERS
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
+from raybio.store.bucket import BucketFolder
 from tests.jobs.test_options import apps, commands_of
 from tests.s3 import ENVIRONMENT, S3
 
@@ -270,7 +271,13 @@ def complete(option: Option, uri: str) -> list[str]:
     return [*arguments, option.name, uri]
 
 
-@pytest.mark.parametrize("case", ["missing bucket", "no permission", "no credentials", "no answer"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("missing bucket", "no permission", "no permission to list", "ignored conditions"),
+        *("no credentials", "no answer"),
+    ],
+)
 def test_a_bucket_that_cannot_be_used_is_refused_before_anything_is_created(
     case: str,
     s3: S3,
@@ -281,6 +288,8 @@ def test_a_bucket_that_cannot_be_used_is_refused_before_anything_is_created(
     wanted = {
         "missing bucket": "there is no bucket 'no-such-bucket'",
         "no permission": "no permission to",
+        "no permission to list": "no permission to list",
+        "ignored conditions": "the server ignores conditions",
         "no credentials": "no credentials were found",
         "no answer": "no answer at 127.0.0.1:9",
     }[case]
@@ -288,6 +297,10 @@ def test_a_bucket_that_cannot_be_used_is_refused_before_anything_is_created(
         uri = "s3://no-such-bucket/a"
     elif case == "no permission":
         s3.fail("denied", times=10_000)
+    elif case == "no permission to list":
+        s3.fail("denied", containing="list-type", times=10_000)
+    elif case == "ignored conditions":
+        monkeypatch.setattr(BucketFolder, "create", BucketFolder.write)
     elif case == "no credentials":
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     else:
@@ -299,6 +312,16 @@ def test_a_bucket_that_cannot_be_used_is_refused_before_anything_is_created(
             next(option for option in tested if option.name == name)
             for name in ("--store", "--out", "--input")
         ]
+    if case in ("no permission to list", "ignored conditions"):
+        # What is written under a lease: one training stands for all.
+        tested = [
+            option
+            for option in tested
+            if option.words in ("embed", "sweep", "train biostransformers")
+            and option.name in ("--runs", "--sweeps", "--out")
+            and (option.words, option.name) != ("embed", "--runs")
+        ]
+        assert len(tested) == 3
     for option in tested:
         assert_refused(option, call(option, complete(option, uri)), wanted)
 

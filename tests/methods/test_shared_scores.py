@@ -20,8 +20,8 @@ from raybio.core.shared_scores import Identity, SharedScores
 from raybio.evaluation.evaluator import Evaluator
 from raybio.methods import METHODS
 from raybio.runtime.run import untrained
-from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.untrained import FOLDER, shared_scores
+from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
+from raybio.runtime.run.untrained import shared_scores
 from raybio.store.store import Store
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.settings import TrainingConfig
@@ -138,7 +138,7 @@ def test_a_report_with_scores_of_another_run_equals_the_report_that_computes_the
     assert plain(second.final_evaluate(second.model, SingleProcess(), shared)) == fresh
     assert fresh != own
     # Another head of the initial encoder is another identity, although its scores are the same.
-    num_files = len([*(tmp_path / FOLDER).glob("*.json")])
+    num_files = len([*(tmp_path / SHARED_SCORES).glob("*.json")])
     assert num_files == (2 if name in HEADS_DIFFER else 1)
 
     def must_not_run(*_: object) -> Iterator[Any]:
@@ -267,5 +267,5 @@ def test_two_workers_read_the_scores_only_if_both_see_them(
         reports[0].pop("embedding_map", None)
         scores.append(json.dumps(reports))
     assert len(scores) == 6 and len(set(scores)) == 1
-    assert len([*(tmp_path / "a" / FOLDER).glob("*.json")]) == 1
-    assert not (tmp_path / "nowhere" / FOLDER).exists()
+    assert len([*(tmp_path / "a" / SHARED_SCORES).glob("*.json")]) == 1
+    assert not (tmp_path / "nowhere" / SHARED_SCORES).exists()

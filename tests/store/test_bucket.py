@@ -1,12 +1,16 @@
 """Objects of a bucket over the S3 protocol: conditions, large files, faults, and errors that say what to do."""
 
 import hashlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -315,6 +319,10 @@ def test_a_server_that_never_answers_is_an_error_after_some_repetitions(
         ),
         ("301 Moved: <Code>PermanentRedirect</Code>", "the bucket is in another region"),
         (
+            "501 Not Implemented: <Code>NotImplemented</Code><Message>A header</Message>",
+            "conditional writes (If-None-Match, If-Match). Choose a server",
+        ),
+        (
             "507 Full: <Code>StorageFull</Code><Message>no room</Message>",
             "answers 507 StorageFull no room",
         ),
@@ -343,6 +351,77 @@ def test_a_profile_of_aws_is_read(
     monkeypatch.setenv("AWS_PROFILE", "absent")
     with pytest.raises(StorageError, match=r"The profile of ~/.aws gives none: .*absent"):
         BucketFolder(bucket).list()
+
+
+class _MetadataHandler(BaseHTTPRequestHandler):
+    """The metadata server of an Amazon machine with the role ``raybio`` (IMDSv2)."""
+
+    server: "MetadataServer"
+
+    def log_message(self, *_) -> None:
+        pass
+
+    def do_PUT(self) -> None:
+        self._send("/latest/api/token", "the token")
+
+    def do_GET(self) -> None:
+        roles = "/latest/meta-data/iam/security-credentials/"
+        if self.headers.get("X-aws-ec2-metadata-token") != "the token":
+            self.send_error(401)
+        elif self.path == roles:
+            self._send(roles, "raybio")
+        else:
+            self._send(f"{roles}raybio", json.dumps(ROLE))
+
+    def _send(self, path: str, text: str) -> None:
+        assert self.path == path
+        self.server.paths.append(path)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+ROLE = {
+    "Code": "Success",
+    "Type": "AWS-HMAC",
+    "LastUpdated": "2026-01-01T00:00:00Z",
+    "AccessKeyId": "ASIAROLE",
+    "SecretAccessKey": "s3cr3t",
+    "Token": "t0k3n",
+    "Expiration": "2099-01-01T00:00:00Z",
+}
+
+
+class MetadataServer(ThreadingHTTPServer):
+    paths: list[str]
+
+
+def test_the_role_of_the_machine_gives_credentials(
+    bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # without ~/.aws
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name)
+    server = MetadataServer(("127.0.0.1", 0), _MetadataHandler)
+    server.paths = []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    try:
+        folder = BucketFolder(bucket, is_patient=False)
+        folder.write("a", b"content")
+        assert folder.read("a") == b"content"
+        s3.fail("denied")
+        with pytest.raises(StorageError, match="no permission to read") as refused:
+            folder.read("a")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert server.paths[-1].endswith("/security-credentials/raybio")
+    assert all("Credential=ASIAROLE/" in request.authorization for request in s3.requests)
+    assert not re.search("s3cr3t|t0k3n|ASIAROLE", str(refused.value))
 
 
 @pytest.mark.parametrize("scheme", ["gs", "abfs"])

@@ -26,36 +26,12 @@ def bucket_problem(path: BucketPath, *, writes: bool) -> str:
     """
     try:
         if writes:
-            problem = _write_problem(BucketFolder(path, is_patient=False))
+            BucketFolder(path, is_patient=False).check_conditional_writes("")
         else:
-            problem = ""
             store_digest(path)
     except RaybioError as error:
         return str(error)
-    return problem or _server_problem(path)
-
-
-def _write_problem(folder: BucketFolder) -> str:
-    name = f".preflight-{os.getpid()}-{os.urandom(4).hex()}"
-    version = folder.create(name, b"1")
-    if version is None:
-        return f"{folder.path}: what was written is not what is read; is it the same bucket?"
-    try:
-        if folder.create(name, b"2") is not None:
-            return (
-                f"{folder.path}: the server ignores conditions of writes, so two drivers could "
-                "train one run. Want a server that knows If-None-Match and If-Match"
-            )
-        changed = folder.replace(name, b"3", version)
-        if changed is None or folder.replace(name, b"4", version) is not None:
-            return f"{folder.path}: the server does not replace an object by its version (If-Match)"
-        if folder.read(name) != b"3":
-            return f"{folder.path}: what was written is not what is read"
-        if name not in [info.name for info in folder.list()]:
-            return f"{folder.path}: a listing lacks an object that was written before it"
-    finally:
-        folder.delete(name)
-    return ""
+    return _server_problem(path)
 
 
 def _server_problem(path: BucketPath) -> str:

@@ -33,7 +33,7 @@ from raybio.runtime.preflight.here import (
 )
 from raybio.runtime.search.faiss_package import CUDA_BY_PACKAGE
 from raybio.store.remote_model import model_path
-from raybio.store.remote_store import has_copy, store_digest
+from raybio.store.remote_store import check_copy_fits, has_copy, store_digest
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -205,8 +205,11 @@ def _digest(store: str | None) -> str:
         return ""
     try:
         path = location(store)
+        if not isinstance(path, BucketPath):
+            return open_store(path).digest
         # Only the manifest: preflight fetches no store to every node.
-        return store_digest(path) if isinstance(path, BucketPath) else open_store(path).digest
+        check_copy_fits(path)
+        return store_digest(path)
     except RaybioError as error:
         return str(error)
 

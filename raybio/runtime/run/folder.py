@@ -53,6 +53,10 @@ LAUNCH = "launch.json"
 """The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""
 
 
+SHARED_SCORES = ".untrained"
+"""Folder next to the runs, of scores that they share; no run can have this name."""
+
+
 LAST = ("outcome.json", "failure.json", "ended.json", "result.json")
 """Files that say that others are complete: where a run is copied, they come last, in this order."""
 

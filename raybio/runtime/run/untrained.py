@@ -9,11 +9,8 @@ import torch
 
 from raybio.core.shared_scores import SharedScores
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.training.settings import TrainingConfig
-
-FOLDER = ".untrained"
-"""Folder next to the runs; no run can have this name."""
 
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers")
 """Packages that compute scores."""
@@ -46,7 +43,7 @@ def shared_scores(
     # The precision that was decided counts, not the setting.
     settings = config.to_mapping()
     settings.pop("precision")
-    return SharedScores(folder.path.parent / FOLDER, settings, facts)
+    return SharedScores(folder.path.parent / SHARED_SCORES, settings, facts)
 
 
 @functools.cache

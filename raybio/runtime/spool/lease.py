@@ -219,6 +219,18 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
             return Lease(bucket, id_, version, work)
 
 
+def refuse_if_held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> None:
+    """Refuse work of which a driver holds the lease; whether it is alive is not looked at.
+
+    Raises:
+        ClusterError: as ``held``.
+        StorageError: if the bucket cannot be read.
+    """
+    found = _read(bucket)
+    if found is not None and not found[0].get("is_released"):
+        raise _refused(bucket, found[0], work)
+
+
 def id_in(bucket: BucketFolder) -> str | None:
     """Return the id of the lease in a bucket; None if there is none.
 
@@ -257,7 +269,9 @@ def taken_over(bucket: BucketFolder, work: LeasedWork = A_RUN) -> LostLeaseError
 def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersion) -> bool:
     """Return whether the holder has ended; it waits until that is certain."""
     if holder.get("machine") == _machine():
-        return not _is_running(holder)
+        is_running = _is_running(holder)
+        if is_running is not None:
+            return not is_running
     seconds_left = LEASE_SECONDS - _age(bucket)
     if seconds_left > 0:
         print(
@@ -327,10 +341,21 @@ def _machine() -> str:
     return uuid.uuid4().hex
 
 
-def _is_running(holder: dict[str, Any]) -> bool:
+def _is_running(holder: dict[str, Any]) -> bool | None:
+    """Return whether a holder of this machine runs; None if that cannot be seen."""
     pid = holder.get("pid")
-    start = _start_of(pid) if isinstance(pid, int) else None
-    return start is not None and start == holder.get("process_start")
+    if not isinstance(pid, int):
+        return False
+    start = _start_of(pid)
+    if start is not None:
+        return start == holder.get("process_start")
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return None  # another user's, whose folder in /proc may be hidden
+    except OSError:
+        pass
+    return False
 
 
 def _start_of(pid: int) -> int | None:

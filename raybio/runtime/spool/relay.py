@@ -23,9 +23,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.runtime.run.folder import LAST, RunFolder
+from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
-from raybio.runtime.run.untrained import FOLDER as SHARED
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.spool import files_of, is_mirrored
 from raybio.store.bucket import BucketFolder
@@ -89,7 +88,7 @@ class _Relay:
         if writer is not None and RunFolder(self._runs, run).is_newest_start(start):
             self._writers[run] = writer
         paths = [self._runs / run / name for name in _TO_WORKERS]
-        paths += sorted((self._runs / SHARED).glob("*.json"))
+        paths += sorted((self._runs / SHARED_SCORES).glob("*.json"))
         contents = {}
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -113,7 +112,11 @@ class _Relay:
         return folder.stop.exists() or self._is_sweep_stopped
 
     def has_export(self, run: str) -> bool:
-        """Return whether the bucket has the model that was sent here last."""
+        """Return whether the bucket has the model that was sent here last.
+
+        Raises:
+            StorageError: if the bucket has refused it for minutes.
+        """
         if self._sweep is None:
             return is_mirrored(self._runs / run, "export")
         below = (self._runs / run / "export").relative_to(self._sweep)
@@ -309,6 +312,7 @@ class _Link:
 
         Raises:
             ClusterError: as ``flush``.
+            StorageError: if the bucket has refused it for minutes.
         """
         self.flush()
         while not self._ask(self._relay.has_export.remote(self._run.name)):
@@ -387,7 +391,7 @@ class _Link:
 
     def _names(self) -> list[str]:
         """Return the files that this worker may have written, below its folder of runs."""
-        shared = sorted((self._run.runs / SHARED).glob("*.json"))
+        shared = sorted((self._run.runs / SHARED_SCORES).glob("*.json"))
         found = [path.relative_to(self._run.runs).as_posix() for path in shared]
         found += [path.relative_to(self._run.runs).as_posix() for path in files_of(self._folder)]
         return found

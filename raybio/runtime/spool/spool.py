@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import RaybioError, RecordFormatError, StorageError, named_by
+from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, StorageError, named_by
+from raybio.core.files import replace_text
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
-from raybio.runtime.run.folder import LAST, RunFolder
+from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
@@ -32,10 +33,17 @@ QUIET_FACTOR = 20.0
 
 WARN_SECONDS = 60.0
 
+REFUSED_SECONDS = 300.0
+"""A bucket that has refused the mirror for so long is not waited for by those who need a file."""
+
+LOCK_SECONDS = 5.0
+"""Wait for another process of this machine that reads or writes the spool."""
+
 NUM_TRIES = 5
 """Tries to write a file that is not as this driver wrote it, although it holds the lease."""
 
 _INDEX = ".mirror.json"
+_REFUSAL = ".mirror-refusal"
 _CHECKPOINTS = "checkpoints"
 _MANIFEST = "manifest.json"
 
@@ -54,7 +62,7 @@ def check(runs: BucketPath, option: str = "--runs") -> None:
     Raises:
         StorageError: naming the option.
     """
-    BucketFolder(runs, is_patient=False).check_writable(option)
+    BucketFolder(runs, is_patient=False).check_conditional_writes(option)
 
 
 @dataclass(frozen=True)
@@ -95,23 +103,37 @@ def held(folder: RunFolder, runs: BucketPath) -> Iterator[HeldSpool]:
     """
     bucket = runs / folder.name
     folder.make()
-    with (
-        folder.lock("driver", timeout_seconds=5),
-        leases.held(BucketFolder(bucket, is_patient=False)) as lease,
-    ):
-        restore(folder, runs)
-        mirror = _mirror(folder, bucket, lease)
+    with _alone(folder, bucket) as lease:
+        mirror = None
         try:
+            restore(folder, runs)
+            mirror = _mirror(folder, bucket, lease)
             yield HeldSpool(bucket, lease, mirror)
         except BaseException:
             # The error that comes out is the run's own.
             with contextlib.suppress(RaybioError, OSError):
-                mirror.close()
-                if mirror.is_empty:
+                if mirror is not None:
+                    mirror.close()
+                if not (_read_index(folder) or files_of(folder)):
                     lease.delete()
                     shutil.rmtree(folder.path, ignore_errors=True)
             raise
         mirror.close()
+
+
+@contextlib.contextmanager
+def _alone(folder: RunFolder, bucket: BucketPath) -> Iterator[Lease]:
+    """Hold the spool and the lease of a run; as ``held``."""
+    objects = BucketFolder(bucket, is_patient=False)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folder.lock("driver", timeout_seconds=LOCK_SECONDS))
+        except ClusterError:
+            # The lease says more of the other process.
+            with contextlib.suppress(StorageError):
+                leases.refuse_if_held(objects)
+            raise
+        yield stack.enter_context(leases.held(objects))
 
 
 def _mirror(folder: RunFolder, bucket: BucketPath, lease: Lease) -> "Mirror":
@@ -127,10 +149,7 @@ def publish(folder: RunFolder, runs: BucketPath) -> None:
         StorageError: if the bucket cannot be written.
     """
     bucket = runs / folder.name
-    with (
-        folder.lock("driver", timeout_seconds=5),
-        leases.held(BucketFolder(bucket, is_patient=False)) as lease,
-    ):
+    with _alone(folder, bucket) as lease:
         _mirror(folder, bucket, lease).close()
 
 
@@ -168,6 +187,8 @@ def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) ->
         _, names = BucketFolder(bucket, is_patient=False).children()
     first_parts = [pattern.split("/")[0] for pattern in patterns]
     for name in sorted(names):
+        if name.startswith("."):
+            continue  # no run, such as shared scores
         if any(fnmatch.fnmatchcase(name, part) for part in first_parts):
             refresh(RunFolder(runs, name), bucket)
 
@@ -181,6 +202,7 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
         StorageError: if the bucket cannot be read.
     """
     bucket = BucketFolder(runs / folder.name, is_patient=False)
+    (folder.path / _REFUSAL).unlink(missing_ok=True)  # of an earlier driver
     index = _read_index(folder)
     wanted: dict[str, ObjectInfo] = {}
     for info in bucket.list():
@@ -208,10 +230,8 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
 
 
 def _restore_shared(folder: RunFolder, runs: BucketPath) -> None:
-    from raybio.runtime.run.untrained import FOLDER  # imports torch
-
-    shared = folder.path.parent / FOLDER
-    bucket = BucketFolder(runs / FOLDER, is_patient=False)
+    shared = folder.path.parent / SHARED_SCORES
+    bucket = BucketFolder(runs / SHARED_SCORES, is_patient=False)
     for info in bucket.list():
         if not (shared / info.name).exists():
             _fetch(bucket, info, shared / info.name)
@@ -237,13 +257,9 @@ class Mirror:
         self._ended = threading.Event()
         self._warned = -WARN_SECONDS
         self._is_lost = False
+        self._refused_since: float | None = None
         self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
         self._thread.start()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether neither the bucket nor the spool has a file of the run."""
-        return not self._index and not self._names()
 
     def write_all(self) -> None:
         """Make the bucket equal to the spool now.
@@ -264,8 +280,24 @@ class Mirror:
         while not self._ended.wait(MIRROR_SECONDS):
             try:
                 self._write(is_all=False)
+                self._record_refusal(None)
             except (RaybioError, OSError) as error:
                 self._warn(error)
+                # A full disk keeps nobody from trying again.
+                with contextlib.suppress(RaybioError, OSError):
+                    self._record_refusal(error)
+
+    def _record_refusal(self, error: Exception | None) -> None:
+        """Write for other processes why the bucket has no files for ``REFUSED_SECONDS``."""
+        path = self._folder.path / _REFUSAL
+        if error is None:
+            self._refused_since = None
+            path.unlink(missing_ok=True)
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= REFUSED_SECONDS:
+            replace_text(path, str(error))
 
     def _warn(self, error: Exception) -> None:
         now = time.monotonic()
@@ -371,13 +403,11 @@ class Mirror:
         )
 
     def _send_shared(self) -> None:
-        from raybio.runtime.run.untrained import FOLDER  # imports torch
-
-        shared = self._folder.path.parent / FOLDER
+        shared = self._folder.path.parent / SHARED_SCORES
         paths = sorted(shared.glob("*.json"))
         if not paths:
             return
-        bucket = BucketFolder(self._bucket.path.parent / FOLDER)
+        bucket = BucketFolder(self._bucket.path.parent / SHARED_SCORES)
         present = {info.name for info in bucket.list()}
         for path in paths:
             if path.name not in present:
@@ -448,13 +478,21 @@ def is_mirrored(folder: Path, below: str) -> bool:
     Args:
         folder: what is mirrored: the run, or its sweep.
         below: path of a folder in it.
+
+    Raises:
+        StorageError: if it has not, and has refused the mirror for ``REFUSED_SECONDS``.
     """
+    refusal = ""
+    with contextlib.suppress(FileNotFoundError):
+        refusal = (folder / _REFUSAL).read_text()
     index = _read_index_of(folder)
     paths = [path for path in (folder / below).rglob("*") if path.is_file()]
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
             known = index.get(path.relative_to(folder).as_posix())
             if known is None or known[:3] != _state(path):
+                if refusal:
+                    raise StorageError(refusal)
                 return False
     return True
 

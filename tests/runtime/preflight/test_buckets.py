@@ -17,6 +17,7 @@ from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.finding import ERROR, OK
 from raybio.runtime.preflight.preflight import Intent, preflight
 from raybio.runtime.run.options import RunOptions
+from raybio.store import bucket_cache
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.remote_store import upload_store
@@ -111,3 +112,15 @@ def test_a_node_looks_at_the_manifest_and_fetches_nothing(
     assert there._digest(str(bucket / "store")) == tiny_store.digest
     assert not (tmp_path / "cache").exists()
     assert "is no finished store" in there._digest(str(bucket / "other"))
+    # Its cache must hold the store.
+    monkeypatch.setenv("RAYBIO_CACHE_SIZE", "1kB")
+    small = replace(node("b"), store=there._digest(str(bucket / "store")))
+    finding = there.compare_stores(tiny_store.digest, [small])
+    assert finding.state == ERROR
+    assert re.search("b: .*buckets: .* exceed RAYBIO_CACHE_SIZE=1kB", finding.found)
+    monkeypatch.delenv("RAYBIO_CACHE_SIZE")
+    monkeypatch.setattr(bucket_cache, "SPARE_BYTES", 2**60)
+    assert re.search("buckets: needs .* can be used", there._digest(str(bucket / "store")))
+    open_copy = tmp_path / "cache" / "buckets" / f"store-{tiny_store.digest}"
+    open_copy.mkdir(parents=True)  # it has a copy
+    assert there._digest(str(bucket / "store")) == tiny_store.digest

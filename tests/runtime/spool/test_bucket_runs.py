@@ -18,6 +18,7 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.runtime.spool.bucket_job import BucketJob
+from tests.s3 import ENVIRONMENT
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +56,15 @@ def test_a_driver_killed_with_its_disk_ends_with_the_weights_of_the_unbroken_loc
     assert not (job.disk / "cache" / "workers").is_dir() or not [
         path for path in (job.disk / "cache" / "workers").iterdir() if path.is_dir()
     ]
+    # No secret is in the bucket, nor in the driver's copy with its database.
+    contents = {name: job.of("mine").read(name) for name in names}
+    for path in job.disk.rglob("*"):
+        if path.is_file():
+            contents[path.name] = path.read_bytes()
+    assert {"run.json", "mlflow.db", "metrics.jsonl"} <= contents.keys()
+    for name, content in contents.items():
+        assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"].encode() not in content, name
+        assert ENVIRONMENT["AWS_ACCESS_KEY_ID"].encode() not in content, name
     # A finished run is read, and not trained again.
     shutil.rmtree(job.disk)
     assert job.finish("mine")["weights_sha256"] == one_worker.weights_sha256

@@ -1,13 +1,15 @@
 """The driver's copy of a run in a bucket, and what its loss does to the bucket."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.errors import ClusterError, ConfigError, RaybioError, StorageError
 from raybio.core.location import BucketPath
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
 from raybio.runtime.spool import spool
 from raybio.runtime.spool.lease import LEASE, LostLeaseError
 from raybio.store.bucket import BucketFolder
@@ -140,6 +142,59 @@ def test_of_a_run_that_is_refused_before_it_begins_nothing_stays(
     assert names_in(bucket) == set(FILES)
 
 
+def test_who_waits_for_a_file_that_the_bucket_refuses_for_good_learns_why(
+    folder: RunFolder, bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait() -> None:
+        while not spool.is_mirrored(folder.path, "export"):
+            time.sleep(0.02)
+
+    monkeypatch.setattr(spool, "REFUSED_SECONDS", 0.0)
+    with spool.held(folder, bucket / "runs"):
+        s3.fail("denied", containing="export/", times=10_000)
+        write(folder, "export/model.safetensors")
+        with pytest.raises(StorageError, match="export/model.safetensors: no permission to write"):
+            wait()
+        s3.heal()
+        # The next write clears it.
+        while (folder.path / ".mirror-refusal").exists():
+            time.sleep(0.02)
+        wait()
+    assert "export/model.safetensors" in names_in(bucket)
+
+
+def test_a_second_driver_of_this_machine_is_refused_with_the_first_ones_process_and_time(
+    folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "LOCK_SECONDS", 0.0)
+    named = rf"another driver is at work on this run: process {os.getpid()} on \S+, for "
+    with spool.held(folder, bucket / "runs"):
+        with pytest.raises(ClusterError, match=named), spool.held(folder, bucket / "runs"):
+            pytest.fail("two drivers hold one run")
+        with pytest.raises(ClusterError, match=named):
+            spool.publish(folder, bucket / "runs")
+    # A process that holds the spool alone, as `raybio compare` does.
+    with (
+        folder.lock("driver", timeout_seconds=0),
+        pytest.raises(ClusterError, match="another process is at work on this run"),
+    ):
+        spool.publish(folder, bucket / "runs")
+
+
+def test_of_a_new_run_that_the_bucket_refuses_nothing_stays(
+    folder: RunFolder, bucket: BucketPath, s3: S3
+) -> None:
+    s3.fail("denied", containing="list-type", times=10_000)
+    with (
+        pytest.raises(StorageError, match="no permission to list"),
+        spool.held(folder, bucket / "runs"),
+    ):
+        pytest.fail("the run has begun")
+    s3.heal()
+    assert not BucketFolder(bucket).list()
+    assert not folder.path.exists()
+
+
 def test_of_all_runs_those_that_are_named_are_listed(
     bucket: BucketPath, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +208,10 @@ def test_of_all_runs_those_that_are_named_are_listed(
     spool.refresh_matching(runs, bucket / "runs", ["first", "sec*/trials/*", "none"])
     assert {path.name for path in runs.iterdir()} == {"first", "second"}
     assert (runs / "second" / "run.json").read_text() == "second"
+    # Shared scores lie next to the runs.
+    BucketFolder(bucket / "runs" / SHARED_SCORES).write("a.json", b"{}")
+    spool.refresh_matching(runs, bucket / "runs", ["*"])
+    assert {path.name for path in runs.iterdir()} == {"first", "second", "other", SHARED_SCORES}
     s3.requests.clear()
     assert model_path(bucket / "runs" / "first" / "checkpoints", "--model").name == "checkpoints"
     with pytest.raises(ConfigError, match="--run .*first: that run has no model of its own"):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -90,6 +91,7 @@ def test_lost_nodes_and_a_lost_driver_cost_nothing_but_time(
     for node in ("first", "second"):
         assert list((tmp_path / node).glob("cache/workers/*/*"))
         assert (tmp_path / node / copy / "manifest.json").is_file()
+    time.sleep(np.random.default_rng(25).uniform(0, 3))  # at any moment of a step or an upload
     nodes.kill(first)
     shutil.rmtree(tmp_path / "first", ignore_errors=True)
     third = add(nodes, tmp_path / "third")
@@ -97,6 +99,8 @@ def test_lost_nodes_and_a_lost_driver_cost_nothing_but_time(
     assert list((tmp_path / "third").glob("cache/workers/*/*"))
     assert (tmp_path / "third" / copy / "manifest.json").is_file()
     job.kill(process)
+    for node in ("second", "third"):
+        shutil.rmtree(tmp_path / node / "cache", ignore_errors=True)
     process = drive()
     assert process.wait(timeout=1500) == 0, job.output
     result = job.result("mine")

@@ -1,6 +1,7 @@
 """What a sweep tries next, and what a trial tells; without a cluster."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
 from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial
+from raybio.store.store import Store
 from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, space_of, spec_of
+from tests.store.test_verification import flip_a_byte
 
 
 @pytest.fixture
@@ -137,6 +140,28 @@ def test_an_ended_trial_reports_all_its_steps_and_a_member_of_a_population_its_n
 def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: SweepSpec) -> None:
     with pytest.raises(ClusterError, match="does not see .*which the driver made.*RAYBIO_SWEEPS"):
         run_trial(asdict(of(0.5)), spec)
+
+
+def test_a_trial_verifies_the_copy_of_the_store_on_its_node(
+    spec: SweepSpec, tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray.tune
+
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))  # no file is verified yet
+    shutil.copytree(tiny_store.path, tmp_path / "store")
+    changed = max(tiny_store.manifest["files"])
+    flip_a_byte(tmp_path / "store" / changed)
+    spec = replace(spec, run=replace(spec.run, store=tmp_path / "store"))
+    folder = spec.folder(of(0.5))
+    folder.make()
+    write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
+    monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: None)
+    monkeypatch.setattr(
+        "raybio.runtime.tune.run_trial._trained_here", lambda process: pytest.fail("trains")
+    )
+    run_trial(asdict(of(0.5)), spec)
+    failure = json.loads(folder.failure.read_text())
+    assert f"{changed}: sha256 is" in failure["message"]
 
 
 def test_a_trial_whose_donor_has_no_checkpoint_fails_at_once_with_the_reason(
