@@ -28,7 +28,10 @@ MOST_COLUMNS = 8
 def compare(
     run: Annotated[
         list[str],
-        typer.Argument(metavar="RUN RUN ...", help="name, folder, or a shell pattern of them"),
+        typer.Argument(
+            metavar="RUN RUN ...",
+            help="name, folder, or a shell pattern of them; a sweep's folder: its trials",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("comparison"),
     runs: shared.Runs = None,
