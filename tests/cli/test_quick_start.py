@@ -35,6 +35,7 @@ def leave_trained(store: Store) -> None:
     shutil.copytree(RECORDED, first.path)
     METHODS["sppt_protein"].build(tiny_config("sppt_protein"), store.path).export(first.export, {})
     sweep = RunFolder(Path("sweeps"), "lambda")
+    sweep.make()
     write_record(sweep.path / "run.json", "run", {"config": {"space": {}}})
     for name in ("trial-1", "trial-2"):
         shutil.copytree(RECORDED, sweep.path / "trials" / name)

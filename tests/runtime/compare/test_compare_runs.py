@@ -378,6 +378,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
 def test_a_sweep_means_its_trials_that_have_reported_anything(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1))
     sweep = RunFolder(tmp_path / "sweeps", "lambda")
+    sweep.make()
     write_record(sweep.path / "run.json", "run", {"config": {"space": {}}})
     trials = sweep.path / "trials"
     write_run(trials, "trial-1", None, {"objective.lambda_spml": 0.25})
