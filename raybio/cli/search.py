@@ -16,7 +16,7 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.run.folder import local_model
 
 app = typer.Typer(
     help=__doc__, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
@@ -75,7 +75,7 @@ def query(
     ] = None,
     model: Annotated[
         str | None,
-        model_option("run or model folder that made the embeddings; not for embeddings"),
+        model_option("run, model folder or hub id that made the embeddings; not for embeddings"),
     ] = None,
     pooling: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def query(
         if out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
             raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
         check_writable_file(out)
-    chosen = None if model is None else model_folder(model, "--model")
+    chosen = None if model is None else local_model(model, "--model")
     input_file = None if source is None else local_copy(source, "--input")
     index_folder = local_copy(folder, "INDEX")
     from raybio.runtime.search.build import K, describe_index

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def serve(
-    model: Annotated[str, model_argument("run, export/ or model folder")],
+    model: Annotated[str, model_argument("run, its export/, model folder or hub id")],
     index: Annotated[
         Path | None, typer.Option(help="index of its embeddings, for /neighbors")
     ] = None,
