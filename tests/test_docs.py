@@ -232,6 +232,17 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
     assert wrong == set()
 
 
+def test_every_environment_variable_of_the_sources_is_in_the_table() -> None:
+    guide = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(RAYBIO_[A-Z_]+)` \|", guide, re.MULTILINE))
+    used = set()
+    for folder in ("raybio", "jobs", "benchmarks", "deploy"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".sh", ".yaml"):
+                used |= set(re.findall(r"\bRAYBIO_[A-Z_]+", path.read_text(encoding="utf-8")))
+    assert listed == used
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
