@@ -45,6 +45,8 @@ def compare(
     """Compare runs: settings that differ, final scores with paired tests, curves, and cost.
 
     Runs that differ only in seed or sentence set are repetitions: their mean is compared.
+
+    Example: raybio compare first second 'table6*' --out comparison/
     """
     check_writable_folder(out)
     if (out / RUN).exists():

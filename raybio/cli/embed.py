@@ -79,6 +79,8 @@ def embed(
     """Embed the proteins or texts of a file, or words or pairs of entities in them.
 
     The same command resumes.
+
+    Example: raybio embed --run first --input proteins.fasta --out embeddings.parquet
     """
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")

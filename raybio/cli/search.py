@@ -40,7 +40,10 @@ def index(
     ] = 0.95,
     force: Annotated[bool, typer.Option("--force", help="replace an index that is there")] = False,
 ) -> None:
-    """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF)."""
+    """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF).
+
+    Example: raybio search index --embeddings embeddings.parquet --out index/
+    """
     if metric not in ("cosine", "l2"):
         raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
     file = local_copy(embeddings, "--embeddings")
@@ -90,7 +93,10 @@ def query(
         typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
     ] = 0.1,
 ) -> None:
-    """Find the nearest neighbors of embeddings, proteins or texts."""
+    """Find the nearest neighbors of embeddings, proteins or texts.
+
+    Example: raybio search query index/ --text MKTAYIAKQR --model runs/first
+    """
     if (source is None) == (not text):
         raise ConfigError("want either --input or --text")
     if pooling not in (None, "cls", "mean"):
