@@ -12,7 +12,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 
 .PHONY: help install demo test test-all lint bench site clean
 help:
-	@echo "make demo    prepare the embedded corpus, train, evaluate, print the table"
+	@echo "make demo    prepare the built-in corpus, train, evaluate, print the table"
 	@echo "make test    lint, type check and run the first tier of tests"
 	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"

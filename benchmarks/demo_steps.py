@@ -1,4 +1,4 @@
-"""A training step of each method on its embedded corpus, with a given number of micro-batches."""
+"""A training step of each method on its built-in corpus, with a given number of micro-batches."""
 
 from pathlib import Path
 

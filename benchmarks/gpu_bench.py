@@ -38,7 +38,7 @@ class Size:
         encoder: of protein steps, gradient caching and checks.
         lengths: crops of protein steps.
         large: name -> more protein encoders, at the largest crop.
-        methods: name -> settings of steps on a method's embedded corpus.
+        methods: name -> settings of steps on a method's built-in corpus.
         tokens_per_step: of protein steps.
         tokens_per_micro_batch: of all steps.
         gemm: rows of a square matrix product.

@@ -20,7 +20,7 @@ as Markdown. A training that fails is printed, and tried again by the next call;
 
 DATA has the public files in folders ``biored`` (Train, Dev, Test.PubTator.gz), ``pubtator_ner`` (PubTator), ``ade``
 (ade_full_spert.json.gz, cv_splits.json.gz), ``sentences`` (one a line) and ``medlama/2021AA``. ``--small`` runs a short
-queue on embedded corpora with two steps each, to test the script on any machine. It needs what ``raybio`` imports below
+queue on built-in corpora with two steps each, to test the script on any machine. It needs what ``raybio`` imports below
 ``raybio/runtime/``, and no network.
 """
 

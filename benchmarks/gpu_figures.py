@@ -171,7 +171,7 @@ def caching(bench: Bench) -> None:
 
 
 def feeding(bench: Bench) -> None:
-    """Tokens that a core collates, for each method on its embedded corpus; ``steps`` says what the device takes."""
+    """Tokens that a core collates, for each method on its built-in corpus; ``steps`` says what the device takes."""
     num_steps = bench.size.num_steps
     with tempfile.TemporaryDirectory() as folder:
         for name in METHODS:

@@ -1,4 +1,4 @@
-"""P31: real tokens that a core collates a second, for each method on its embedded corpus."""
+"""P31: real tokens that a core collates a second, for each method on its built-in corpus."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""P33: bytes that travel to one of 64 workers for each real token, counted for each method on its embedded corpus."""
+"""P33: bytes that travel to one of 64 workers for each real token, counted for each method on its built-in corpus."""
 
 import tempfile
 from pathlib import Path

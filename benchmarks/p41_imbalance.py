@@ -1,4 +1,4 @@
-"""P41: tokens of the worker that has most, over the mean of 64, in each method on its embedded corpus; the mean of some steps."""
+"""P41: tokens of the worker that has most, over the mean of 64, in each method on its built-in corpus; the mean of some steps."""
 
 import tempfile
 from pathlib import Path

@@ -3,7 +3,7 @@
     python benchmarks/scaling.py --out benchmarks/SCALING.md
 
 Counted, and not timed: tokens of each worker's shard, collectives of a step and their bytes. Methods train on their
-embedded corpora with ``ROWS_PER_WORKER`` rows a worker, in 1, 2 and 4 real processes (gloo). The model predicts 4 workers
+built-in corpora with ``ROWS_PER_WORKER`` rows a worker, in 1, 2 and 4 real processes (gloo). The model predicts 4 workers
 from 2, and the sum of gradients from the parameters alone; the script fails where it is wrong by more than 10 %.
 Rates of a GPU and of a network are options. Their defaults are assumptions, no measurements.
 
@@ -365,7 +365,7 @@ def page(inputs_by_method: Mapping[str, Inputs], checks: list[list[str]], rates:
             "",
             "## What a step of 64 workers is spent on",
             "",
-            "In percent. `imbalance`: the worker with most tokens over the mean, counted on the embedded corpus with "
+            "In percent. `imbalance`: the worker with most tokens over the mean, counted on the built-in corpus with "
             f"{ROWS_PER_WORKER} rows a worker; larger shards differ less. `collate`: µs of processor time a token on this "
             f"machine, alone and with 64 workers, {WORKERS_PER_NODE} a node, tokens from the node's cache "
             "where a method has one.",

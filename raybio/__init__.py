@@ -91,6 +91,9 @@ def load(model: "str | os.PathLike[str]") -> "TrainedModel":
         model.encode(["MKTAYIAKQR"])  # float32 (1, D)
         model.predict(["MKTAYIAKQR"])  # of a fine-tuned model
 
+    Every export but one encodes: that of ``relation_graphs`` over CharacterBERT embeds words in
+    their context (``raybio embed``) and predicts; its ``encodes`` is False.
+
     Args:
         model: a run of ``raybio.train``, the folder of a finished run, its ``export/``, any folder
             that ``save_pretrained`` or sentence_transformers wrote, the URI of such a folder in a

@@ -32,7 +32,7 @@ BUCKETS = {
 }
 FOLDERS = {"RAYBIO_RUNS": "runs", "RAYBIO_SWEEPS": "sweeps"}
 LOCAL = {"RAYBIO_STORES"}
-"""A variable of embedded corpora, which takes no bucket."""
+"""A variable of built-in corpora, which takes no bucket."""
 
 
 def places(bucket: str) -> dict[str, str]:

@@ -232,6 +232,36 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
     assert wrong == set()
 
 
+def test_the_help_of_every_command_has_an_example_that_the_command_takes() -> None:
+    def examples(command: Any, name: str) -> None:
+        for inner, one in getattr(command, "commands", {}).items():
+            examples(one, f"{name} {inner}".strip())
+        if not hasattr(command, "commands"):
+            found = re.search(r"Example: raybio (.+)$", " ".join((command.help or "").split()))
+            example_by_command[name] = found.group(1) if found else ""
+
+    example_by_command: dict[str, str] = {}
+    examples(get_command(app), "")
+    assert len(example_by_command) > 50
+    wrong = {
+        name: example
+        for name, example in example_by_command.items()
+        if not example.startswith(f"{name} ") or problems_of(shlex.split(example))
+    }
+    assert wrong == {}
+
+
+def test_every_environment_variable_of_the_sources_is_in_the_table() -> None:
+    guide = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(RAYBIO_[A-Z_]+)` \|", guide, re.MULTILINE))
+    used = set()
+    for folder in ("raybio", "jobs", "benchmarks", "deploy"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".sh", ".yaml"):
+                used |= set(re.findall(r"\bRAYBIO_[A-Z_]+", path.read_text(encoding="utf-8")))
+    assert listed == used
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 

@@ -43,6 +43,8 @@ def benchmark(
     report.html is one file for a browser or phone, report.json has a schema, results.csv is a
     table. Results and embeddings are kept in the folder: the same command again computes only what
     is missing.
+
+    Example: raybio benchmark runs/first tfidf random --suite demo --out report/
     """
     if pooling not in (None, "cls", "mean"):
         raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")

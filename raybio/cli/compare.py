@@ -28,7 +28,10 @@ MOST_COLUMNS = 8
 def compare(
     run: Annotated[
         list[str],
-        typer.Argument(metavar="RUN RUN ...", help="name, folder, or a shell pattern of them"),
+        typer.Argument(
+            metavar="RUN RUN ...",
+            help="name, folder, or a shell pattern of them; a sweep's folder: its trials",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("comparison"),
     runs: shared.Runs = None,
@@ -42,6 +45,8 @@ def compare(
     """Compare runs: settings that differ, final scores with paired tests, curves, and cost.
 
     Runs that differ only in seed or sentence set are repetitions: their mean is compared.
+
+    Example: raybio compare first second 'table6*' --out comparison/
     """
     check_writable_folder(out)
     if (out / RUN).exists():

@@ -1,4 +1,4 @@
-"""The command ``raybio demo``: a method on its embedded corpus."""
+"""The command ``raybio demo``: a method on its built-in corpus."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ def demo(
     dry_run: options.DryRun = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Train a method on its embedded corpus, and print the table.
+    """Train a method on its built-in corpus, and print the table.
 
     The default takes 5 minutes on two cores.
 

@@ -43,7 +43,10 @@ def string(
     version: Annotated[str, typer.Option(help="version of STRING")] = "12.0",
     url: Url = "",
 ) -> None:
-    """STRING: scored links of proteins, and their sequences."""
+    """STRING: scored links of proteins, and their sequences.
+
+    Example: raybio prepare download string --taxid 511145 --out string/
+    """
     taxids = list(dict.fromkeys(taxid or ()))
     wrong = [text for text in taxids if not (text.isascii() and text.isdigit())]
     if wrong:
@@ -62,7 +65,10 @@ def string(
 
 @downloads.command()
 def tree_of_life(out: Out, url: Url = "") -> None:
-    """SNAP's Tree of life: interactomes of 1,840 species; their sequences from STRING 10.5."""
+    """SNAP's Tree of life: interactomes of 1,840 species; their sequences from STRING 10.5.
+
+    Example: raybio prepare download tree-of-life --out tree_of_life/
+    """
     archive, species, sequences = _download(
         "tree-of-life", tree_of_life_files(RetryingHttp(), url), out
     )
@@ -75,7 +81,10 @@ def tree_of_life(out: Out, url: Url = "") -> None:
 
 @downloads.command()
 def ogb_mag(out: Out, url: Url = "") -> None:
-    """OGB-MAG: citations of 736,389 papers. OpenAlex has their abstracts."""
+    """OGB-MAG: citations of 736,389 papers. OpenAlex has their abstracts.
+
+    Example: raybio prepare download ogb-mag --out ogb/
+    """
     (archive,) = _download("ogb-mag", ogb_mag_files(RetryingHttp(), url), out)
     _show_next(f"unzip {archive} -d {out}")
     _show_next(
@@ -95,7 +104,10 @@ def openalex(
     ] = None,
     url: Url = "",
 ) -> None:
-    """OpenAlex: works with inverted abstracts, citations, dates and MAG ids."""
+    """OpenAlex: works with inverted abstracts, citations, dates and MAG ids.
+
+    Example: raybio prepare download openalex --limit 10 --out openalex/
+    """
     files = openalex_files(RetryingHttp(), url, since=since, limit=limit)
     _download("openalex", files, out)
     _show_next(f"raybio prepare articles --openalex '{out}/works/*/*.gz' --out STORE")
@@ -111,7 +123,10 @@ def pubmed(
     last: Annotated[int | None, typer.Option(min=0, help="number of the last file")] = None,
     url: Url = "",
 ) -> None:
-    """PubMed's baseline or update files."""
+    """PubMed's baseline or update files.
+
+    Example: raybio prepare download pubmed --first 1 --last 10 --out baseline/
+    """
     if first is not None and last is not None and first > last:
         raise ConfigError(
             f"--first {first} comes after --last {last}; want the first number and then the last"

@@ -9,7 +9,7 @@ from raybio.cli.options import fraction, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
-from raybio.runtime.run.folder import RunFolder, model_folder
+from raybio.runtime.run.folder import RunFolder, local_model
 from raybio.runtime.run.options import runs_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -33,11 +33,13 @@ def embed(
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
     model: Annotated[
         shared.LocationType | None,
-        shared.location_option("model folder, such as export/ of a run, instead of --run"),
+        shared.location_option(
+            "model folder, such as export/ of a run, or a hub id, instead of --run"
+        ),
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(help="cls or mean, for a --model folder that does not record its pooling"),
+        typer.Option(help="cls or mean, for a --model that does not record its pooling"),
     ] = None,
     runs: shared.Runs = None,
     workers: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
@@ -77,6 +79,8 @@ def embed(
     """Embed the proteins or texts of a file, or words or pairs of entities in them.
 
     The same command resumes.
+
+    Example: raybio embed --run first --input proteins.fasta --out embeddings.parquet
     """
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
@@ -115,7 +119,7 @@ def embed(
     elif run is not None:
         chosen = model_of_run(folder, run)
     else:
-        chosen = embedder_of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
+        chosen = embedder_of_folder(local_model(str(model), "--model"), pooling)  # type: ignore[arg-type]
     print(chosen)
     summary = embed_file(
         chosen,

@@ -51,6 +51,9 @@ def retrieval(
 
     nDCG@10, MRR@10, MAP@100, and accuracy, precision and recall at cut-offs, as of the
     InformationRetrievalEvaluator of sentence-transformers.
+
+    Example: raybio evaluate retrieval --model runs/bios --corpus corpus.jsonl
+    --queries queries.jsonl --qrels test.tsv --out report/
     """
     _check_report(out, pooling)
     folder_by_name = _folders(model)
@@ -123,6 +126,8 @@ def links(
 
     For the export of a run over this store, the settings of the run count: the figures are those
     of its table.
+
+    Example: raybio evaluate links --model runs/first --store STORE --out report/
     """
     from raybio.methods.sppt.table import LINK_RETRIEVAL
 

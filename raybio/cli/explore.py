@@ -53,6 +53,8 @@ def explore(
     """Write a map of embeddings as one HTML page: zoom, search, colors, nearest neighbors, links.
 
     The page is one file that needs no network.
+
+    Example: raybio explore embeddings.parquet --input proteins.fasta --out map.html
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")

@@ -14,7 +14,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 HELP = (
     "Export a trained encoder to ONNX: graph, tokenizer and a README with code.\n\n"
     "The graph reads tokens of any number and length, and computes pooled embeddings. It is "
-    "compared with the encoder in onnxruntime first. It needs the extra onnx of raybio."
+    "compared with the encoder in onnxruntime first. It needs the extra onnx of raybio.\n\n"
+    "Example: raybio export runs/first --onnx first-onnx/"
 )
 
 

@@ -22,7 +22,7 @@ ABOUT = (
     "or text, label, and perhaps split. Or a published one with its files: "
     f"{', '.join(name for name, task in TASKS.items() if not task.is_own)}.\n\n"
     "Several, separated by commas and each with a --data, end in one table. The settings are the "
-    "paper's for such a task; --set changes them. Without a task it trains on embedded simulated "
+    "paper's for such a task; --set changes them. Without a task it trains on built-in simulated "
     "folds.\n\n"
     "--compare encoder.source=A,B adds encoders to the table, --seeds 3 their spread."
 )

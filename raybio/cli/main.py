@@ -14,7 +14,7 @@ class Commands(LazyGroup):
     """The commands of ``raybio``."""
 
     entries = {
-        "demo": Entry("Train a method on its embedded corpus.", app_of("raybio.cli.demo")),
+        "demo": Entry("Train a method on its built-in corpus.", app_of("raybio.cli.demo")),
         "preflight": Entry(
             "Check machine, cluster, store and settings before a start.",
             app_of("raybio.cli.preflight"),

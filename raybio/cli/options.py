@@ -101,7 +101,7 @@ def model_argument(meaning: str) -> Any:
 
 
 Store = Annotated[
-    LocationType | None, location_option("prepared store; default: the embedded corpus")
+    LocationType | None, location_option("prepared store; default: the built-in corpus")
 ]
 
 

@@ -21,7 +21,8 @@ HELP = (
     "SpERT's JSON.\n\n"
     "relation_finetune: relations of documents with annotated entities: PubTator, BioC or "
     "DocRED's JSON.\n\n"
-    "Files may be gzip."
+    "Files may be gzip.\n\n"
+    "Example: raybio predict runs/folds --input proteins.fasta --out classes.tsv"
 )
 
 

@@ -1,6 +1,8 @@
 """Check what could go wrong before anything starts: ok, warning or ERROR, each with what to do.
 
 With the options of a training or a sweep, its settings, store and resources are checked too.
+
+Example: raybio preflight --method sppt_protein --store STORE --workers 2
 """
 
 import json

@@ -35,7 +35,10 @@ def medlama(
         bool, typer.Option("--force", help="replace a benchmark that was built there before")
     ] = False,
 ) -> None:
-    """Build a benchmark in MedLAMA's layout from UMLS: full and hard set."""
+    """Build a benchmark in MedLAMA's layout from UMLS: full and hard set.
+
+    Example: raybio prepare medlama --umls META_DIR --out BENCHMARK
+    """
     config = settings_of(MedlamaConfig, locals())
     folder = local_copy(umls, "--umls", ("MRCONSO.RRF", "MRREL.RRF"))
     from raybio.methods.contrastive_probe.benchmark.build import build_medlama
@@ -66,7 +69,10 @@ def hardness(
         Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")
     ] = None,
 ) -> None:
-    """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition."""
+    """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition.
+
+    Example: raybio prepare hardness --benchmark MEDLAMA
+    """
     if out is not None:
         check_writable_file(out)
     folder = local_copy(benchmark, "--benchmark")
@@ -97,7 +103,10 @@ def statistics(
         ),
     ] = None,
 ) -> None:
-    """Write statistics of a benchmark next to published ones (the paper's Table 6, Figure 1)."""
+    """Write statistics of a benchmark next to published ones (the paper's Table 6, Figure 1).
+
+    Example: raybio prepare statistics --benchmark MEDLAMA --out statistics/
+    """
     check_writable_folder(out)
     folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark

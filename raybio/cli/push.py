@@ -14,7 +14,8 @@ HELP = (
     "Push a trained model to the Hugging Face hub: weights, tokenizer, head and model card.\n\n"
     "The token is that of HF_TOKEN, or of `hf auth login`; HF_ENDPOINT names another hub. A "
     "repository that does not exist is created. One that holds a model of raybio is replaced "
-    "in one commit."
+    "in one commit.\n\n"
+    "Example: raybio push runs/first OWNER/NAME --license apache-2.0"
 )
 
 

@@ -16,7 +16,7 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.run.folder import local_model
 
 app = typer.Typer(
     help=__doc__, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
@@ -40,7 +40,10 @@ def index(
     ] = 0.95,
     force: Annotated[bool, typer.Option("--force", help="replace an index that is there")] = False,
 ) -> None:
-    """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF)."""
+    """Build an index of embeddings: exact up to 100,000, above that inverted lists (IVF).
+
+    Example: raybio search index --embeddings embeddings.parquet --out index/
+    """
     if metric not in ("cosine", "l2"):
         raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
     file = local_copy(embeddings, "--embeddings")
@@ -75,7 +78,7 @@ def query(
     ] = None,
     model: Annotated[
         str | None,
-        model_option("run or model folder that made the embeddings; not for embeddings"),
+        model_option("run, model folder or hub id that made the embeddings; not for embeddings"),
     ] = None,
     pooling: Annotated[
         str | None,
@@ -90,7 +93,10 @@ def query(
         typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
     ] = 0.1,
 ) -> None:
-    """Find the nearest neighbors of embeddings, proteins or texts."""
+    """Find the nearest neighbors of embeddings, proteins or texts.
+
+    Example: raybio search query index/ --text MKTAYIAKQR --model runs/first
+    """
     if (source is None) == (not text):
         raise ConfigError("want either --input or --text")
     if pooling not in (None, "cls", "mean"):
@@ -99,7 +105,7 @@ def query(
         if out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
             raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
         check_writable_file(out)
-    chosen = None if model is None else model_folder(model, "--model")
+    chosen = None if model is None else local_model(model, "--model")
     input_file = None if source is None else local_copy(source, "--input")
     index_folder = local_copy(folder, "INDEX")
     from raybio.runtime.search.build import K, describe_index

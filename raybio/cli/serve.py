@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def serve(
-    model: Annotated[str, model_argument("run, export/ or model folder")],
+    model: Annotated[str, model_argument("run, its export/, model folder or hub id")],
     index: Annotated[
         Path | None, typer.Option(help="index of its embeddings, for /neighbors")
     ] = None,
@@ -33,7 +33,10 @@ def serve(
     max_characters: Annotated[int, typer.Option(min=1, help="characters of an input")] = 20_000,
     verbose: shared.Verbose = False,
 ) -> None:
-    """Serve a trained model by Ray Serve: /encode, /neighbors, /predict and /health."""
+    """Serve a trained model by Ray Serve: /encode, /neighbors, /predict and /health.
+
+    Example: raybio serve runs/first --index index/ --port 8000
+    """
     chosen = model_address(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.serve.app import Limits

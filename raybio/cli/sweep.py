@@ -25,6 +25,7 @@ from raybio.runtime.run.options import (
     base_configs,
     resolve,
     resolve_config,
+    runs_folder,
     sweeps_folder,
 )
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -62,6 +63,13 @@ def sweep(
         ),
     ],
     store: shared.Store = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="settings that come with the method, for all trials, such as small; or demo",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings that all trials share")
     ] = None,
@@ -101,7 +109,11 @@ def sweep(
         str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db next to the sweeps")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the trials and start nothing")
+        bool,
+        typer.Option("--dry-run", help="print the trials and the time that they take; start none"),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="accept a sweep of more than a day on CPUs")
     ] = False,
     verbose: shared.Verbose = False,
 ) -> None:
@@ -109,10 +121,17 @@ def sweep(
 
     The same command resumes the sweep: ended trials are not trained again.
 
-    Example: raybio sweep sppt_protein --store STORE --name first --dry-run
+    Example: raybio sweep sppt_protein --store STORE --recipe small --name first --dry-run
     """
     all_settings = [*(settings or ()), *shared.init_settings(init)]
-    given = RunOptions(store=store, config=config, settings=tuple(all_settings), verbose=verbose)
+    given = RunOptions(
+        store=store,
+        recipe=recipe,
+        config=config,
+        settings=tuple(all_settings),
+        verbose=verbose,
+        yes=yes,
+    )
     loaded = load_search_space(space, base_configs(given))
     folder, bucket = sweeps_folder(sweeps, name)
     options = SweepOptions(
@@ -267,6 +286,14 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
     if budget.num_repeated:
         summary += f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each"
     print(summary)
+    if store is not None:
+        # Imported here: without a store no run is similar, and it imports torch.
+        from raybio.runtime.compare.cost import describe_sweep_time
+        from raybio.runtime.tune.length import num_trainings
+
+        runs, _ = runs_folder(None)
+        trial = replace(run, config=spec.config(trials[0]))
+        print(describe_sweep_time(trial, num_trainings(spec), runs))
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 
 

@@ -15,7 +15,7 @@ NAME = "sppt_synthetic"
 
 ABOUT = (
     "Each graph, draw and noise is trained with λ = 0 and with objective.lambda_spml, as one "
-    "sweep. The same command resumes the sweep. Without a store it uses embedded simulated "
+    "sweep. The same command resumes the sweep. Without a store it uses built-in simulated "
     "sentences; raybio prepare topics makes a store."
 )
 

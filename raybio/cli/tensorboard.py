@@ -13,7 +13,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 HELP = (
     "Write metrics of runs as event files of TensorBoard.\n\n"
     "Finished runs and runs that train: the same command writes what they have by then. Show them "
-    "with `tensorboard --logdir FOLDER`. It needs the extra tensorboard of raybio."
+    "with `tensorboard --logdir FOLDER`. It needs the extra tensorboard of raybio.\n\n"
+    "Example: raybio tensorboard runs/first runs/second --out events/"
 )
 
 

@@ -43,7 +43,7 @@ class HelpTexts(NamedTuple):
 
 
 CORPUS = (
-    "Without a store it trains on an embedded simulated corpus. The same command resumes the run."
+    "Without a store it trains on a built-in simulated corpus. The same command resumes the run."
 )
 
 

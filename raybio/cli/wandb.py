@@ -14,7 +14,8 @@ HELP = (
     "Write metrics of runs as offline runs of Weights & Biases.\n\n"
     "Finished runs and runs that train: the same command writes what they have by then. Nothing is "
     "sent; `wandb sync FOLDER/RUN/wandb/offline-run-*` uploads one. It needs the extra wandb of "
-    "raybio."
+    "raybio.\n\n"
+    "Example: raybio wandb runs/first runs/second --out offline/ --project proteins"
 )
 
 

@@ -12,7 +12,7 @@ import torch
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.methods import METHODS
-from raybio.runtime.embed import model_of_folder
+from raybio.runtime.embed import embedder_of_folder, model_of_folder
 from raybio.runtime.predict import find_predictor, read_predictor
 from raybio.runtime.run.folder import local_model, near_run_folders
 from raybio.training.embedding_model import EmbeddingModel
@@ -46,7 +46,8 @@ class TrainedModel:
 
         They are those that plain transformers or sentence_transformers compute with the folder.
         Models that were trained on pairs of entities or on words embed whole texts, too; their
-        text embeddings have not been trained for it.
+        text embeddings have not been trained for it. A ``relation_graphs`` model of words over
+        CharacterBERT has no tokenizer of texts and embeds none; see ``encodes``.
 
         Args:
             inputs: proteins as strings of residues for a protein encoder, else texts. Longer ones
@@ -92,9 +93,30 @@ class TrainedModel:
         """Whether ``predict`` works."""
         return find_predictor(self.folder) is not None
 
+    @cached_property
+    def encodes(self) -> bool:
+        """Whether ``encode`` works: not for words over CharacterBERT, or without stated pooling."""
+        try:
+            self._embedding_model  # noqa: B018
+        except ConfigError:
+            return False
+        return True
+
+    def load_weights(self) -> None:
+        """Load the weights of encoder and head now, and not in the first call.
+
+        Raises:
+            ConfigError: if the folder has neither, or they cannot be loaded.
+        """
+        if self.has_head:
+            self._predict_block  # noqa: B018
+        if self.encodes or not self.has_head:
+            self._encoder  # noqa: B018
+
     def digest(self) -> str:
         """Return 64 hex digits that change with anything that changes an embedding."""
-        return self._embedding_model.digest()
+        model = self._embedding_model if self.encodes else embedder_of_folder(self.folder)
+        return model.digest()
 
     def __repr__(self) -> str:
         """Return the call that loads it."""

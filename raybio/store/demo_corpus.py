@@ -34,7 +34,7 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
         lock = (home / "lock").open("w")
     except OSError as error:
         raise StoreError(
-            f"{home}: cannot be written ({error.strerror}); the embedded corpus is kept there"
+            f"{home}: cannot be written ({error.strerror}); the built-in corpus is kept there"
         ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -65,7 +65,7 @@ class Method:
             search space and MLflow experiment.
         about: what it trains, in a sentence or two: the first lines of its help.
         config: class of its settings; the defaults are the paper's.
-        demo: settings for the embedded default corpus on a laptop.
+        demo: settings for the built-in default corpus on a laptop.
         first_settings: paths of the settings that one changes first, which its help shows.
         system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
             ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
@@ -139,7 +139,7 @@ class Method:
         return self._module.build(config, store)
 
     def prepare_demo(self, folder: str | Path) -> Path:
-        """Return the path of the embedded default corpus, prepared on the first call."""
+        """Return the path of the built-in default corpus, prepared on the first call."""
         return self._module.DEMO_CORPUS.prepare(folder).path
 
     def write_step_selection(

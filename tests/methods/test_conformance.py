@@ -212,7 +212,7 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
     system = METHODS[name].build(tiny_config(name), store.path)
     logged = system.evaluate(system.model, SingleProcess())
     assert {space.metric for space in spaces} <= logged.keys()
-    for space in spaces:  # on the embedded corpus too
+    for space in spaces:  # on the built-in corpus too
         demo = METHODS[name].demo
         for path, distribution in space.space.items():
             if len(distribution.values) > 1 and distribution.applies(

@@ -38,5 +38,5 @@ def test_other_settings_are_another_corpus_in_another_folder(tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="the embedded corpus is kept there"):
+    with pytest.raises(StoreError, match="the built-in corpus is kept there"):
         SIMULATED_CITATIONS.prepare(tmp_path / "file", SMALL)

@@ -64,7 +64,7 @@ class LabelsTask(BenchmarkTask):
     )
     data: Path | None = Field(None, description="table or files of the task")
     store: Path | None = Field(None, description="prepared store, instead of data")
-    demo: bool = Field(False, description="the embedded simulated folds, instead of data")
+    demo: bool = Field(False, description="the built-in simulated folds, instead of data")
 
     @property
     def title(self) -> str:

@@ -48,7 +48,7 @@ class LinksTask(BenchmarkTask):
 
     store: Path | None = Field(None, description="prepared store of proteins or of articles")
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
-        None, description="method whose embedded corpus is taken, instead of a store"
+        None, description="method whose built-in corpus is taken, instead of a store"
     )
     nodes: int | None = Field(
         None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"

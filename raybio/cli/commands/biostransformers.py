@@ -79,7 +79,10 @@ def zero_shot(
         ),
     ] = None,
 ) -> None:
-    """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper."""
+    """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper.
+
+    Example: raybio evaluate zero-shot --model runs/bios --data DIR --out report/
+    """
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
     folders = [model_folder(one, "--model") for one in model]
@@ -129,7 +132,10 @@ def medline(
     ] = 0,
     force: Force = False,
 ) -> None:
-    """PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
+    """PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms.
+
+    Example: raybio prepare medline --input 'baseline/*.xml.gz' --out STORE
+    """
     config = settings_of(ArticleConfig, locals())
     started = time.perf_counter()
     check_out(out, force=force)
@@ -161,7 +167,10 @@ def pairs(
     max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON."""
+    """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON.
+
+    Example: raybio prepare pairs --input articles.tsv.gz --out STORE
+    """
     config = settings_of(ArticleConfig, locals())
     started = time.perf_counter()
     check_out(out, force=force)

@@ -59,7 +59,10 @@ def relations(
     split: Annotated[str, typer.Option(help="dev or test")] = "test",
     out: ScoresFile = None,
 ) -> None:
-    """Extract relations between entities: F1 with intervals, by relation, and confusions."""
+    """Extract relations between entities: F1 with intervals, by relation, and confusions.
+
+    Example: raybio evaluate relations --model runs/mccl --store BIORED --split test
+    """
     check_store(store)
     if split not in ("dev", "test"):
         raise ConfigError(
@@ -101,7 +104,10 @@ def relation_probe(
     seed: Annotated[int, typer.Option(min=0, help="seed of the labels that are kept")] = 0,
     out: ScoresFile = None,
 ) -> None:
-    """Fit softmax, nearest centroid and classwise kNN on frozen pairs."""
+    """Fit softmax, nearest centroid and classwise kNN on frozen pairs.
+
+    Example: raybio evaluate relation-probe --model runs/mtb --store BIORED --out probe/
+    """
     check_store(store)
     if not 0 < label_fraction <= 1:
         raise ConfigError(
@@ -141,7 +147,10 @@ def relation_map(
         int, typer.Option(min=0, help="seed of t-SNE and of the sampled pairs without a relation")
     ] = 0,
 ) -> None:
-    """Draw t-SNE maps of pairs: the four most frequent relations; pairs without any in grey."""
+    """Draw t-SNE maps of pairs: the four most frequent relations; pairs without any in grey.
+
+    Example: raybio evaluate relation-map --model runs/mccl --store BIORED --out map/
+    """
     check_store(store)
     check_writable_folder(out)
     models = [model_folder(source, "--model") for source in model]
@@ -209,7 +218,10 @@ def documents(
     max_bad_share: MaxBadShare = 0.1,
     force: Force = False,
 ) -> None:
-    """Documents with entities and relations: PubTator, BioC XML or JSON, DocRED (.gz too)."""
+    """Documents with entities and relations: PubTator, BioC XML or JSON, DocRED (.gz too).
+
+    Example: raybio prepare documents --input Train.PubTator.gz --dev Dev.PubTator.gz --out STORE
+    """
     started = time.perf_counter()
     check_out(out, force=force)
     files = matching(source)
@@ -253,7 +265,10 @@ def recurring_pairs(
         int, typer.Option(min=0, help="parts counted in parallel by Ray Data; 0: without Ray")
     ] = 0,
 ) -> None:
-    """Count the entity pairs that MTB trains on once, for all runs with these settings."""
+    """Count the entity pairs that MTB trains on once, for all runs with these settings.
+
+    Example: raybio prepare recurring-pairs --store CORPUS --workers 32
+    """
     config = settings_of(PairCountConfig, locals())
     started = time.perf_counter()
     from raybio.methods.mtb_mccl.documents.store import DocumentStore

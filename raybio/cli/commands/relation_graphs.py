@@ -38,7 +38,11 @@ def entities_relations(
     store: Annotated[LocationType, location_option("prepared sentences")],
     out: ScoresFile = None,
 ) -> None:
-    """Find entities and relations in the test sentences of the models' fold: NER and RE scores."""
+    """Find entities and relations in the test sentences of the models' fold: NER and RE scores.
+
+    Example: raybio evaluate entities-relations --relations runs/cldr --entities runs/clner
+    --store ADE
+    """
     check_store(store)
     if out is not None:
         check_writable_file(out)
@@ -86,7 +90,10 @@ def sentence_graphs(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
-    """Fraction of sentences (clgs) or related pairs (cldr) whose true graph is nearest: Table 2."""
+    """Fraction of sentences (clgs) or related pairs (cldr) whose true graph is nearest: Table 2.
+
+    Example: raybio evaluate sentence-graphs --model runs/clgs --store ADE
+    """
     check_store(store)
     folders = [model_folder(source, "--model") for source in model]
     import numpy as np
@@ -123,7 +130,11 @@ def word_maps(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of t-SNE and of the sampled points")] = 0,
 ) -> None:
-    """Draw t-SNE maps of the fold's test sentences: pairs and words by each head."""
+    """Draw t-SNE maps of the fold's test sentences: pairs and words by each head.
+
+    Example: raybio evaluate word-maps --relations runs/cldr --entities runs/clner --store ADE
+    --out map/
+    """
     check_store(store)
     check_writable_folder(out)
     if relations is None and entities is None:
@@ -162,7 +173,10 @@ def ade(
     max_bad_share: MaxBadShare = 0.1,
     force: Force = False,
 ) -> None:
-    """Sentences with entities and relations: SpERT's JSON layout, of any corpus (.gz too)."""
+    """Sentences with entities and relations: SpERT's JSON layout, of any corpus (.gz too).
+
+    Example: raybio prepare ade --input train.json --dev dev.json --test test.json --out STORE
+    """
     started = time.perf_counter()
     check_out(out, force=force)
     files = matching(source)
@@ -188,7 +202,10 @@ def word_statistics(
     store: Annotated[LocationType, location_option("prepared sentences (the command ade)")],
     batch: Annotated[int, typer.Option(min=1, help="sentences of a batch in Table 5")] = 16,
 ) -> None:
-    """Print statistics of prepared sentences as Markdown: the CLDR paper's Tables 1, 5 and 6."""
+    """Print statistics of prepared sentences as Markdown: the CLDR paper's Tables 1, 5 and 6.
+
+    Example: raybio prepare word-statistics --store ADE
+    """
     from raybio.methods.relation_graphs.prepare import (
         statistics_of_words,
         word_statistics_markdown,

@@ -65,6 +65,8 @@ def link_samples(
     """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7.
 
     For stores of articles only; raybio evaluate links takes proteins too.
+
+    Example: raybio evaluate link-samples --store STORE --model runs/mag
     """
     check_store(store)
     if pooling not in ("mean", "cls"):
@@ -148,7 +150,10 @@ def task_fit(
     seed: Annotated[int, typer.Option(min=0, help="seed of the shuffled labels")] = 0,
     out: ScoresFile = None,
 ) -> None:
-    """Before training, measure label homophily of your graph against shuffled labels."""
+    """Before training, measure label homophily of your graph against shuffled labels.
+
+    Example: raybio evaluate task-fit --store STORE --labels labels.tsv
+    """
     check_store(store)
     if out is not None:
         check_writable_file(out)
@@ -239,7 +244,10 @@ def proteins(
     ] = PROTEINS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Proteins and their links: FASTA or tables, STRING's files, or the Tree of life (.gz too)."""
+    """Proteins and their links: FASTA or tables, STRING's files, or the Tree of life (.gz too).
+
+    Example: raybio prepare proteins --edges edges.csv --proteins uniprot.fasta --out STORE
+    """
     given = {"taxids": tuple(taxid or ()), "strip_prefixes": tuple(strip_prefix or ())}
     config = settings_of(PrepareConfig, locals() | given)
     started = time.perf_counter()
@@ -311,7 +319,10 @@ def articles(
     ] = TEXTS.max_bad_share,
     force: Force = False,
 ) -> None:
-    """Articles and their citations, for SPPT: OpenAlex, OGB-MAG, two tables, or CANE's layout."""
+    """Articles and their citations, for SPPT: OpenAlex, OGB-MAG, two tables, or CANE's layout.
+
+    Example: raybio prepare articles --nodes articles.tsv --edges citations.tsv --out STORE
+    """
     config = settings_of(LinkedTextConfig, locals())
     started = time.perf_counter()
     given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
@@ -365,7 +376,10 @@ def topics(
     seed: Annotated[int, typer.Option(help=TOPIC_HELP["seed"])] = TOPICS.seed,
     force: Force = False,
 ) -> None:
-    """Sentences and their topics, for SPPT's synthetic graphs (.gz too)."""
+    """Sentences and their topics, for SPPT's synthetic graphs (.gz too).
+
+    Example: raybio prepare topics --input sentences.txt --num-topics 100 --out STORE
+    """
     config = settings_of(TopicConfig, locals())
     started = time.perf_counter()
     check_out(out, force=force)

@@ -44,6 +44,9 @@ def ask(
     """Print the names nearest to each query with their Euclidean distances.
 
     With --index, the search is approximate above 100,000 names.
+
+    Example: raybio evaluate ask --model runs/rewired --names names.txt
+    "Metformin might treat [Y]."
     """
     chosen_pooling = parse_pooling(pooling)
     for text in query:

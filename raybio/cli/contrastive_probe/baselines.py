@@ -74,7 +74,11 @@ def baselines(
     rescore: Annotated[bool | None, typer.Option("--rescore", help=HELP["rescore"])] = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
-    """Evaluate mask average, X-FACTR, generated answers and hybrids, next to published figures."""
+    """Evaluate mask average, X-FACTR, generated answers and hybrids, next to published figures.
+
+    Example: raybio evaluate baselines --model MASKED_LM --methods mask-average
+    --benchmark MEDLAMA --out report/
+    """
     names = _parse_methods(methods, rewired)
     query_set = parse_choice(subset, SUBSETS, "--subset")
     if out is not None:

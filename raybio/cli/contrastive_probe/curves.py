@@ -25,6 +25,8 @@ def curves(
 
     If runs log the agreement of wordings, also write the steps that label-free rules select, for
     all relations and by relation (choice.md).
+
+    Example: raybio evaluate curves --run rewired --out curves/
     """
     check_writable_folder(out)
     names_by_label = _runs_by_label(run)

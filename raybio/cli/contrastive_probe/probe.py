@@ -70,7 +70,10 @@ def probe(
         int, typer.Option(min=0, help="seed of intervals, tests, shown queries and --sheet")
     ] = 0,
 ) -> None:
-    """Rank a benchmark's names for its queries by embeddings; report the accuracies."""
+    """Rank a benchmark's names for its queries by embeddings; report the accuracies.
+
+    Example: raybio evaluate probe --model runs/rewired --benchmark MEDLAMA --out report/
+    """
     config = ProbeConfig.from_mapping(
         {
             "metric": metric,
@@ -115,7 +118,10 @@ def sheet(
     ] = "full",
     match: Match = DEFAULTS.match,
 ) -> None:
-    """Compare experts' scores with gold: the confusion matrix and its plot."""
+    """Compare experts' scores with gold: the confusion matrix and its plot.
+
+    Example: raybio evaluate sheet --filled report/sheet_full.csv --benchmark MEDLAMA --out scores/
+    """
     first_subset, *more_subsets = _parse_subsets(subset)
     if more_subsets:
         raise ConfigError(

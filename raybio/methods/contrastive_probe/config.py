@@ -198,4 +198,4 @@ DEMO = Config(
     ),
     optim=OptimConfig(peak_lr=2e-3, num_warmup_steps=20, weight_decay=0.01),
 )
-"""Settings for the embedded simulated facts on two CPU cores: minutes."""
+"""Settings for the built-in simulated facts on two CPU cores: minutes."""

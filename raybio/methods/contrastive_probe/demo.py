@@ -1,4 +1,4 @@
-"""The embedded default corpus: simulated facts, sentences that state them, and a benchmark.
+"""The built-in default corpus: simulated facts, sentences that state them, and a benchmark.
 
 Each relation has its own heads and tails, and a head has a few tails. Sentences state each fact
 several times in several wordings. The benchmark queries the tails in one of the wordings, in

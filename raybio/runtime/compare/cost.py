@@ -77,6 +77,29 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
     return [*lines, *_describe_time(unfinished, left_by_name, plan)]
 
 
+def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
+    """Return how long a sweep takes, by what a similar finished run took.
+
+    Args:
+        trial: one of its trials.
+        num_trials: trials of the sweep, with those that repeat the best settings.
+        runs: folder of the runs among which a similar one is sought.
+    """
+    cost = _similar(trial, Place(None, None), _finished_runs(runs))
+    if cost is None:
+        return (
+            f"no finished run in {runs} is similar to a trial (method, store, settings of encoder, "
+            "input, plan and evaluations), so the time is unknown; look at what the first trial "
+            "says"
+        )
+    seconds = cost.seconds_of(trial.config.schedule.max_steps)
+    hours = hours_in_words(num_trials * seconds * cost.workers / 3600, cost.device)
+    return (
+        f"a trial takes about {in_words(seconds)}, {count_of(num_trials, 'trial')} {hours}, at the "
+        f"rate of {cost.name} ({cost.device})"
+    )
+
+
 def _describe_time(
     unfinished: Sequence[RunSpec], left_by_name: dict[str, int], plan: Concurrency
 ) -> list[str]:

@@ -162,7 +162,7 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
     """Return the runs that the user names, each once.
 
     Args:
-        texts: names in ``folder``, paths, or shell patterns of either.
+        texts: names in ``folder``, paths, or shell patterns of either. A sweep means its trials.
         folder: of runs.
         same_data: whether runs over different stores are refused.
 
@@ -198,9 +198,7 @@ def _paths(text: str, folder: Path) -> list[Path]:
         if identity is None:
             continue
         if "space" in identity["config"]:
-            raise ConfigError(
-                f"RUN {text}: is a sweep; want runs, such as its trials: '{path}/trials/*'"
-            )
+            return _trials(text, path)
         return [path]
     for pattern in (str(Path(glob.escape(str(folder))) / text), text):
         matches = _matches(pattern)
@@ -212,6 +210,18 @@ def _paths(text: str, folder: Path) -> list[Path]:
         + (f"want one of {', '.join(names)}, " if names else "there are no runs yet; want a name ")
         + "or a path (--runs DIR names another folder of runs)"
     )
+
+
+def _trials(text: str, sweep: Path) -> list[Path]:
+    """Return the folders of a sweep's trials that have reported anything."""
+    trials = [
+        path
+        for path in _matches(f"{glob.escape(str(sweep))}/trials/*")
+        if read_reports(RunFolder(path.parent, path.name).metrics)
+    ]
+    if not trials:
+        raise ConfigError(f"RUN {text}: is a sweep, none of whose trials has reported anything yet")
+    return trials
 
 
 def _matches(pattern: str) -> list[Path]:

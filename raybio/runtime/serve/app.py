@@ -6,7 +6,8 @@
     POST /predict    {"inputs": [...]}            -> {"predictions": [...]}
 
 ``/neighbors`` is there with an index, ``/predict`` if the model has a head. Invalid or too long
-inputs are answered with 422, too large requests with 413.
+inputs are answered with 422, too large requests with 413, and ``/encode`` of a model that embeds
+only words in their context with 422.
 """
 
 import asyncio
@@ -92,7 +93,9 @@ def http_app(
     encode = Batcher(model.encode, limits.max_inputs, thread)
     has_head = model.has_head
     # The weights are loaded now, and not by the first request.
-    model.encode([])
+    model.load_weights()
+    if index is not None:
+        model.check_inputs([])  # neighbors of a model that cannot encode are refused here
     digest = model.digest()
 
     async def embeddings_of(inputs: list[str]) -> np.ndarray:
@@ -107,11 +110,12 @@ def http_app(
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        """Say which model is loaded, and whether it predicts and has an index."""
+        """Say which model is loaded, and whether it encodes, predicts and has an index."""
         return {
             "status": "ok",
             "raybio": VERSION,
             "model": digest,
+            "encodes": model.encodes,
             "predicts": has_head,
             "indexed": None if index is None else len(index),
         }
@@ -119,6 +123,8 @@ def http_app(
     @app.post("/encode")
     async def encode_inputs(request: EncodeRequest) -> JSONResponse:
         """Embed each input."""
+        if not model.encodes:
+            raise HTTPException(422, "this model embeds no whole texts; want /predict")
         return JSONResponse({"embeddings": (await embeddings_of(request.inputs)).tolist()})
 
     if index is not None:
@@ -139,6 +145,7 @@ def http_app(
             return JSONResponse({"neighbors": lists})
 
     if has_head:
+        # A request at a time: ids of its documents are distinct in it, and not among requests.
         predict = Batcher(lambda requests: [model.predict(one) for one in requests], 1, thread)
 
         @app.post("/predict")

@@ -65,9 +65,11 @@ class TrialCallback(Callback):
     Attributes:
         trials: all that were started, in the order of their first start.
         refused: an error that every trial would have; the others then end at once. None so far.
+        too_long: why the sweep is stopped because of its length; None if it is not.
     """
 
     refused: str | None = None
+    too_long: str | None = None
 
     def __init__(self, folder: RunFolder, spec: SweepSpec, parent: Tracker) -> None:
         """Follow the trials of a sweep.

@@ -29,7 +29,7 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
 from raybio.core.config import BaseConfig
-from raybio.core.errors import ClusterError, ConfigError, RecordError
+from raybio.core.errors import ClusterError, ConfigError, LongRunError, RecordError
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
@@ -52,6 +52,7 @@ from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
+from raybio.runtime.tune.length import SweepLength
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
@@ -107,6 +108,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
             driver holds it.
         ConfigError: for a bad name or tracking URI, or settings that do not fit the store.
         InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
+        LongRunError: if a sweep on CPUs takes more than a day and that is not accepted. It is
+            stopped at checkpoints.
         StoreError: if the store is missing, damaged or of another kind.
     """
     run = replace(spec.run, store=absolute(spec.run.store))
@@ -132,7 +135,14 @@ def sweep(spec: SweepSpec) -> SweepResult:
         identity = _Identity(space=space.to_mapping(), base=run.config.to_mapping())
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         launch = read_record(folder.launch, "launch") or {}
-        launch |= {"given": dict(spec.options), "tracking": run.tracking}
+        is_accepted = run.is_length_accepted or launch.get("is_length_accepted", False)
+        run = replace(run, is_length_accepted=is_accepted)
+        spec = replace(spec, run=run)
+        launch |= {
+            "given": dict(spec.options),
+            "tracking": run.tracking,
+            "is_length_accepted": is_accepted,
+        }
         write_record(folder.launch, "launch", launch)
         _restore_records(folder, spec)
         _forget_cluster_failures(folder, spec)
@@ -213,6 +223,8 @@ def _carry_out(
                 f"{callback.refused}. Nothing can come of {folder.path}: correct the search space, "
                 "and give another --name or delete that folder"
             )
+        if callback.too_long is not None:
+            raise LongRunError(callback.too_long)
         if not ranking:
             raise _all_failed(folder, trials)
         status = "FINISHED"
@@ -319,11 +331,14 @@ def _tuned(
             relay = start_relay(spec.path / "trials", spec.path)
         spec = replace(spec, run=replace(spec.run, compute=compute), relay=relay)
         callback.spec = spec
+        length = SweepLength(spec, fitting.num_trials)
         work = _Work(spec, callback, fitting.num_trials, signals)
         work.start()
         is_killed = False
         while work.is_alive() and len(signals.caught) < 2:
             work.join(timeout=0.2)
+            length.update()
+            callback.too_long = length.refusal
             if held_spool is not None:
                 held_spool.lease.check_not_lost()
             if signals.caught and not is_killed:
@@ -376,7 +391,7 @@ class _Work(threading.Thread):
             search = tune_config(self.spec, earlier, self.max_concurrent)
             if search is not None:
                 self._fit(*search)
-            if self.signals.caught:
+            if self.signals.caught or self.callback.too_long:
                 return
             again = repetitions(self.spec)
             if again:

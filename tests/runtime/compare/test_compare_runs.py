@@ -337,7 +337,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
     write_run(tmp_path, "elsewhere", noisy(1), digest="e" * 64)
     write_run(tmp_path, "biostransformers", noisy(1), method="biostransformers")
     write_run(tmp_path, "silent", noisy(1), curve={})
-    write_run(tmp_path / "sweep" / "trials", "trial-1", None)
+    write_run(tmp_path / "sweep" / "trials", "trial-1", None, curve={})
     write_record(
         tmp_path / "sweep" / "run.json",
         "run",
@@ -361,7 +361,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
             r"elsewhere: store \(eeeeeeee\).*--curves-only",
         ),
         (["a", "silent"], "silent: has reported nothing yet"),
-        (["a", "sweep"], r"is a sweep; want runs, such as its trials: '.*/sweep/trials/\*'"),
+        (["a", "sweep"], "RUN sweep: is a sweep, none of whose trials has reported anything yet"),
     ):
         with pytest.raises(ConfigError, match=message):
             given_runs(names, tmp_path)
@@ -373,6 +373,19 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
         (name, step, 1, v, 0) for name in ("a", "elsewhere") for step, v in CURVE.items()
     ]
     assert "Curves only" in found.notes[0]
+
+
+def test_a_sweep_means_its_trials_that_have_reported_anything(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    sweep = RunFolder(tmp_path / "sweeps", "lambda")
+    sweep.make()
+    write_record(sweep.path / "run.json", "run", {"config": {"space": {}}})
+    trials = sweep.path / "trials"
+    write_run(trials, "trial-1", None, {"objective.lambda_spml": 0.25})
+    write_run(trials, "trial-2", None, {"objective.lambda_spml": 0.75})
+    write_run(trials, "trial-3", None, {"objective.lambda_spml": 0.5}, curve={})
+    runs = given_runs(["a", str(sweep.path)], tmp_path)
+    assert [run.label for run in runs] == ["a", "trial-1", "trial-2"]
 
 
 def test_runs_over_other_data_repeat_nothing(tmp_path: Path) -> None:

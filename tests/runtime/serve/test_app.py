@@ -1,6 +1,8 @@
 """The HTTP interface of a model without Ray: equal to Python's, batched, and bounded."""
 
 import asyncio
+import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +13,14 @@ import pytest
 
 import raybio
 from raybio.methods import METHODS
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.search.build import build_index
 from raybio.runtime.serve.app import Limits, http_app
 from raybio.runtime.serve.batcher import Batcher
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.relation_graphs.test_word import characters
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 from tests.runtime.serve.asgi import Answer, call
@@ -82,6 +87,7 @@ def test_neighbors_are_those_of_the_index(tmp_path: Path) -> None:
         "status": "ok",
         "raybio": raybio.__version__,
         "model": model.digest(),
+        "encodes": True,
         "predicts": False,
         "indexed": 5,
     }
@@ -101,6 +107,48 @@ def test_predictions_are_those_of_predict(tmp_path: Path, tiny_task: TaskStore) 
     refused = post(app, "/predict", {"inputs": ["A1"]})
     assert (refused.status, "'1'" in refused.content["detail"]) == (422, True)
     assert asyncio.run(call(app, "GET", "/health")).content["predicts"]
+
+
+def test_relations_of_documents_are_those_of_predict(
+    tmp_path: Path, tiny_documents: DocumentStore
+) -> None:
+    folder = tmp_path / "export"
+    method = METHODS["relation_finetune"]
+    method.build(tiny_config("relation_finetune"), tiny_documents.path).export(folder, {})
+    model = raybio.load(folder)
+    app = http_app(model)
+    code = re.search(r"^inputs = (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert code is not None
+    inputs = json.loads(code[1])
+    status, content = post(app, "/predict", {"inputs": inputs})
+    assert (status, content["predictions"]) == (200, model.predict(inputs))
+    assert post(app, "/predict", {"inputs": ["a"]}).status == 422
+    assert post(app, "/encode", {"inputs": ["Asthma in early life."]}).status == 200
+
+
+@pytest.mark.parametrize("has_word_pieces", [True, False])
+def test_relations_of_sentences_are_those_of_predict_though_their_encoder_may_embed_no_texts(
+    tmp_path: Path, tiny_words: WordStore, has_word_pieces: bool
+) -> None:
+    folder = tmp_path / "export"
+    config = tiny_config("relation_graphs")
+    if not has_word_pieces:
+        characters(tmp_path / "source")
+        changes = {"encoder.source": str(tmp_path / "source"), "encoder.max_length": 32}
+        config = tiny_config("relation_graphs", **changes)
+    METHODS["relation_graphs"].build(config, tiny_words.path).export(folder, {})
+    model = raybio.load(folder)
+    app = http_app(model)
+    sentences = ["Aspirin causes asthma.", "Sugar was given."]
+    status, content = post(app, "/predict", {"inputs": sentences})
+    assert (status, content["predictions"]) == (200, model.predict(sentences))
+    health = asyncio.run(call(app, "GET", "/health")).content
+    assert (health["encodes"], health["predicts"]) == (has_word_pieces, True)
+    assert health["model"] == model.digest()
+    answer = post(app, "/encode", {"inputs": sentences})
+    assert answer.status == (200 if has_word_pieces else 422)
+    if not has_word_pieces:
+        assert answer.content["detail"] == "this model embeds no whole texts; want /predict"
 
 
 def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from scipy import stats
+from typer.testing import CliRunner
 
 from raybio.cli.sweep import SweepOptions, _print_plan, _refuse_both, _report_unused
+from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
 from raybio.core.records import read_record, write_record
@@ -18,11 +20,14 @@ from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
+from raybio.runtime.tune.length import SweepLength, num_trainings
 from raybio.runtime.tune.report import importance, write_sweep_report
 from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, SweepSpec, Trial
+from raybio.store.store import Store
+from raybio.training.loop import FIRST_REPORTED_STEPS
 from tests.paths import ROOT
 from tests.runtime.tune.sweep_folder import (
     LAMBDA,
@@ -338,6 +343,52 @@ def test_a_range_is_measured_against_the_base_settings_and_not_against_the_defau
     assert (
         f"warning: {RATE}: the base value 3e-05 lies outside choice [1e-05, 2e-05]" in done.stderr
     )
+
+
+def test_a_recipe_gives_the_settings_that_trials_share(tiny_store: Store) -> None:
+    words = ["sppt_protein", "--store", str(tiny_store.path), "--dry-run"]
+    words += ["--budget", "max_steps=200", "--budget", "grace_steps=200"]
+    done = CliRunner().invoke(
+        sweep_app, [*words, "--recipe", "small", "--set", "plan.global_batch_rows=16"]
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "12 trials of 200 steps at most" in done.output
+    assert "is similar to a trial" in done.output
+    refused = CliRunner().invoke(sweep_app, [*words, "--recipe", "smal"])
+    assert "--recipe smal: there is no such recipe" in str(refused.exception)
+    small = base_configs(RunOptions(recipe="small"))["sppt_protein"]()
+    assert small.encoder.num_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_step", "yes", "is_refused"),
+    [(10.0, False, True), (10.0, True, False), (0.1, False, False)],
+)
+def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
+    tmp_path: Path, seconds_per_step: float, yes: bool, is_refused: bool
+) -> None:
+    budget = {"max_steps": 5000, "grace_steps": 10, "num_repeated": 2, "num_seeds": 3}
+    grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
+    spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
+    spec = replace(spec, run=replace(spec.run, is_length_accepted=yes))
+    assert num_trainings(spec) == 3 + 2 * 2
+    folder = leave(spec, of(0.1), {})  # begun by an earlier start
+    for step in (1, 3, 10):
+        MetricsLog(folder.metrics).append(step, {"steps_per_second": 1e-9})
+    length = SweepLength(spec, num_at_a_time=2)
+    folder = leave(spec, of(0.5), {})
+    for step in FIRST_REPORTED_STEPS:
+        length.update()
+        assert length.refusal is None
+        MetricsLog(folder.metrics).append(step, {"steps_per_second": 1 / seconds_per_step})
+    length.update()
+    assert (length.refusal is not None) == is_refused
+    assert spec.stop.exists() == is_refused
+    launch = read_record(spec.path / "launch.json", "launch") or {}
+    if is_refused:
+        # Four rounds of 5,000 steps, of which three were over when it was measured.
+        assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
+    assert launch.get("is_length_accepted", False) is (not yes and not is_refused)
 
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The embedded default corpus: a simulated miniature tree of life in the real file formats.
+"""The built-in default corpus: a simulated miniature tree of life in the real file formats.
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``).
 Every root gene has a compartment, which its descendants keep. Proteins of one compartment interact

@@ -22,7 +22,7 @@ from raybio.methods.sppt.synthetic.structures import within_steps
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
-    """The embedded corpus."""
+    """The built-in corpus."""
     from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS
 
     return SIMULATED_TOPICS.prepare(tmp_path_factory.mktemp("topics"))

@@ -1,0 +1,94 @@
+"""Length of a sweep: measured in the first steps of its trials, before days have passed."""
+
+import math
+import time
+
+from raybio.core.records import read_record, write_record
+from raybio.runtime.run.duration import DurationEstimate
+from raybio.runtime.run.folder import LAUNCH
+from raybio.runtime.run.metrics_log import MetricsTail
+from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.trial import SweepSpec
+
+
+def num_trainings(spec: SweepSpec) -> int:
+    """Return the number of trials of a sweep, with those that repeat the best settings."""
+    space = spec.space
+    if space.search.kind == "optuna":
+        num_trials = space.budget.num_trials
+    else:
+        num_trials = len(planned(space, spec.check))
+    num_repeated = min(space.budget.num_repeated, num_trials)
+    return num_trials + num_repeated * (space.budget.num_seeds - 1)
+
+
+class SweepLength:
+    """Estimates how long a sweep takes, and refuses one of more than a day on CPUs.
+
+    The estimate is for trials of which none is stopped early.
+
+    Attributes:
+        refusal: why the sweep is stopped because of its length; None if it is not.
+    """
+
+    def __init__(self, spec: SweepSpec, num_at_a_time: int) -> None:
+        """Begin before any trial of this start.
+
+        Args:
+            spec: the sweep, with the compute of its trials.
+            num_at_a_time: trials that are trained at the same time.
+        """
+        self.refusal: str | None = None
+        self._spec = spec
+        rounds = math.ceil(num_trainings(spec) / num_at_a_time)
+        self._num_steps = rounds * spec.space.budget.max_steps
+        self._is_settled = bool(spec.run.is_length_accepted or spec.run.compute.gpus_per_worker)
+        self._followed: dict[str, tuple[MetricsTail, DurationEstimate]] = {}
+        self._is_shown = False
+        self._follow_new_trials()
+        for tail, estimate in self._followed.values():
+            # Trials of an earlier start: only what they report from now on is measured.
+            tail.read()
+            estimate.restart(max(tail.last_step, 0))
+
+    def update(self) -> None:
+        """Read new reports; of a sweep that is too long, stop all trials."""
+        if self._is_settled:
+            return
+        self._follow_new_trials()
+        for tail, estimate in self._followed.values():
+            estimate.update(tail.read())
+            projection = estimate.projection
+            if projection is None:
+                continue
+            words = projection.described()
+            if not self._is_shown:
+                self._is_shown = True
+                until = projection.ends(time.time())
+                print(f"all trials one after another: {words} at most, until {until}", flush=True)
+            if estimate.is_certain:
+                self._settle(projection.is_long, words)
+                return
+
+    def _follow_new_trials(self) -> None:
+        for path in sorted((self._spec.path / "trials").glob("*/metrics.jsonl")):
+            if path.parent.name not in self._followed:
+                estimate = DurationEstimate(self._num_steps, 0)
+                self._followed[path.parent.name] = (MetricsTail(path), estimate)
+
+    def _settle(self, is_long: bool, words: str) -> None:
+        self._is_settled = True
+        if not is_long:
+            # A sweep that is resumed on a busier machine must not be refused.
+            path = self._spec.path / LAUNCH
+            launch = read_record(path, "launch") or {}
+            write_record(path, "launch", launch | {"is_length_accepted": True})
+            return
+        self.refusal = (
+            f"{self._spec.path.name}: {words} on CPUs; want a day at most, or --yes. The sweep is "
+            "stopped at checkpoints, and the same command with --yes resumes it. Or lower --budget "
+            "max_steps= under another --name, make the encoder smaller (--recipe small), or train "
+            "on GPUs"
+        )
+        print("stopping: this takes more than a day on CPUs, and --yes was not given", flush=True)
+        self._spec.stop.touch()

@@ -1,0 +1,55 @@
+"""Commands that take a model by its hub id, from a server on the loopback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+import raybio
+from raybio.cli.main import app
+from tests.encoders.hub import serve_hub
+from tests.runtime.search.test_index import write
+from tests.runtime.search.test_queries import SEQUENCES, export
+
+HUB_ID = "tiny/proteins"
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == 0, (arguments, done.output, done.exception)
+    return done.stdout
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the model that the hub has as ``HUB_ID``."""
+    folder = export(tmp_path / "model", 0)
+    with serve_hub({HUB_ID: folder}) as address:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield folder
+
+
+def test_search_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
+    loaded = raybio.load(model)
+    embeddings = write(tmp_path / "e.parquet", loaded.encode(SEQUENCES), loaded.digest())
+    run("search", "index", "--embeddings", embeddings, "--out", tmp_path / "index")
+    query = ("search", "query", tmp_path / "index", "--text", SEQUENCES[1], "--k", 1)
+    shown = run(*query, "--model", HUB_ID)
+    assert shown == run(*query, "--model", model)
+    assert shown.splitlines()[1].split("\t")[:3] == ["1", "1", "k1"]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_embed_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
+    fasta = tmp_path / "proteins.fasta"
+    fasta.write_text("".join(f">k{row}\n{text}\n" for row, text in enumerate(SEQUENCES)))
+    for source, out in ((model, "local.parquet"), (HUB_ID, "hub.parquet")):
+        run("embed", "--input", fasta, "--model", source, "--out", tmp_path / out)
+    assert (tmp_path / "hub.parquet").read_bytes() == (tmp_path / "local.parquet").read_bytes()
