@@ -19,11 +19,12 @@ from raybio.benchmark.task import RANDOM, Reads
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
+from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
-from raybio.encoders.config import Pooling
+from raybio.encoders.config import SCRATCH, Pooling
 from raybio.evaluation.lexical import CHARACTERS
 from raybio.runtime.embed import model_of_folder
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.run.folder import RUN, local_model
 from raybio.training.embedding_model import EmbeddingModel
 
 RIVALS = {
@@ -159,6 +160,25 @@ def read_models(
             label = Path(folder).absolute().parent.name
         models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
     return models
+
+
+def base_of_run(run: str) -> str:
+    """Return the encoder that a run began from, as its configuration names it.
+
+    Raises:
+        ConfigError: if there is no such run, or it began from random weights.
+        RecordError: if its ``run.json`` is damaged.
+    """
+    record = read_record(Path(run).expanduser() / RUN, "run")
+    if record is None:
+        raise ConfigError(f"--after {run}: is no folder of a run (no {RUN}); want a finished run")
+    source = record["config"].get("encoder", {}).get("source", SCRATCH)
+    if source == SCRATCH:
+        raise ConfigError(
+            f"--after {run}: began from random weights, so there is no encoder before it; want a "
+            "run with encoder.source or --init"
+        )
+    return str(source)
 
 
 def _embedding_model(folder: str, pooling: Pooling | None) -> EmbeddingModel:

@@ -1,6 +1,7 @@
 """A benchmark from models and a suite to its report."""
 
 import fcntl
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_repo
 from raybio.benchmark.suite import Suite
 from raybio.benchmark.work import Part, Results, WorkItem, identity_of
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.runtime.run.spec import Compute
+from raybio.runtime.run.tasks import run_tasks
+from raybio.runtime.tracking.model_runs import track_models
+from raybio.training.embedding_model import digest_of
 
 
 def run_benchmark(
@@ -19,17 +24,23 @@ def run_benchmark(
     out: Path,
     *,
     seed: int = 0,
+    with_ray: bool = True,
+    tracking: str | None = None,
+    verbose: bool = False,
 ) -> BenchmarkReport:
     """Evaluate models and rivals on all tasks; write the report. Kept results are read back.
 
     Args:
         models: encoders, and rivals by their names.
         suite: the tasks.
-        out: folder of the report.
+        out: folder of the report; workers see it under the same path.
         seed: of intervals and tests.
+        with_ray: whether tasks are divided over a cluster; otherwise they run in this process.
+        tracking: MLflow's URI: a run with a child for each model; None: none is written.
+        verbose: show Ray's own logs.
 
     Raises:
-        ClusterError: if another command writes this report.
+        ClusterError: if another command writes this report, or Ray cannot start.
         ConfigError: if no task can run.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -41,7 +52,32 @@ def run_benchmark(
                 f"--out {out}: another command is writing this report. Wait until it ends, or "
                 "choose another folder"
             ) from None
-        return _run(models, suite, out, seed)
+        report = _run(models, suite, out, seed, with_ray, verbose)
+        if tracking is not None:
+            _track(report, out, tracking)
+        return report
+
+
+def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
+    metrics_by_model: dict[str, dict[str, float]] = {model.name: {} for model in report.models}
+    for task in report.tasks:
+        for row in task.rows:
+            if row.name in metrics_by_model and row.value is not None:
+                metrics_by_model[row.name][_metric(f"{task.name}/{task.measure}")] = row.value
+    names = ("report.html", "report.json", "results.csv")
+    track_models(
+        uri,
+        "benchmark",
+        digest_of({"out": str(out), "suite": report.suite}),
+        f"{out.name}: {report.title}",
+        metrics_by_model,
+        [out / name for name in names],
+    )
+
+
+def _metric(measure: str) -> str:
+    """Return a measure's name without the characters that MLflow refuses."""
+    return re.sub(r"[^\w./ -]", "_", measure)
 
 
 def _run(
@@ -49,6 +85,8 @@ def _run(
     suite: Suite,
     out: Path,
     seed: int,
+    with_ray: bool,
+    verbose: bool,
 ) -> BenchmarkReport:
     say = BenchmarkLog(out).say
     encoders = [model for model in models if isinstance(model, BenchmarkModel)]
@@ -80,7 +118,7 @@ def _run(
         raise ConfigError(f"--suite {suite.name}: none of its tasks can run; {first_reason}")
     model_by_name = {model.name: model for model in encoders}
     work = [WorkItem(out, model_by_name.get(name), parts) for (_, name), parts in items.items()]
-    _do(work, out)
+    _do(work, with_ray=with_ray, verbose=verbose, out=out)
     kept = Results(out)
     for each in results:
         if each.task.name not in rival_parts:
@@ -102,13 +140,16 @@ def _run(
     return report
 
 
-def _do(work: Sequence[WorkItem], out: Path) -> None:
-    """Do what is not done, one item after the other."""
+def _do(work: Sequence[WorkItem], *, with_ray: bool, verbose: bool, out: Path) -> None:
+    """Do what is not done, on a cluster or here."""
     say = BenchmarkLog(out).say
     missing = [item for item in work if not item.is_done]
     for item in work:
         if item.is_done:
             say(f"read back: {item}")
+    if with_ray:
+        run_tasks(missing, Compute(), verbose=verbose)
+        return
     for number, item in enumerate(missing, start=1):
         item.keep(item.work())
         print(f"{item}: {number} of {len(missing)}", flush=True)

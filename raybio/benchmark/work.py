@@ -1,4 +1,4 @@
-"""The work of a benchmark: tasks x models, whose results are kept.
+"""The queue of a benchmark: tasks x models, each a Ray task whose results are kept.
 
 Results are records in the report's folder, one for each (model, task), named after everything that
 they depend on. The same command again reads them back.
@@ -16,6 +16,7 @@ from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.shared_scores import Identity, SharedScores
+from raybio.runtime.cluster.resources import TrialResources
 
 _VERSION = 1
 """Raised whenever the same data and weights give other scores."""
@@ -105,10 +106,10 @@ def identity_of(task: BenchmarkTask, model: BenchmarkModel | None, *, is_rivals:
 
 @dataclass
 class WorkItem:
-    """Results of a model on tasks that share texts.
+    """Results of a model on tasks that share texts; a ``Task`` of ``run_tasks``.
 
     Attributes:
-        out: folder of the report.
+        out: folder of the report, which workers see under the same path.
         model: the model; None: rivals that need none.
         parts: the wanted results.
         reason_by_part: why the model was refused, by name of the part; filled by ``keep``.
@@ -130,7 +131,7 @@ class WorkItem:
         results = Results(self.out)
         return all(results.has(part) for part in self.parts)
 
-    def work(self) -> dict[str, str]:
+    def work(self, reserved: TrialResources | None = None) -> dict[str, str]:
         """Compute and keep the missing results; return why parts were refused."""
         results = Results(self.out)
         say = BenchmarkLog(self.out).say
@@ -152,7 +153,7 @@ class WorkItem:
         return refused
 
     def keep(self, result: Mapping[str, str]) -> None:
-        """Note the refusals; results are kept already."""
+        """Note the refusals; results are kept by the worker."""
         self.reason_by_part.update(result)
 
     def _scores(self, part: Part) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ import yaml
 from typer.testing import CliRunner
 
 from raybio.benchmark import work
-from raybio.benchmark.models import BenchmarkModel, read_models
+from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
 from raybio.benchmark.report import BenchmarkReport, TaskReport
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.suite import TASKS, read_suite
 from raybio.benchmark.task import TaskScores
 from raybio.cli.benchmark import app
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
@@ -126,6 +128,7 @@ def benchmark(given: Given, out: Path, *models: str, suite: Path | None = None) 
         read_models(list(models), out),
         read_suite(str(suite or given.suite), given.data),
         out,
+        with_ray=False,
     )
 
 
@@ -369,13 +372,67 @@ def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
         read_models(["tfidf", "tfidf"], tmp_path)
 
 
-def test_the_command_prints_a_card(given: Given, done: tuple[Path, BenchmarkReport]) -> None:
+def test_the_command_prints_a_card_and_writes_to_mlflow(
+    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path, empty_database: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_database.read_bytes())
     words = [str(given.texts), str(given.proteins), "tfidf", "random", "--suite", str(given.suite)]
-    words += ["--data", str(given.data), "--out", str(done[0]), "--card"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    words += ["--data", str(given.data), "--out", str(done[0]), "--no-ray", "--card"]
+    words += ["--tracking-uri", f"sqlite:///{database}"]
+    for _ in range(2):  # the second finds its runs
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
     assert "best without training" in result.output
     assert "report.html" in result.output
+    client = MlflowClient(f"sqlite:///{database}")
+    experiment = client.get_experiment_by_name("benchmark")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    run_by_name = {run.info.run_name: run for run in runs if run is not parent}
+    assert all(
+        run.data.tags["mlflow.parentRunId"] == parent.info.run_id for run in run_by_name.values()
+    )
+    own = values(task_of(done[1], "own"))["texts"]
+    assert run_by_name["texts"].data.metrics["own/nDCG_10"] == own
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path: Path) -> None:
+    run = tmp_path / "first"
+    shutil.copytree(given.texts, run / "export")
+    for source in (str(given.texts), "scratch"):
+        write_record(run / "run.json", "run", {"config": {"encoder": {"source": source}}})
+        if source == "scratch":
+            with pytest.raises(ConfigError, match="began from random weights"):
+                base_of_run(str(run))
+            continue
+        models = read_models([str(run), base_of_run(str(run))], tmp_path)
+        assert [model.name for model in models if isinstance(model, BenchmarkModel)] == [
+            "first",
+            "texts",
+        ]
+    with pytest.raises(ConfigError, match="is no folder of a run"):
+        base_of_run(str(tmp_path))
+    result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, ConfigError)
+
+
+@pytest.mark.nightly
+def test_a_cluster_gives_the_report_of_one_process(
+    ray_cluster: None, given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
+) -> None:
+    models = read_models([str(given.texts), str(given.proteins), "tfidf", "random"], tmp_path)
+    suite = read_suite(str(given.suite), given.data)
+    report = run_benchmark(models, suite, tmp_path, with_ray=True)
+    assert [values(task) for task in report.tasks] == [
+        pytest.approx(values(task)) for task in done[1].tasks
+    ]
+    log = (tmp_path / "log.txt").read_text()
+    assert log.count("] embedding ") == len(list((tmp_path / "embeddings").rglob("*.npy")))
 
 
 def test_scores_survive_their_json() -> None:
