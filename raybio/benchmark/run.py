@@ -27,6 +27,7 @@ def run_benchmark(
     with_ray: bool = True,
     tracking: str | None = None,
     verbose: bool = False,
+    with_before: bool = False,
 ) -> BenchmarkReport:
     """Evaluate models and rivals on all tasks; write the report. Kept results are read back.
 
@@ -38,6 +39,7 @@ def run_benchmark(
         with_ray: whether tasks are divided over a cluster; otherwise they run in this process.
         tracking: MLflow's URI: a run with a child for each model; None: none is written.
         verbose: show Ray's own logs.
+        with_before: whether the second model is the encoder that the first one began from.
 
     Raises:
         ClusterError: if another command writes this report, or Ray cannot start.
@@ -52,14 +54,22 @@ def run_benchmark(
                 f"--out {out}: another command is writing this report. Wait until it ends, or "
                 "choose another folder"
             ) from None
-        report = _run(models, suite, out, seed, with_ray, verbose)
+        results = _evaluated(models, suite, out, with_ray, verbose)
+        report = benchmark_report(
+            suite.name, suite.title, results, models, seed, with_before=with_before
+        )
+        write_report(report, out)
+        write_page(out / "report.html", report)
         if tracking is not None:
             _track(report, out, tracking)
         return report
 
 
 def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
-    metrics_by_model: dict[str, dict[str, float]] = {model.name: {} for model in report.models}
+    metrics_by_model: dict[str, dict[str, float]] = {}
+    for model in report.models:
+        mean = {} if model.mean is None else {"mean of common tasks": model.mean}
+        metrics_by_model[model.name] = mean
     for task in report.tasks:
         for row in task.rows:
             if row.name in metrics_by_model and row.value is not None:
@@ -80,14 +90,13 @@ def _metric(measure: str) -> str:
     return re.sub(r"[^\w./ -]", "_", measure)
 
 
-def _run(
+def _evaluated(
     models: Sequence[BenchmarkModel | str],
     suite: Suite,
     out: Path,
-    seed: int,
     with_ray: bool,
     verbose: bool,
-) -> BenchmarkReport:
+) -> list[TaskResults]:
     say = BenchmarkLog(out).say
     encoders = [model for model in models if isinstance(model, BenchmarkModel)]
     results = [TaskResults(task) for task in suite.tasks]
@@ -134,10 +143,7 @@ def _run(
                 reason = item.reason_by_part.get(str(part), "")
                 if part.task is each.task and reason:
                     each.skipped[item.model.name if item.model else ""] = reason
-    report = benchmark_report(suite.name, suite.title, results, models, seed)
-    write_report(report, out)
-    write_page(out / "report.html", report)
-    return report
+    return results
 
 
 def _do(work: Sequence[WorkItem], *, with_ray: bool, verbose: bool, out: Path) -> None:

@@ -88,6 +88,7 @@ def saved_embeddings(
             file.flush()
             os.fsync(file.fileno())
         write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})
+        say(f"embedded {len(inputs):,} {what} by {model}")
         return array
 
 

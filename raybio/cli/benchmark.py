@@ -65,18 +65,15 @@ def benchmark(
         raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
     # Imported here: torch takes seconds to import.
-    from raybio.benchmark.models import base_of_run, read_models
-    from raybio.benchmark.report import card_table, interval_text
+    from raybio.benchmark.models import read_models
+    from raybio.benchmark.report import card_table, changes, difference_text, interval_text
     from raybio.benchmark.run import run_benchmark
     from raybio.benchmark.suite import read_suite
     from raybio.runtime.tracking.tracker import tracking_uri as absolute_uri
 
     home = out.absolute()
     tasks = read_suite(suite, data)
-    given = list(model or ())
-    if after is not None:
-        given = [after, base_of_run(after), *given]
-    models = read_models(given, home, pooling)  # type: ignore[arg-type]
+    models = read_models(model or (), home, pooling, after)  # type: ignore[arg-type]
     report = run_benchmark(
         models,
         tasks,
@@ -85,11 +82,14 @@ def benchmark(
         with_ray=not no_ray,
         tracking=absolute_uri(tracking_uri, home),
         verbose=verbose,
+        with_before=after is not None,
     )
     for each in report.models:
         num_tasks = count_of(each.num_common_tasks, "task")
         print(f"{each.name}: mean of {num_tasks} {interval_text(each)}")
         if card:
             print(card_table(report, each.name))
+    for change in changes(report):
+        print(f"{change.task.name}: {change.word}, {difference_text(change.test)}")
     names = ("report.html", "report.json", "results.csv")
     print(f"report: {', '.join(str(out / name) for name in names)}")

@@ -4,6 +4,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +21,7 @@ from raybio.benchmark import work
 from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
 from raybio.benchmark.report import BenchmarkReport, TaskReport
 from raybio.benchmark.run import run_benchmark
+from raybio.benchmark.statistics import difference_test
 from raybio.benchmark.suite import TASKS, read_suite
 from raybio.benchmark.task import TaskScores
 from raybio.cli.benchmark import app
@@ -31,8 +36,9 @@ from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.model_links import evaluate_model_links
+from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.runtime.embed import model_of_folder
+from raybio.runtime.tracking.model_runs import track_models
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
@@ -397,42 +403,190 @@ def test_the_command_prints_a_card_and_writes_to_mlflow(
         run.data.tags["mlflow.parentRunId"] == parent.info.run_id for run in run_by_name.values()
     )
     own = values(task_of(done[1], "own"))["texts"]
-    assert run_by_name["texts"].data.metrics["own/nDCG_10"] == own
+    metrics = run_by_name["texts"].data.metrics
+    assert metrics["own/nDCG_10"] == own
+    assert metrics["mean of common tasks"] == done[1].models[0].mean
+    assert (
+        run_by_name["tfidf"].data.metrics["own/nDCG_10"] == values(task_of(done[1], "own"))["tfidf"]
+    )
+    artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert artifacts == {"report.html", "report.json", "results.csv"}
     assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path: Path) -> None:
     run = tmp_path / "first"
     shutil.copytree(given.texts, run / "export")
-    for source in (str(given.texts), "scratch"):
-        write_record(run / "run.json", "run", {"config": {"encoder": {"source": source}}})
-        if source == "scratch":
-            with pytest.raises(ConfigError, match="began from random weights"):
-                base_of_run(str(run))
-            continue
-        models = read_models([str(run), base_of_run(str(run))], tmp_path)
-        assert [model.name for model in models if isinstance(model, BenchmarkModel)] == [
-            "first",
-            "texts",
-        ]
+    hub = tmp_path / "models--owner--base" / "snapshots" / "0a1b"
+    shutil.copytree(given.texts, hub)
+    # As a folder of save_pretrained, which does not state its pooling.
+    for name in ("modules.json", "config_sentence_transformers.json"):
+        (hub / name).unlink()
+    record = {"config": {"encoder": {"source": str(hub)}}}
+    write_record(run / "run.json", "run", record)
+    after, before = read_models([], tmp_path, after=str(run))
+    assert isinstance(after, BenchmarkModel) and isinstance(before, BenchmarkModel)
+    assert (after.name, before.name) == ("first", "base")
+    assert before.embedding.pooling == after.embedding.pooling
+    with pytest.raises(ConfigError, match="pooling"):
+        read_models([str(hub)], tmp_path)
+
+    write_record(run / "run.json", "run", {**record, "encoder": {"sha256": "0" * 64}})
+    with pytest.raises(ConfigError, match="began from other weights"):
+        base_of_run(str(run))
+    write_record(run / "run.json", "run", {"config": {"encoder": {"source": "scratch"}}})
+    with pytest.raises(ConfigError, match="began from random weights"):
+        base_of_run(str(run))
     with pytest.raises(ConfigError, match="is no folder of a run"):
         base_of_run(str(tmp_path))
     result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])
     assert isinstance(result.exception, ConfigError)
 
 
-@pytest.mark.nightly
-def test_a_cluster_gives_the_report_of_one_process(
+def test_what_training_changed_is_compared_on_the_same_nodes(
+    given: Given, tiny_store: Store, tmp_path: Path, empty_database: Path
+) -> None:
+    config = tiny_config("sppt_protein", seed=7, **{"evaluation.metric": "cosine"})
+    run = tmp_path / "first"
+    METHODS["sppt_protein"].build(config, tiny_store.path).export(run / "export", {})
+    record = {
+        "method": "sppt_protein",
+        "data_digest": tiny_store.digest,
+        "config": config.to_mapping() | {"encoder": {"source": str(given.proteins)}},
+    }
+    write_record(run / "run.json", "run", record)
+    suite = tmp_path / "own.yaml"
+    tasks = [
+        {"task": "links", "name": "links", "store": str(tiny_store.path)},
+        {"task": "retrieval", "name": "texts", "corpus": "c", "queries": "q", "qrels": "t"},
+    ]
+    suite.write_text(yaml.safe_dump({"tasks": tasks}))
+    words = ["--after", str(run), "--suite", str(suite), "--out", str(tmp_path / "report")]
+    database = shutil.copy(empty_database, tmp_path)
+    words += ["--no-ray", "--tracking-uri", f"sqlite:///{database}"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (record["after"], record["before"]) == ("first", "proteins")
+    found = {row["name"]: row["value"] for row in record["tasks"][0]["rows"]}
+    # By the same distance, whatever the run was evaluated by.
+    for name, folder in (("first", run / "export"), ("proteins", given.proteins)):
+        options = LinkEvaluationOptions(as_in_its_run=False)
+        links = evaluate_model_links({name: model_of_folder(folder)}, tiny_store.path, options)
+        assert found[name] == pytest.approx(links.scores["trained"]["val"]["lrap"]["value"])
+    test = record["tasks"][0]["tests"][0]
+    assert (test["first"], test["second"]) == ("first", "proteins")
+    assert test["difference"] == pytest.approx(found["first"] - found["proteins"])
+    assert test["low"] <= test["difference"] <= test["high"]
+    shown = f"{test['difference']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "What training changed: first against proteins" in page
+    assert shown in page and shown in result.output
+    # Rivals of the first model and its scores are of the same embeddings.
+    log = (tmp_path / "report" / "log.txt").read_text()
+    assert log.count("] embedding ") == 2
+
+
+def test_the_interval_of_a_difference_is_over_units_that_both_have() -> None:
+    rng = np.random.default_rng(0)
+    level_U = rng.normal(size=200)
+    first = TaskScores.of_means(range(200), level_U + 0.1 + 0.01 * rng.normal(size=200))
+    second = TaskScores.of_means(range(200), level_U)
+    test = difference_test(first, second, 3)
+    assert test is not None
+    difference_U = first.numerator_U - second.numerator_U
+    draws = np.random.default_rng(3).integers(0, 200, (1000, 200))
+    means = [difference_U[draw].mean() for draw in draws]
+    assert test.difference == pytest.approx(
+        (difference_U.mean(), *np.percentile(means, [2.5, 97.5]))
+    )
+    # Units vary by 1, their differences by 0.01.
+    assert test.difference.high - test.difference.low < 0.01
+    # Of a sample of units, the interval is around the difference of all.
+    whole = difference_test(replace(first, value=0.9), replace(second, value=0.5), 3)
+    assert whole is not None
+    assert whole.difference.value == pytest.approx(0.4)
+    assert whole.difference.low - 0.4 == pytest.approx(test.difference.low - test.difference.value)
+    # Where units can achieve different amounts, the ratio of sums counts.
+    other = replace(second, denominator_U=np.linspace(1, 2, 200))
+    unequal = difference_test(first, other, 3)
+    assert unequal is not None
+    assert unequal.difference.value == pytest.approx(first.score - other.score)
+    assert unequal.difference.low < unequal.difference.value < unequal.difference.high
+
+
+def test_tracking_that_is_down_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert track_models("http://127.0.0.1:1", "benchmark", "key", "name", {"a": {}}, []) is None
+    assert "did not take the scores" in caplog.text
+
+
+def counts_of_log(out: Path) -> Counter[str]:
+    """Count the lines of what was computed to its end, over all starts."""
+    lines = [line.split("] ", 1)[1] for line in (out / "log.txt").read_text().splitlines()]
+    return Counter(line for line in lines if line.startswith(("embedded ", "evaluated ")))
+
+
+def test_a_cluster_evaluates_models_and_rivals_at_the_same_time(
     ray_cluster: None, given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
 ) -> None:
-    models = read_models([str(given.texts), str(given.proteins), "tfidf", "random"], tmp_path)
-    suite = read_suite(str(given.suite), given.data)
-    report = run_benchmark(models, suite, tmp_path, with_ray=True)
-    assert [values(task) for task in report.tasks] == [
-        pytest.approx(values(task)) for task in done[1].tasks
-    ]
-    log = (tmp_path / "log.txt").read_text()
-    assert log.count("] embedding ") == len(list((tmp_path / "embeddings").rglob("*.npy")))
+    names = {name: str(given.data / name) for name in ("corpus.jsonl", "queries.jsonl", "test.tsv")}
+    corpus, queries, qrels = names.values()
+    task = {"task": "retrieval", "name": "own", "corpus": corpus, "queries": queries}
+    suite = tmp_path / "own.yaml"
+    suite.write_text(yaml.safe_dump({"tasks": [{**task, "qrels": qrels}]}))
+    models = read_models([str(given.texts), "tfidf"], tmp_path)
+    report = run_benchmark(models, read_suite(str(suite), None), tmp_path, with_ray=True)
+    expected = task_of(done[1], "own")
+    assert values(report.tasks[0]) == pytest.approx(values(expected))
+    counts = counts_of_log(tmp_path)
+    assert set(counts.values()) == {1}
+    assert {"evaluated own of texts", "evaluated own, rivals"} <= counts.keys()
+    # Each line has its process: two workers, and not this one.
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    processes = {line.split("[")[1].split("]")[0] for line in log if "evaluated " in line}
+    assert str(os.getpid()) not in processes
+
+
+@pytest.mark.nightly
+def test_a_killed_command_resumes_on_a_cluster_of_its_own(
+    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path, empty_database: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_database.read_bytes())
+    out = tmp_path / "report"
+    script = Path(__file__).parents[2] / "jobs" / "benchmark.py"
+    words = [sys.executable, script, given.texts, given.proteins, "tfidf", "random"]
+    words += ["--suite", given.suite, "--data", given.data, "--out", out]
+    command = [str(word) for word in [*words, "--tracking-uri", f"sqlite:///{database}"]]
+    for num_kept in (3, 9):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            if (out / "log.txt").exists() and sum(counts_of_log(out).values()) >= num_kept:
+                process.kill()
+            time.sleep(0.02)
+        assert process.returncode == -signal.SIGKILL
+        assert not (out / "report.json").exists()
+    for _ in range(2):  # the second only reads
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    record = json.loads((out / "report.json").read_text())
+    for task, expected in zip(record["tasks"], done[1].tasks, strict=True):
+        assert {row["name"]: row["value"] for row in task["rows"]} == pytest.approx(
+            values(expected)
+        )
+        assert [test["p_holm"] for test in task["tests"]] == pytest.approx(
+            [test.p_holm for test in expected.tests]
+        )
+    counts = counts_of_log(out)
+    assert max(counts.values()) == 1
+    assert len(counts) >= len(list((out / "embeddings").rglob("*.npy"))) + 12
+    client = MlflowClient(f"sqlite:///{database}")
+    experiment = client.get_experiment_by_name("benchmark")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_scores_survive_their_json() -> None:
