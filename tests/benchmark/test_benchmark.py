@@ -35,6 +35,7 @@ from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.runtime.embed import model_of_folder
@@ -42,7 +43,6 @@ from raybio.runtime.tracking.model_runs import track_models
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
-from tests.training.workers import forkserver
 
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
 
@@ -62,6 +62,7 @@ def given(
     tiny_store: Store,
     tiny_task: TaskStore,
     tiny_documents: DocumentStore,
+    tiny_words: WordStore,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Given:
     folder = tmp_path_factory.mktemp("benchmark")
@@ -91,6 +92,15 @@ def given(
             "store": str(tiny_task.path),
         },
         {"task": "relation-probe", "name": "relations", "store": str(tiny_documents.path)},
+        *(
+            {
+                "task": "entities-relations",
+                "name": scored,
+                "scored": scored.removeprefix("words: "),
+                "store": str(tiny_words.path),
+            }
+            for scored in ("words: entities", "words: relations")
+        ),
     ]
     assert {task["task"] for task in tasks} == TASKS.keys()
     suite = folder / "suite.yaml"
@@ -204,6 +214,34 @@ def test_other_tasks_have_the_figures_of_their_commands(
     assert found == pytest.approx({row: each.test.values["f1"] for row, each in expected.items()})
 
 
+def test_entities_and_relations_have_the_figures_of_training(
+    given: Given, done: tuple[Path, BenchmarkReport], tiny_words: WordStore
+) -> None:
+    config = tiny_config(
+        "relation_graphs",
+        model="clner",
+        **{"encoder.source": str(given.texts), "encoder.max_length": 256},
+    )
+    system = METHODS["relation_graphs"].build(config, tiny_words.path)
+    assert system.final_evaluate is not None
+    scores = system.final_evaluate(system.model, SingleProcess()).scores
+    rows = {"texts": "initial - chosen settings", "look-up": "look-up"}
+    rows["character 2-4-grams"] = "character 2-4-grams"
+    for name, measure in (("words: entities", "ner_f1"), ("words: relations", "re_f1")):
+        task = task_of(done[1], name)
+        found = values(task)
+        for row, stage in rows.items():
+            assert found[row] == pytest.approx(scores[stage]["test"][measure]["value"])
+        assert task.chance[task.measure] == pytest.approx(
+            scores["chance"]["test"][measure]["value"]
+        )
+        own = next(row for row in task.rows if row.name == "texts")
+        assert own.others[f"{task.measure}, 5 and 7 neighbors"] == pytest.approx(
+            scores["initial"]["test"][measure]["value"]
+        )
+        assert own.low is not None and own.high is not None
+
+
 def test_retrieval_has_the_figures_of_its_command(
     given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
 ) -> None:
@@ -249,7 +287,7 @@ def test_models_are_skipped_where_they_do_not_fit_and_data_where_it_is_missing(
     assert folds.skipped["tfidf"] == "the task has no such rival"
     assert "holds no HoC: want hallmarks_of_cancer" in task_of(report, "hoc-10").skipped[""]
     assert {row.name for row in folds.rows} >= {"proteins", "random", "kNN on 1-3-mers"}
-    assert next(model for model in report.models if model.name == "texts").num_tasks == 6
+    assert next(model for model in report.models if model.name == "texts").num_tasks == 8
 
 
 def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
@@ -321,40 +359,6 @@ def test_two_commands_do_not_write_one_report(given: Given, tmp_path: Path) -> N
             benchmark(given, tmp_path, str(given.texts))
 
 
-def _run_until_killed(given: Given, out: Path, after: int) -> None:
-    """Run the benchmark, and kill this process before the result of number ``after`` is kept."""
-    write = work.Results.write
-    seen = []
-
-    def counted(self: Any, part: Any, content: Any) -> None:
-        seen.append(part)
-        if len(seen) > after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(self, part, content)
-
-    work.Results.write = counted  # type: ignore[method-assign]
-    benchmark(given, out, str(given.texts), str(given.proteins), "tfidf", "random")
-
-
-@pytest.mark.nightly
-def test_a_killed_command_resumes_to_the_same_report(
-    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
-) -> None:
-    process = forkserver().Process(target=_run_until_killed, args=(given, tmp_path, 4))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert not (tmp_path / "report.json").exists()
-    models = (str(given.texts), str(given.proteins), "tfidf", "random")
-    report = benchmark(given, tmp_path, *models)
-    assert report.tasks == done[1].tasks
-    log = [line.split("] ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
-    embedded = [line for line in log if line.startswith("embedding ")]
-    assert len((tmp_path / "log.txt").read_text().split("read back: ")) >= 4
-    kept = list((tmp_path / "embeddings").rglob("*.npy"))
-    assert len(embedded) == len(kept)
-
-
 def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
     suite = tmp_path / "own.yaml"
 
@@ -420,8 +424,7 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
     hub = tmp_path / "models--owner--base" / "snapshots" / "0a1b"
     shutil.copytree(given.texts, hub)
     # As a folder of save_pretrained, which does not state its pooling.
-    for name in ("modules.json", "config_sentence_transformers.json"):
-        (hub / name).unlink()
+    (hub / "modules.json").unlink()
     record = {"config": {"encoder": {"source": str(hub)}}}
     write_record(run / "run.json", "run", record)
     after, before = read_models([], tmp_path, after=str(run))
