@@ -161,7 +161,7 @@ class EntitiesRelationsTask(BenchmarkTask):
         given = (self.sentences, self.splits, self.dev, self.test)
         return [path for path in given if path is not None]
 
-    @cached_property
+    @property
     def _fold(self) -> FoldRows:
         return read_fold(self._words, FoldConfig(fold=self.fold))
 
@@ -210,7 +210,7 @@ class _SavedWords:
 
     @cached_property
     def _encoder(self) -> WordModel:
-        encoder = WordEncoderConfig(source=self._model.folder)
+        encoder = WordEncoderConfig(source=self._model.folder, num_frozen_layers=0)
         return WordModel.before_training(Config(model="clner", encoder=encoder), self.store)
 
     def embed(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
