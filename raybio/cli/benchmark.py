@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import Verbose, model_argument, model_option
+from raybio.cli.options import Verbose, model_argument
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.text import count_of
@@ -24,10 +24,10 @@ def benchmark(
         ),
     ] = None,
     after: Annotated[
-        str | None,
-        model_option(
-            "run: it and the encoder that it began from come first; their paired differences say "
-            "what training gained, and what it forgot"
+        Path | None,
+        typer.Option(
+            help="folder of a run: it and the encoder that it began from come first; their paired "
+            "differences say what training gained, and what it forgot"
         ),
     ] = None,
     suite: Annotated[
@@ -73,7 +73,8 @@ def benchmark(
 
     home = out.absolute()
     tasks = read_suite(suite, data)
-    models = read_models(model or (), home, pooling, after)  # type: ignore[arg-type]
+    run = None if after is None else str(after)
+    models = read_models(model or (), home, pooling, run)  # type: ignore[arg-type]
     report = run_benchmark(
         models,
         tasks,

@@ -570,7 +570,7 @@ def test_a_killed_command_resumes_and_computes_nothing_twice(
     words += ["--suite", given.suite, "--data", given.data, "--out", out]
     command = [str(word) for word in [*words, "--tracking-uri", f"sqlite:///{database}"]]
     environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
-    for num_kept in (3, 9, 14):
+    for num_kept in (3, 11):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
         while process.poll() is None:
             if (out / "log.txt").exists() and sum(counts_of_log(out).values()) >= num_kept:
@@ -578,8 +578,7 @@ def test_a_killed_command_resumes_and_computes_nothing_twice(
             time.sleep(0.02)
         assert process.returncode == -signal.SIGKILL
         assert not (out / "report.json").exists()
-    for _ in range(2):  # the second only reads
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
     record = json.loads((out / "report.json").read_text())
     for task, expected in zip(record["tasks"], done[1].tasks, strict=True):
         assert {row["name"]: row["value"] for row in task["rows"]} == pytest.approx(
@@ -592,7 +591,7 @@ def test_a_killed_command_resumes_and_computes_nothing_twice(
     assert max(counts.values()) == 1
     # A kill may come between a result and its line.
     num_kept = sum(len(list((out / kind).rglob("*.json"))) for kind in ("embeddings", "scores"))
-    assert num_kept - 3 <= len(counts) <= num_kept
+    assert num_kept - 2 <= len(counts) <= num_kept
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("benchmark")
     assert experiment is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.runtime.tracking import mlflow as mlflow_run
+from raybio.training.embedding_model import digest_of
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ def track_models(
         parent = _run_of(client, uri, experiment, key, name, {})
         for model, metrics in metrics_by_model.items():
             tags = {"mlflow.parentRunId": parent}
-            child = _run_of(client, uri, experiment, f"{key}-{model}", model, tags)
+            # A digest: names of folders may have quotes, which a search does not take.
+            own_key = digest_of({"parent": key, "model": model})
+            child = _run_of(client, uri, experiment, own_key, model, tags)
             _send(client, child, metrics)
             client.set_terminated(child)
         mlflow_run.add(client, parent, [*files])
