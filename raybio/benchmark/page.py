@@ -68,7 +68,8 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(model)) + "</tr>"
     yield (
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
-        "inputs have; measures differ, so read the tasks below. Rows/s: inputs that are embedded "
+        "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
+        "below. Rows/s: inputs that are embedded "
         "in a second of processor time. Memory: the largest resident memory of an embedding "
         "process. A rival needs no training of an encoder.</p></section>"
     )

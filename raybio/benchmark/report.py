@@ -144,8 +144,10 @@ class TaskResults:
                 own = next((row for row in RIVALS[name] if row in rivals), None)
                 if own is not None:
                     rows[name] = rivals.pop(own)
-                elif self.rivals is not None:
+                elif self.rivals is not None and self.rivals.scores:
                     self.skipped[name] = "the task has no such rival"
+                elif self.rivals is not None:
+                    self.skipped[name] = "rivals are read in the tokens of a model, and none fits"
         return rows | rivals, list(rivals)
 
 
@@ -363,14 +365,19 @@ def _model_report(
         rival = best_rival(task)
         if rival is not None and rival.value is not None and rival.value > own.value:
             num_rival_higher += 1
-    # Encoders of one kind of input are compared over the tasks that all of them have.
+    # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
+    # has a mean if it has all of these tasks: means of other tasks would say nothing.
     kind = "" if isinstance(model, str) else model.reads
-    peers = [each.name for each in models if not isinstance(each, str) and each.reads == kind]
-    common = []
+    encoders = [each for each in models if not isinstance(each, str)]
+    peers = [each.name for each in encoders if kind in ("", each.reads)] or [name]
+    shared = []
     for task in tasks:
         scored = {row.name for row in task.rows if row.value is not None}
-        if task.name in row_by_task and scored.issuperset(peers):
-            common.append(_interval(row_by_task[task.name]))
+        if scored.issuperset(peers):
+            shared.append(task.name)
+    common = []
+    if row_by_task.keys() >= set(shared):
+        common = [_interval(row_by_task[task]) for task in shared]
     return ModelReport(
         name=name,
         reads=kind,

@@ -19,11 +19,13 @@ from typer.testing import CliRunner
 
 from raybio.benchmark import work
 from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
-from raybio.benchmark.report import BenchmarkReport, TaskReport
+from raybio.benchmark.report import BenchmarkReport, TaskReport, TaskResults
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.statistics import difference_test
 from raybio.benchmark.suite import TASKS, read_suite
-from raybio.benchmark.task import TaskScores
+from raybio.benchmark.task import TaskFacts, TaskScores
+from raybio.benchmark.tasks.links import LinksTask
+from raybio.benchmark.work import RivalResults
 from raybio.cli.benchmark import app
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
@@ -288,7 +290,22 @@ def test_models_are_skipped_where_they_do_not_fit_and_data_where_it_is_missing(
     assert folds.skipped["tfidf"] == "the task has no such rival"
     assert "holds no HoC: want hallmarks_of_cancer" in task_of(report, "hoc-10").skipped[""]
     assert {row.name for row in folds.rows} >= {"proteins", "random", "kNN on 1-3-mers"}
-    assert next(model for model in report.models if model.name == "texts").num_tasks == 8
+    model_by_name = {model.name: model for model in report.models}
+    assert model_by_name["texts"].num_tasks == 8
+    # No task has both encoders, so there is no mean by which rivals could be ranked with them.
+    assert model_by_name["tfidf"].num_tasks == 4
+    assert model_by_name["tfidf"].mean is model_by_name["random"].mean is None
+
+
+def test_a_rival_without_a_row_says_why() -> None:
+    results = TaskResults(LinksTask(name="links", demo="sppt_protein"))
+    for scores, reason in (
+        ({}, "rivals are read in the tokens of a model, and none fits"),
+        ({"degree": TaskScores.of_means([0], [1.0])}, "the task has no such rival"),
+    ):
+        results.rivals = RivalResults(TaskFacts("", ""), scores)
+        results.rows(["random"])
+        assert results.skipped == {"random": reason}
 
 
 def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
@@ -542,6 +559,7 @@ def test_a_cluster_evaluates_models_and_rivals_at_the_same_time(
     report = run_benchmark(models, read_suite(str(suite), None), tmp_path, with_ray=True)
     expected = task_of(done[1], "own")
     assert values(report.tasks[0]) == pytest.approx(values(expected))
+    assert report.models[1].mean == pytest.approx(values(expected)["tfidf"])
     counts = counts_of_log(tmp_path)
     assert set(counts.values()) == {1}
     assert {"evaluated own of texts", "evaluated own, rivals"} <= counts.keys()
