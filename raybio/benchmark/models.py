@@ -19,11 +19,14 @@ from raybio.benchmark.task import RANDOM, Reads
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
+from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
-from raybio.encoders.config import Pooling
+from raybio.encoders.config import SCRATCH, Pooling
+from raybio.encoders.hub import fetch_model
+from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.lexical import CHARACTERS
 from raybio.runtime.embed import model_of_folder
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.run.folder import RUN, local_model
 from raybio.training.embedding_model import EmbeddingModel
 
 RIVALS = {
@@ -100,9 +103,23 @@ class BenchmarkModel:
         return array[[row_by_input[text] for text in inputs]]
 
     def saved(self, what: str, inputs: Sequence[str], make: Any) -> Vectors:
-        """Return embeddings that are computed once; see ``saved_embeddings``."""
+        """Return embeddings that are computed once; see ``saved_embeddings``.
+
+        Raises:
+            ConfigError: if they are not finite.
+        """
         say = BenchmarkLog(self.out).say
-        return saved(self._home, what, self.name, inputs, make, say)
+
+        def checked() -> Vectors:
+            array = make()
+            if not np.isfinite(array).all():
+                raise ConfigError(
+                    f"MODEL {self.name}: its embeddings are not finite, want numbers. Are its "
+                    "weights of a training that diverged?"
+                )
+            return array
+
+        return saved(self._home, what, self.name, inputs, checked, say)
 
     def costs(self) -> list[EmbeddingCost]:
         """Return the costs of its saved embeddings."""
@@ -113,17 +130,11 @@ class BenchmarkModel:
         return self.out / "embeddings" / self.digest[:16]
 
     def _computed(self, inputs: Sequence[str]) -> Vectors:
-        array = self.embedding.embed(_loaded(self.embedding), self.embedding.contents_of(inputs))
-        if not np.isfinite(array).all():
-            raise ConfigError(
-                f"MODEL {self.name}: its embeddings are not finite, want numbers. Are its weights "
-                "of a training that diverged?"
-            )
-        return array
+        return self.embedding.embed(_loaded(self.embedding), self.embedding.contents_of(inputs))
 
 
 def read_models(
-    given: Sequence[str], out: Path, pooling: Pooling | None = None
+    given: Sequence[str], out: Path, pooling: Pooling | None = None, after: str | None = None
 ) -> list[BenchmarkModel | str]:
     """Return the models in order; rivals by their names in ``RIVALS``. No weights are loaded.
 
@@ -131,10 +142,16 @@ def read_models(
         given: runs, exports, model folders, hub ids, or names of rivals.
         out: folder of the report.
         pooling: of models whose folder does not state it.
+        after: a run that comes first; the encoder that it began from comes next, with the run's
+            pooling if it states none.
 
     Raises:
         ConfigError: if a model cannot be found, or is given twice.
     """
+    base = None
+    if after is not None:
+        base = base_of_run(after)
+        given = [after, base, *given]
     for name in given:
         if list(given).count(name) > 1:
             raise ConfigError(f"MODEL {name}: is given twice; want each model once")
@@ -153,12 +170,47 @@ def read_models(
             models.append(name)
             continue
         folder = folder_by_name[name]
-        embedding = _embedding_model(folder, pooling)
+        own_pooling = pooling
+        if name == base and isinstance(models[0], BenchmarkModel):
+            own_pooling = models[0].embedding.pooling
+        embedding = _embedding_model(folder, own_pooling)
         label = label_by_folder[folder]
+        parent = Path(folder).absolute().parent
         if label == "model":  # says nothing, and its parent does
-            label = Path(folder).absolute().parent.name
+            label = parent.name
+        elif parent.name == "snapshots":  # of the hub's cache: models--OWNER--NAME
+            label = parent.parent.name.rpartition("--")[2]
         models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
     return models
+
+
+def base_of_run(run: str) -> str:
+    """Return the folder of the encoder that a run began from.
+
+    Raises:
+        ConfigError: if there is no such run, it began from random weights, or from weights that
+            were replaced since.
+        RecordError: if its ``run.json`` is damaged.
+    """
+    record = read_record(Path(run).expanduser() / RUN, "run")
+    if record is None:
+        raise ConfigError(f"--after {run}: is no folder of a run (no {RUN}); want a finished run")
+    source = str(record["config"].get("encoder", {}).get("source", SCRATCH))
+    if source == SCRATCH:
+        raise ConfigError(
+            f"--after {run}: began from random weights, so there is no encoder before it; want a "
+            "run with encoder.source or --init"
+        )
+    began = record.get("encoder", {})
+    if "commit" in began:
+        return str(fetch_model(source, began["commit"]))
+    folder = local_model(source, f"--after {run}, encoder.source")
+    if "sha256" in began and sha256_of_weights(folder, "main") != began["sha256"]:
+        raise ConfigError(
+            f"--after {run}: began from other weights than {source} has now; restore those of "
+            f"sha256 {began['sha256']}"
+        )
+    return folder
 
 
 def _embedding_model(folder: str, pooling: Pooling | None) -> EmbeddingModel:

@@ -12,6 +12,8 @@ from raybio.benchmark.report import (
     RowReport,
     TaskReport,
     best_rival,
+    changes,
+    difference_text,
     interval_text,
     number,
     pair_test,
@@ -46,6 +48,7 @@ def _body(report: BenchmarkReport) -> Iterator[str]:
         "tests of this page. Higher is better everywhere.</p></header><main>"
     )
     yield from _leaderboard(report)
+    yield from _changes(report)
     for family in dict.fromkeys(task.family for task in ran):
         yield f"<section><h2>{escape(family)}</h2>"
         for task in ran:
@@ -65,9 +68,40 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(model)) + "</tr>"
     yield (
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
-        "inputs have; measures differ, so read the tasks below. Rows/s: inputs that are embedded "
+        "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
+        "below. Rows/s: inputs that are embedded "
         "in a second of processor time. Memory: the largest resident memory of an embedding "
         "process. A rival needs no training of an encoder.</p></section>"
+    )
+
+
+def _changes(report: BenchmarkReport) -> Iterator[str]:
+    """Yield what training gained and what it cost, if the page is of a run and its encoder."""
+    if not report.after:
+        return
+    after, before = escape(report.after), escape(report.before)
+    yield f"<section><h2>What training changed: {after} against {before}</h2>"
+    found = changes(report)
+    if not found:
+        yield "<p>No task has both of them.</p></section>"
+        return
+    yield _table(
+        ("task", "before", "after", "difference", "p (Holm)", ""),
+        [
+            (
+                each.task.title,
+                number(each.before.value),
+                number(each.after.value),
+                difference_text(each.test),
+                _p(each.test.p_holm),
+                each.word,
+            )
+            for each in found
+        ],
+    )
+    yield (
+        '<p class="soft">Before: the encoder that the run began from. Brackets are 95 % bootstrap '
+        "intervals of the paired difference.</p></section>"
     )
 
 
@@ -106,7 +140,7 @@ def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
         yield _table(
             ("first", "second", "difference", "p", "p (Holm)"),
             [
-                (each.first, each.second, f"{each.difference:+.3f}", _p(each.p), _p(each.p_holm))
+                (each.first, each.second, difference_text(each), _p(each.p), _p(each.p_holm))
                 for each in task.tests
             ],
         )

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from raybio.benchmark.models import RIVALS, BenchmarkModel
 from raybio.benchmark.statistics import difference_test, mean_of_tasks, score_interval, task_seed
@@ -41,11 +42,16 @@ class RowReport(BaseConfig):
 
 
 class PairReport(BaseConfig):
-    """A two-sided paired permutation test; p_holm is adjusted over all tests of the report."""
+    """The difference first - second with its 95 % interval, and a paired permutation test.
+
+    p_holm is adjusted over all tests of the report.
+    """
 
     first: str
     second: str
     difference: float
+    low: float
+    high: float
     p: float
     p_holm: float
 
@@ -100,6 +106,9 @@ class BenchmarkReport(BaseConfig):
     suite: str
     title: str
     seed: int
+    before: str
+    """Encoder that the run ``after`` began from; both are empty without ``--after``."""
+    after: str
     models: list[ModelReport]
     tasks: list[TaskReport]
 
@@ -135,8 +144,10 @@ class TaskResults:
                 own = next((row for row in RIVALS[name] if row in rivals), None)
                 if own is not None:
                     rows[name] = rivals.pop(own)
-                elif self.rivals is not None:
+                elif self.rivals is not None and self.rivals.scores:
                     self.skipped[name] = "the task has no such rival"
+                elif self.rivals is not None:
+                    self.skipped[name] = "rivals are read in the tokens of a model, and none fits"
         return rows | rivals, list(rivals)
 
 
@@ -146,6 +157,8 @@ def benchmark_report(
     results: Sequence[TaskResults],
     models: Sequence[BenchmarkModel | str],
     seed: int,
+    *,
+    with_before: bool = False,
 ) -> BenchmarkReport:
     """Return the report.
 
@@ -155,11 +168,21 @@ def benchmark_report(
         results: results of each task.
         models: the models in order; rivals by their names.
         seed: of intervals and tests.
+        with_before: whether the second model is the encoder that the first one began from.
     """
     names = [model if isinstance(model, str) else model.name for model in models]
     tasks = _with_holm([_task_report(each, names, seed) for each in results])
     reports = [_model_report(model, tasks, results, models) for model in models]
-    return BenchmarkReport(suite=suite, title=title, seed=seed, models=reports, tasks=tasks)
+    after, before = names[:2] if with_before else ("", "")
+    return BenchmarkReport(
+        suite=suite,
+        title=title,
+        seed=seed,
+        before=before,
+        after=after,
+        models=reports,
+        tasks=tasks,
+    )
 
 
 def write_report(report: BenchmarkReport, out: Path) -> None:
@@ -203,6 +226,45 @@ def pair_test(task: TaskReport, first: str, second: str) -> PairReport | None:
         if {test.first, test.second} == {first, second}:
             return test
     return None
+
+
+def difference_text(test: PairReport) -> str:
+    """Return "+0.025 [+0.010, +0.040]"."""
+    return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+
+
+class Change(NamedTuple):
+    """What training changed on a task.
+
+    Attributes:
+        task: the task.
+        before: row of the encoder that the run began from.
+        after: row of the run.
+        test: after - before.
+    """
+
+    task: TaskReport
+    before: RowReport
+    after: RowReport
+    test: PairReport
+
+    @property
+    def word(self) -> str:
+        """Whether training gained or lost, where the difference is significant."""
+        if self.test.p_holm >= LEVEL:
+            return "no significant change"
+        return "gained" if self.test.difference > 0 else "lost"
+
+
+def changes(report: BenchmarkReport) -> list[Change]:
+    """Return what training changed on each task that both encoders have; none without ``after``."""
+    found = []
+    for task in report.tasks:
+        row_by_name = {row.name: row for row in task.rows}
+        test = pair_test(task, report.after, report.before)
+        if test is not None:
+            found.append(Change(task, row_by_name[report.before], row_by_name[report.after], test))
+    return found
 
 
 def number(value: float | None) -> str:
@@ -263,7 +325,13 @@ def _tests(
             test = difference_test(rows[first], rows[second], seed)
             if test is not None:
                 yield PairReport(
-                    first=first, second=second, difference=test.difference, p=test.p, p_holm=test.p
+                    first=first,
+                    second=second,
+                    difference=test.difference.value,
+                    low=test.difference.low,
+                    high=test.difference.high,
+                    p=test.p,
+                    p_holm=test.p,
                 )
 
 
@@ -297,14 +365,19 @@ def _model_report(
         rival = best_rival(task)
         if rival is not None and rival.value is not None and rival.value > own.value:
             num_rival_higher += 1
-    # Encoders of one kind of input are compared over the tasks that all of them have.
+    # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
+    # has a mean if it has all of these tasks: means of other tasks would say nothing.
     kind = "" if isinstance(model, str) else model.reads
-    peers = [each.name for each in models if not isinstance(each, str) and each.reads == kind]
-    common = []
+    encoders = [each for each in models if not isinstance(each, str)]
+    peers = [each.name for each in encoders if kind in ("", each.reads)] or [name]
+    shared = []
     for task in tasks:
         scored = {row.name for row in task.rows if row.value is not None}
-        if task.name in row_by_task and scored.issuperset(peers):
-            common.append(_interval(row_by_task[task.name]))
+        if scored.issuperset(peers):
+            shared.append(task.name)
+    common = []
+    if row_by_task.keys() >= set(shared):
+        common = [_interval(row_by_task[task]) for task in shared]
     return ModelReport(
         name=name,
         reads=kind,

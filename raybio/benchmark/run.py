@@ -1,6 +1,7 @@
 """A benchmark from models and a suite to its report."""
 
 import fcntl
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_repo
 from raybio.benchmark.suite import Suite
 from raybio.benchmark.work import Part, Results, WorkItem, identity_of
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.runtime.run.spec import Compute
+from raybio.runtime.run.tasks import run_tasks
+from raybio.runtime.tracking.model_runs import track_models
+from raybio.training.embedding_model import digest_of
 
 
 def run_benchmark(
@@ -19,17 +24,25 @@ def run_benchmark(
     out: Path,
     *,
     seed: int = 0,
+    with_ray: bool = True,
+    tracking: str | None = None,
+    verbose: bool = False,
+    with_before: bool = False,
 ) -> BenchmarkReport:
     """Evaluate models and rivals on all tasks; write the report. Kept results are read back.
 
     Args:
         models: encoders, and rivals by their names.
         suite: the tasks.
-        out: folder of the report.
+        out: folder of the report; workers see it under the same path.
         seed: of intervals and tests.
+        with_ray: whether tasks are divided over a cluster; otherwise they run in this process.
+        tracking: MLflow's URI: a run with a child for each model; None: none is written.
+        verbose: show Ray's own logs.
+        with_before: whether the second model is the encoder that the first one began from.
 
     Raises:
-        ClusterError: if another command writes this report.
+        ClusterError: if another command writes this report, or Ray cannot start.
         ConfigError: if no task can run.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -41,15 +54,49 @@ def run_benchmark(
                 f"--out {out}: another command is writing this report. Wait until it ends, or "
                 "choose another folder"
             ) from None
-        return _run(models, suite, out, seed)
+        results = _evaluated(models, suite, out, with_ray, verbose)
+        report = benchmark_report(
+            suite.name, suite.title, results, models, seed, with_before=with_before
+        )
+        write_report(report, out)
+        write_page(out / "report.html", report)
+        if tracking is not None:
+            _track(report, out, tracking)
+        return report
 
 
-def _run(
+def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
+    metrics_by_model: dict[str, dict[str, float]] = {}
+    for model in report.models:
+        mean = {} if model.mean is None else {"mean of common tasks": model.mean}
+        metrics_by_model[model.name] = mean
+    for task in report.tasks:
+        for row in task.rows:
+            if row.name in metrics_by_model and row.value is not None:
+                metrics_by_model[row.name][_metric(f"{task.name}/{task.measure}")] = row.value
+    names = ("report.html", "report.json", "results.csv")
+    track_models(
+        uri,
+        "benchmark",
+        digest_of({"out": str(out), "suite": report.suite}),
+        f"{out.name}: {report.title}",
+        metrics_by_model,
+        [out / name for name in names],
+    )
+
+
+def _metric(measure: str) -> str:
+    """Return a measure's name without the characters that MLflow refuses."""
+    return re.sub(r"[^\w./ -]", "_", measure)
+
+
+def _evaluated(
     models: Sequence[BenchmarkModel | str],
     suite: Suite,
     out: Path,
-    seed: int,
-) -> BenchmarkReport:
+    with_ray: bool,
+    verbose: bool,
+) -> list[TaskResults]:
     say = BenchmarkLog(out).say
     encoders = [model for model in models if isinstance(model, BenchmarkModel)]
     results = [TaskResults(task) for task in suite.tasks]
@@ -80,7 +127,7 @@ def _run(
         raise ConfigError(f"--suite {suite.name}: none of its tasks can run; {first_reason}")
     model_by_name = {model.name: model for model in encoders}
     work = [WorkItem(out, model_by_name.get(name), parts) for (_, name), parts in items.items()]
-    _do(work, out)
+    _do(work, with_ray=with_ray, verbose=verbose, out=out)
     kept = Results(out)
     for each in results:
         if each.task.name not in rival_parts:
@@ -96,19 +143,19 @@ def _run(
                 reason = item.reason_by_part.get(str(part), "")
                 if part.task is each.task and reason:
                     each.skipped[item.model.name if item.model else ""] = reason
-    report = benchmark_report(suite.name, suite.title, results, models, seed)
-    write_report(report, out)
-    write_page(out / "report.html", report)
-    return report
+    return results
 
 
-def _do(work: Sequence[WorkItem], out: Path) -> None:
-    """Do what is not done, one item after the other."""
+def _do(work: Sequence[WorkItem], *, with_ray: bool, verbose: bool, out: Path) -> None:
+    """Do what is not done, on a cluster or here."""
     say = BenchmarkLog(out).say
     missing = [item for item in work if not item.is_done]
     for item in work:
         if item.is_done:
             say(f"read back: {item}")
+    if with_ray:
+        run_tasks(missing, Compute(), verbose=verbose)
+        return
     for number, item in enumerate(missing, start=1):
         item.keep(item.work())
         print(f"{item}: {number} of {len(missing)}", flush=True)

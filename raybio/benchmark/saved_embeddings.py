@@ -65,15 +65,16 @@ def saved_embeddings(
     """
     key = digest_of({"what": what, "inputs": list(inputs)})[:16]
     path = folder / f"{key}.npy"
+    corpus = f"{len(inputs):,} {what} (corpus {key[:8]}) by {model}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{key}.lock").open("a") as lock:
         # The system releases it when the process ends, in whatever way.
         fcntl.flock(lock, fcntl.LOCK_EX)
         array = _read(path, len(inputs))
         if array is not None:
-            say(f"read back: {len(inputs):,} {what} by {model}")
+            say(f"read back: {corpus}")
             return array
-        say(f"embedding {len(inputs):,} {what} by {model}")
+        say(f"embedding {corpus}")
         started = time.perf_counter()
         processor_started = time.process_time()
         array = np.ascontiguousarray(make(), np.float32)
@@ -88,6 +89,7 @@ def saved_embeddings(
             file.flush()
             os.fsync(file.fileno())
         write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})
+        say(f"embedded {corpus}")
         return array
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from raybio.benchmark.task import TaskScores
 from raybio.core.randomness import derive_seed
 from raybio.evaluation.unit_scores import linear_share
-from raybio.ops.significance import Interval, PairedTest, paired_test, ratio_interval
+from raybio.ops.significance import DifferenceTest, Interval, paired_test, ratio_interval
 
 
 def task_seed(seed: int, task: str) -> int:
@@ -27,29 +27,30 @@ def score_interval(scores: TaskScores, seed: int) -> Interval:
     if not _is_finite(scores):
         return Interval(scores.score, math.nan, math.nan)
     of_units = ratio_interval(scores.numerator_U, scores.denominator_U, np.random.default_rng(seed))
-    if scores.value is None:
-        return of_units
-    shift = scores.value - of_units.value
-    return Interval(scores.value, of_units.low + shift, of_units.high + shift)
+    return of_units if scores.value is None else _around(scores.value, of_units)
 
 
-def difference_test(first: TaskScores, second: TaskScores, seed: int) -> PairedTest | None:
-    """Return the paired permutation test of two scores; None where it is undefined.
+def difference_test(first: TaskScores, second: TaskScores, seed: int) -> DifferenceTest | None:
+    """Return the difference of two scores; None where it is undefined.
 
-    Where both could achieve different totals, as with F1, each unit's contribution is linearized
-    (the delta method).
+    Its interval is a bootstrap over units, which both scores share, and p that of a paired
+    permutation test. Where both could achieve different amounts, as with F1, each unit's
+    contribution is linearized (the delta method).
     """
     if first.unit_ids != second.unit_ids or not (_is_finite(first) and _is_finite(second)):
         return None
     if len(first.unit_ids) < 2:
         return None
-    rng = np.random.default_rng(seed)
-    total = first.denominator_U.sum()
-    if math.isclose(total, second.denominator_U.sum()):
-        return paired_test(first.numerator_U, second.numerator_U, first.denominator_U, rng)
-    first_U = linear_share(first.numerator_U, first.denominator_U)
-    second_U = linear_share(second.numerator_U, second.denominator_U)
-    return paired_test(first_U, second_U, np.ones(len(first_U)), rng)
+    first_U = first.numerator_U
+    second_U = second.numerator_U
+    whole_U = first.denominator_U
+    if not np.allclose(whole_U, second.denominator_U):
+        first_U = linear_share(first_U, whole_U)
+        second_U = linear_share(second_U, second.denominator_U)
+        whole_U = np.ones(len(first_U))
+    p = paired_test(first_U, second_U, whole_U, np.random.default_rng(seed)).p
+    of_units = ratio_interval(first_U - second_U, whole_U, np.random.default_rng(seed))
+    return DifferenceTest(_around(first.score - second.score, of_units), p)
 
 
 def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
@@ -61,6 +62,12 @@ def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
     below = math.hypot(*(each.value - each.low for each in intervals)) / len(values)
     above = math.hypot(*(each.high - each.value for each in intervals)) / len(values)
     return Interval(mean, mean - below, mean + above)
+
+
+def _around(value: float, of_units: Interval) -> Interval:
+    """Return the interval of a sample of units, moved to the score of all units."""
+    shift = value - of_units.value
+    return Interval(value, of_units.low + shift, of_units.high + shift)
 
 
 def _is_finite(scores: TaskScores) -> bool:

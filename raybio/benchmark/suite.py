@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.benchmark.task import BenchmarkTask, nearest_name
+from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
@@ -28,6 +29,7 @@ TASKS: dict[str, type[BenchmarkTask]] = {
     "links": LinksTask,
     "labels": LabelsTask,
     "relation-probe": RelationProbeTask,
+    "entities-relations": EntitiesRelationsTask,
 }
 """Kind of a task in a suite's YAML -> its class."""
 

@@ -1,4 +1,4 @@
-"""The work of a benchmark: tasks x models, whose results are kept.
+"""The queue of a benchmark: tasks x models, each a Ray task whose results are kept.
 
 Results are records in the report's folder, one for each (model, task), named after everything that
 they depend on. The same command again reads them back.
@@ -7,6 +7,7 @@ they depend on. The same command again reads them back.
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.shared_scores import Identity, SharedScores
+from raybio.runtime.cluster.resources import TrialResources
 
-_VERSION = 1
+_VERSION = 2
 """Raised whenever the same data and weights give other scores."""
 
 
@@ -92,6 +94,13 @@ class Results:
         scores = {name: TaskScores.from_json(own) for name, own in content["scores"].items()}
         return RivalResults(TaskFacts(**content["facts"]), scores)
 
+    def lock(self, part: Part) -> AbstractContextManager[None]:
+        """Wait until no other process computes a result, and hold it for a block.
+
+        Workers of a killed command may be at work for a while when the same command runs again.
+        """
+        return self._saved.lock(part.identity)
+
     def write(self, part: Part, content: Mapping[str, Any]) -> None:
         """Keep a result."""
         self._saved.write(part.identity, json.dumps(content))
@@ -105,10 +114,10 @@ def identity_of(task: BenchmarkTask, model: BenchmarkModel | None, *, is_rivals:
 
 @dataclass
 class WorkItem:
-    """Results of a model on tasks that share texts.
+    """Results of a model on tasks that share texts; a ``Task`` of ``run_tasks``.
 
     Attributes:
-        out: folder of the report.
+        out: folder of the report, which workers see under the same path.
         model: the model; None: rivals that need none.
         parts: the wanted results.
         reason_by_part: why the model was refused, by name of the part; filled by ``keep``.
@@ -130,29 +139,35 @@ class WorkItem:
         results = Results(self.out)
         return all(results.has(part) for part in self.parts)
 
-    def work(self) -> dict[str, str]:
+    def work(self, reserved: TrialResources | None = None) -> dict[str, str]:
         """Compute and keep the missing results; return why parts were refused."""
         results = Results(self.out)
-        say = BenchmarkLog(self.out).say
-        of_model = "" if self.model is None else f" of {self.model.name}"
         refused = {}
         for part in self.parts:
-            if results.has(part):
-                say(f"read back: {part}{of_model}")
-                continue
-            say(f"evaluating {part}{of_model}")
-            try:
-                content = self._rivals(part) if part.is_rivals else self._scores(part)
-            except (ConfigError, DataError) as error:
-                # One model or data set that cannot be read does not end the others.
-                refused[str(part)] = str(error)
-                say(f"skipped: {part}{of_model}: {error}")
-                continue
-            results.write(part, content)
+            with results.lock(part):
+                try:
+                    self._compute(part, results)
+                except (ConfigError, DataError) as error:
+                    # One model or data set that cannot be read does not end the others.
+                    refused[str(part)] = str(error)
+                    BenchmarkLog(self.out).say(f"skipped: {self._named(part)}: {error}")
         return refused
 
+    def _compute(self, part: Part, results: Results) -> None:
+        say = BenchmarkLog(self.out).say
+        if results.has(part):
+            say(f"read back: {self._named(part)}")
+            return
+        say(f"evaluating {self._named(part)}")
+        content = self._rivals(part) if part.is_rivals else self._scores(part)
+        results.write(part, content)
+        say(f"evaluated {self._named(part)}")
+
+    def _named(self, part: Part) -> str:
+        return f"{part}" if self.model is None else f"{part} of {self.model.name}"
+
     def keep(self, result: Mapping[str, str]) -> None:
-        """Note the refusals; results are kept already."""
+        """Note the refusals; results are kept by the worker."""
         self.reason_by_part.update(result)
 
     def _scores(self, part: Part) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import model_argument
+from raybio.cli.options import Verbose, model_argument
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.text import count_of
@@ -17,12 +17,19 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def benchmark(
     out: Annotated[Path, typer.Option(help="folder of the report; the same folder resumes")],
     model: Annotated[
-        list[str],
+        list[str] | None,
         model_argument(
             "runs, exports, model folders or hub ids, or rivals by name: random, tfidf, bm25, "
             "characters, kmers, degree, common-neighbors"
         ),
-    ],
+    ] = None,
+    after: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of a run: it and the encoder that it began from come first; their paired "
+            "differences say what training gained, and what it forgot"
+        ),
+    ] = None,
     suite: Annotated[
         str, typer.Option(help="demo, biomedical, texts or proteins; or a YAML file of tasks")
     ] = "demo",
@@ -37,6 +44,14 @@ def benchmark(
     card: Annotated[
         bool, typer.Option("--card", help="print the table of each model for its card (Markdown)")
     ] = False,
+    no_ray: Annotated[
+        bool, typer.Option("--no-ray", help="evaluate in this process, one task after the other")
+    ] = False,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(help="MLflow tracking URI; default: sqlite, mlflow.db next to the report"),
+    ] = None,
+    verbose: Verbose = False,
 ) -> None:
     """Evaluate encoders and rivals on many tasks, and write one report.
 
@@ -48,21 +63,36 @@ def benchmark(
     """
     if pooling not in (None, "cls", "mean"):
         raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    if not model and after is None:
+        raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
     # Imported here: torch takes seconds to import.
     from raybio.benchmark.models import read_models
-    from raybio.benchmark.report import card_table, interval_text
+    from raybio.benchmark.report import card_table, changes, difference_text, interval_text
     from raybio.benchmark.run import run_benchmark
     from raybio.benchmark.suite import read_suite
+    from raybio.runtime.tracking.tracker import tracking_uri as absolute_uri
 
     home = out.absolute()
     tasks = read_suite(suite, data)
-    models = read_models(model, home, pooling)  # type: ignore[arg-type]
-    report = run_benchmark(models, tasks, home, seed=seed)
+    run = None if after is None else str(after)
+    models = read_models(model or (), home, pooling, run)  # type: ignore[arg-type]
+    report = run_benchmark(
+        models,
+        tasks,
+        home,
+        seed=seed,
+        with_ray=not no_ray,
+        tracking=absolute_uri(tracking_uri, home),
+        verbose=verbose,
+        with_before=after is not None,
+    )
     for each in report.models:
         num_tasks = count_of(each.num_common_tasks, "task")
         print(f"{each.name}: mean of {num_tasks} {interval_text(each)}")
         if card:
             print(card_table(report, each.name))
+    for change in changes(report):
+        print(f"{change.task.name}: {change.word}, {difference_text(change.test)}")
     names = ("report.html", "report.json", "results.csv")
     print(f"report: {', '.join(str(out / name) for name in names)}")

@@ -45,13 +45,14 @@ class Pushed(NamedTuple):
     deleted: list[str]
 
 
-def fetch_model(source: str) -> Path:
+def fetch_model(source: str, commit: str | None = None) -> Path:
     """Return the local copy of a model of the hub.
 
     Without a network it is the cached one.
 
     Args:
         source: hub id, ``OWNER/NAME``.
+        commit: None: the newest one.
 
     Raises:
         ConfigError: if it is none, or cannot be fetched.
@@ -59,7 +60,7 @@ def fetch_model(source: str) -> Path:
     if not _HUB_ID.fullmatch(source):
         raise ConfigError(f"{source}: no such folder; want a run, a model's folder, or a hub id")
     try:
-        return Path(snapshot_download(source, ignore_patterns=OTHER_WEIGHTS))
+        return Path(snapshot_download(source, revision=commit, ignore_patterns=OTHER_WEIGHTS))
     except GatedRepoError:
         reason = GATED
     except Exception as error:  # of any library that the hub's client uses

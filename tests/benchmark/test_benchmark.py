@@ -2,7 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +18,17 @@ import yaml
 from typer.testing import CliRunner
 
 from raybio.benchmark import work
-from raybio.benchmark.models import BenchmarkModel, read_models
-from raybio.benchmark.report import BenchmarkReport, TaskReport
+from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
+from raybio.benchmark.report import BenchmarkReport, TaskReport, TaskResults
 from raybio.benchmark.run import run_benchmark
+from raybio.benchmark.statistics import difference_test
 from raybio.benchmark.suite import TASKS, read_suite
-from raybio.benchmark.task import TaskScores
+from raybio.benchmark.task import TaskFacts, TaskScores
+from raybio.benchmark.tasks.links import LinksTask
+from raybio.benchmark.work import RivalResults
 from raybio.cli.benchmark import app
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
@@ -28,13 +37,14 @@ from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.model_links import evaluate_model_links
+from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.runtime.embed import model_of_folder
+from raybio.runtime.tracking.model_runs import track_models
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
-from tests.training.workers import forkserver
 
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
 
@@ -54,10 +64,12 @@ def given(
     tiny_store: Store,
     tiny_task: TaskStore,
     tiny_documents: DocumentStore,
+    tiny_words: WordStore,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Given:
     folder = tmp_path_factory.mktemp("benchmark")
-    export = METHODS["biostransformers"].build(tiny_config("biostransformers"), tiny_articles.path)
+    config = tiny_config("biostransformers", **{"encoder.max_length": 128})
+    export = METHODS["biostransformers"].build(config, tiny_articles.path)
     texts = Path(export.export(folder / "texts", {}))
     export = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
     proteins = Path(export.export(folder / "proteins", {}))
@@ -83,6 +95,15 @@ def given(
             "store": str(tiny_task.path),
         },
         {"task": "relation-probe", "name": "relations", "store": str(tiny_documents.path)},
+        *(
+            {
+                "task": "entities-relations",
+                "name": scored,
+                "scored": scored.removeprefix("words: "),
+                "store": str(tiny_words.path),
+            }
+            for scored in ("words: entities", "words: relations")
+        ),
     ]
     assert {task["task"] for task in tasks} == TASKS.keys()
     suite = folder / "suite.yaml"
@@ -126,6 +147,7 @@ def benchmark(given: Given, out: Path, *models: str, suite: Path | None = None) 
         read_models(list(models), out),
         read_suite(str(suite or given.suite), given.data),
         out,
+        with_ray=False,
     )
 
 
@@ -195,6 +217,34 @@ def test_other_tasks_have_the_figures_of_their_commands(
     assert found == pytest.approx({row: each.test.values["f1"] for row, each in expected.items()})
 
 
+def test_entities_and_relations_have_the_figures_of_training(
+    given: Given, done: tuple[Path, BenchmarkReport], tiny_words: WordStore
+) -> None:
+    config = tiny_config(
+        "relation_graphs",
+        model="clner",
+        **{"encoder.source": str(given.texts), "encoder.max_length": 256},
+    )
+    system = METHODS["relation_graphs"].build(config, tiny_words.path)
+    assert system.final_evaluate is not None
+    scores = system.final_evaluate(system.model, SingleProcess()).scores
+    rows = {"texts": "initial - chosen settings", "look-up": "look-up"}
+    rows["character 2-4-grams"] = "character 2-4-grams"
+    for name, measure in (("words: entities", "ner_f1"), ("words: relations", "re_f1")):
+        task = task_of(done[1], name)
+        found = values(task)
+        for row, stage in rows.items():
+            assert found[row] == pytest.approx(scores[stage]["test"][measure]["value"])
+        assert task.chance[task.measure] == pytest.approx(
+            scores["chance"]["test"][measure]["value"]
+        )
+        own = next(row for row in task.rows if row.name == "texts")
+        assert own.others[f"{task.measure}, 5 and 7 neighbors"] == pytest.approx(
+            scores["initial"]["test"][measure]["value"]
+        )
+        assert own.low is not None and own.high is not None
+
+
 def test_retrieval_has_the_figures_of_its_command(
     given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
 ) -> None:
@@ -240,7 +290,22 @@ def test_models_are_skipped_where_they_do_not_fit_and_data_where_it_is_missing(
     assert folds.skipped["tfidf"] == "the task has no such rival"
     assert "holds no HoC: want hallmarks_of_cancer" in task_of(report, "hoc-10").skipped[""]
     assert {row.name for row in folds.rows} >= {"proteins", "random", "kNN on 1-3-mers"}
-    assert next(model for model in report.models if model.name == "texts").num_tasks == 6
+    model_by_name = {model.name: model for model in report.models}
+    assert model_by_name["texts"].num_tasks == 8
+    # No task has both encoders, so there is no mean by which rivals could be ranked with them.
+    assert model_by_name["tfidf"].num_tasks == 4
+    assert model_by_name["tfidf"].mean is model_by_name["random"].mean is None
+
+
+def test_a_rival_without_a_row_says_why() -> None:
+    results = TaskResults(LinksTask(name="links", demo="sppt_protein"))
+    for scores, reason in (
+        ({}, "rivals are read in the tokens of a model, and none fits"),
+        ({"degree": TaskScores.of_means([0], [1.0])}, "the task has no such rival"),
+    ):
+        results.rivals = RivalResults(TaskFacts("", ""), scores)
+        results.rows(["random"])
+        assert results.skipped == {"random": reason}
 
 
 def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
@@ -275,7 +340,7 @@ def test_the_same_command_computes_nothing_and_gives_the_same_report(
     log = (out / "log.txt").read_text()
     corpora = [line.split("] ", 1)[1] for line in log.splitlines() if "embedding " in line]
     # The questions of both tasks are one corpus, the names of both sets another.
-    assert "read back: 20 texts by texts" in log
+    assert "read back: 20 texts (corpus" in log
     monkeypatch.setattr(work.WorkItem, "work", None)
     models = (str(given.texts), str(given.proteins), "tfidf", "random")
     assert benchmark(given, out, *models) == report
@@ -312,40 +377,6 @@ def test_two_commands_do_not_write_one_report(given: Given, tmp_path: Path) -> N
             benchmark(given, tmp_path, str(given.texts))
 
 
-def _run_until_killed(given: Given, out: Path, after: int) -> None:
-    """Run the benchmark, and kill this process before the result of number ``after`` is kept."""
-    write = work.Results.write
-    seen = []
-
-    def counted(self: Any, part: Any, content: Any) -> None:
-        seen.append(part)
-        if len(seen) > after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(self, part, content)
-
-    work.Results.write = counted  # type: ignore[method-assign]
-    benchmark(given, out, str(given.texts), str(given.proteins), "tfidf", "random")
-
-
-@pytest.mark.nightly
-def test_a_killed_command_resumes_to_the_same_report(
-    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
-) -> None:
-    process = forkserver().Process(target=_run_until_killed, args=(given, tmp_path, 4))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert not (tmp_path / "report.json").exists()
-    models = (str(given.texts), str(given.proteins), "tfidf", "random")
-    report = benchmark(given, tmp_path, *models)
-    assert report.tasks == done[1].tasks
-    log = [line.split("] ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
-    embedded = [line for line in log if line.startswith("embedding ")]
-    assert len((tmp_path / "log.txt").read_text().split("read back: ")) >= 4
-    kept = list((tmp_path / "embeddings").rglob("*.npy"))
-    assert len(embedded) == len(kept)
-
-
 def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
     suite = tmp_path / "own.yaml"
 
@@ -369,13 +400,222 @@ def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
         read_models(["tfidf", "tfidf"], tmp_path)
 
 
-def test_the_command_prints_a_card(given: Given, done: tuple[Path, BenchmarkReport]) -> None:
+def test_the_command_prints_a_card_and_writes_to_mlflow(
+    given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path, empty_database: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_database.read_bytes())
     words = [str(given.texts), str(given.proteins), "tfidf", "random", "--suite", str(given.suite)]
-    words += ["--data", str(given.data), "--out", str(done[0]), "--card"]
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    words += ["--data", str(given.data), "--out", str(done[0]), "--no-ray", "--card"]
+    words += ["--tracking-uri", f"sqlite:///{database}"]
+    for _ in range(2):  # the second finds its runs
+        result = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
     assert "best without training" in result.output
     assert "report.html" in result.output
+    client = MlflowClient(f"sqlite:///{database}")
+    experiment = client.get_experiment_by_name("benchmark")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    run_by_name = {run.info.run_name: run for run in runs if run is not parent}
+    assert all(
+        run.data.tags["mlflow.parentRunId"] == parent.info.run_id for run in run_by_name.values()
+    )
+    own = values(task_of(done[1], "own"))["texts"]
+    metrics = run_by_name["texts"].data.metrics
+    assert metrics["own/nDCG_10"] == own
+    assert metrics["mean of common tasks"] == done[1].models[0].mean
+    assert (
+        run_by_name["tfidf"].data.metrics["own/nDCG_10"] == values(task_of(done[1], "own"))["tfidf"]
+    )
+    artifacts = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert artifacts == {"report.html", "report.json", "results.csv"}
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path: Path) -> None:
+    run = tmp_path / "first"
+    shutil.copytree(given.texts, run / "export")
+    hub = tmp_path / "models--owner--base" / "snapshots" / "0a1b"
+    shutil.copytree(given.texts, hub)
+    # As a folder of save_pretrained, which does not state its pooling.
+    (hub / "modules.json").unlink()
+    record = {"config": {"encoder": {"source": str(hub)}}}
+    write_record(run / "run.json", "run", record)
+    after, before = read_models([], tmp_path, after=str(run))
+    assert isinstance(after, BenchmarkModel) and isinstance(before, BenchmarkModel)
+    assert (after.name, before.name) == ("first", "base")
+    assert before.embedding.pooling == after.embedding.pooling
+    with pytest.raises(ConfigError, match="pooling"):
+        read_models([str(hub)], tmp_path)
+
+    write_record(run / "run.json", "run", {**record, "encoder": {"sha256": "0" * 64}})
+    with pytest.raises(ConfigError, match="began from other weights"):
+        base_of_run(str(run))
+    write_record(run / "run.json", "run", {"config": {"encoder": {"source": "scratch"}}})
+    with pytest.raises(ConfigError, match="began from random weights"):
+        base_of_run(str(run))
+    with pytest.raises(ConfigError, match="is no folder of a run"):
+        base_of_run(str(tmp_path))
+    result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_what_training_changed_is_compared_on_the_same_nodes(
+    given: Given, tiny_store: Store, tmp_path: Path, empty_database: Path
+) -> None:
+    config = tiny_config("sppt_protein", seed=7, **{"evaluation.metric": "cosine"})
+    run = tmp_path / "first"
+    METHODS["sppt_protein"].build(config, tiny_store.path).export(run / "export", {})
+    record = {
+        "method": "sppt_protein",
+        "data_digest": tiny_store.digest,
+        "config": config.to_mapping() | {"encoder": {"source": str(given.proteins)}},
+    }
+    write_record(run / "run.json", "run", record)
+    suite = tmp_path / "own.yaml"
+    tasks = [
+        {"task": "links", "name": "links", "store": str(tiny_store.path)},
+        {"task": "retrieval", "name": "texts", "corpus": "c", "queries": "q", "qrels": "t"},
+    ]
+    suite.write_text(yaml.safe_dump({"tasks": tasks}))
+    words = ["--after", str(run), "--suite", str(suite), "--out", str(tmp_path / "report")]
+    database = shutil.copy(empty_database, tmp_path)
+    words += ["--no-ray", "--tracking-uri", f"sqlite:///{database}"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    record = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert (record["after"], record["before"]) == ("first", "proteins")
+    found = {row["name"]: row["value"] for row in record["tasks"][0]["rows"]}
+    # By the same distance, whatever the run was evaluated by.
+    for name, folder in (("first", run / "export"), ("proteins", given.proteins)):
+        options = LinkEvaluationOptions(as_in_its_run=False)
+        links = evaluate_model_links({name: model_of_folder(folder)}, tiny_store.path, options)
+        assert found[name] == pytest.approx(links.scores["trained"]["val"]["lrap"]["value"])
+    test = record["tasks"][0]["tests"][0]
+    assert (test["first"], test["second"]) == ("first", "proteins")
+    assert test["difference"] == pytest.approx(found["first"] - found["proteins"])
+    assert test["low"] <= test["difference"] <= test["high"]
+    shown = f"{test['difference']:+.3f} [{test['low']:+.3f}, {test['high']:+.3f}]"
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "What training changed: first against proteins" in page
+    assert shown in page and shown in result.output
+    # Rivals of the first model and its scores are of the same embeddings.
+    log = (tmp_path / "report" / "log.txt").read_text()
+    assert log.count("] embedding ") == 2
+
+
+def test_the_interval_of_a_difference_is_over_units_that_both_have() -> None:
+    rng = np.random.default_rng(0)
+    level_U = rng.normal(size=200)
+    first = TaskScores.of_means(range(200), level_U + 0.1 + 0.01 * rng.normal(size=200))
+    second = TaskScores.of_means(range(200), level_U)
+    test = difference_test(first, second, 3)
+    assert test is not None
+    difference_U = first.numerator_U - second.numerator_U
+    draws = np.random.default_rng(3).integers(0, 200, (1000, 200))
+    means = [difference_U[draw].mean() for draw in draws]
+    assert test.difference == pytest.approx(
+        (difference_U.mean(), *np.percentile(means, [2.5, 97.5]))
+    )
+    # Units vary by 1, their differences by 0.01.
+    assert test.difference.high - test.difference.low < 0.01
+    # Of a sample of units, the interval is around the difference of all.
+    whole = difference_test(replace(first, value=0.9), replace(second, value=0.5), 3)
+    assert whole is not None
+    assert whole.difference.value == pytest.approx(0.4)
+    assert whole.difference.low - 0.4 == pytest.approx(test.difference.low - test.difference.value)
+    # Where units can achieve different amounts, the ratio of sums counts.
+    other = replace(second, denominator_U=np.linspace(1, 2, 200))
+    unequal = difference_test(first, other, 3)
+    assert unequal is not None
+    assert unequal.difference.value == pytest.approx(first.score - other.score)
+    assert unequal.difference.low < unequal.difference.value < unequal.difference.high
+
+
+def test_tracking_that_is_down_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert track_models("http://127.0.0.1:1", "benchmark", "key", "name", {"a": {}}, []) is None
+    assert "did not take the scores" in caplog.text
+
+
+def counts_of_log(out: Path) -> Counter[str]:
+    """Count the lines of what was computed to its end, over all starts."""
+    lines = [line.split("] ", 1)[1] for line in (out / "log.txt").read_text().splitlines()]
+    return Counter(line for line in lines if line.startswith(("embedded ", "evaluated ")))
+
+
+def test_a_cluster_evaluates_models_and_rivals_at_the_same_time(
+    ray_cluster: None, given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
+) -> None:
+    names = {name: str(given.data / name) for name in ("corpus.jsonl", "queries.jsonl", "test.tsv")}
+    corpus, queries, qrels = names.values()
+    task = {"task": "retrieval", "name": "own", "corpus": corpus, "queries": queries}
+    suite = tmp_path / "own.yaml"
+    suite.write_text(yaml.safe_dump({"tasks": [{**task, "qrels": qrels}]}))
+    models = read_models([str(given.texts), "tfidf"], tmp_path)
+    report = run_benchmark(models, read_suite(str(suite), None), tmp_path, with_ray=True)
+    expected = task_of(done[1], "own")
+    assert values(report.tasks[0]) == pytest.approx(values(expected))
+    assert report.models[1].mean == pytest.approx(values(expected)["tfidf"])
+    counts = counts_of_log(tmp_path)
+    assert set(counts.values()) == {1}
+    assert {"evaluated own of texts", "evaluated own, rivals"} <= counts.keys()
+    # Each line has its process: two workers, and not this one.
+    log = (tmp_path / "log.txt").read_text().splitlines()
+    processes = {line.split("[")[1].split("]")[0] for line in log if "evaluated " in line}
+    assert str(os.getpid()) not in processes
+
+
+@pytest.mark.nightly
+def test_a_killed_command_resumes_and_computes_nothing_twice(
+    ray_cluster: None,
+    given: Given,
+    done: tuple[Path, BenchmarkReport],
+    tmp_path: Path,
+    empty_database: Path,
+) -> None:
+    import ray
+    from mlflow import MlflowClient
+
+    database = tmp_path / "mlflow.db"
+    database.write_bytes(empty_database.read_bytes())
+    out = tmp_path / "report"
+    script = Path(__file__).parents[2] / "jobs" / "benchmark.py"
+    words = [sys.executable, script, given.texts, given.proteins, "tfidf", "random"]
+    words += ["--suite", given.suite, "--data", given.data, "--out", out]
+    command = [str(word) for word in [*words, "--tracking-uri", f"sqlite:///{database}"]]
+    environment = {**os.environ, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    for num_kept in (3, 11):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        while process.poll() is None:
+            if (out / "log.txt").exists() and sum(counts_of_log(out).values()) >= num_kept:
+                process.kill()
+            time.sleep(0.02)
+        assert process.returncode == -signal.SIGKILL
+        assert not (out / "report.json").exists()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment)
+    record = json.loads((out / "report.json").read_text())
+    for task, expected in zip(record["tasks"], done[1].tasks, strict=True):
+        assert {row["name"]: row["value"] for row in task["rows"]} == pytest.approx(
+            values(expected)
+        )
+        assert [test["p_holm"] for test in task["tests"]] == pytest.approx(
+            [test.p_holm for test in expected.tests]
+        )
+    counts = counts_of_log(out)
+    assert max(counts.values()) == 1
+    # A kill may come between a result and its line.
+    num_kept = sum(len(list((out / kind).rglob("*.json"))) for kind in ("embeddings", "scores"))
+    assert num_kept - 2 <= len(counts) <= num_kept
+    client = MlflowClient(f"sqlite:///{database}")
+    experiment = client.get_experiment_by_name("benchmark")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_scores_survive_their_json() -> None:

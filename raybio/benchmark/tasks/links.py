@@ -1,13 +1,14 @@
 """Link retrieval of SPPT on a store: the figures of ``raybio evaluate links``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
+from torch import Tensor
 
-from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.stores import store_files
 from raybio.benchmark.task import (
     RANDOM,
@@ -44,7 +45,6 @@ class LinksTask(BenchmarkTask):
     family: ClassVar[str] = "Links"
     path_fields: ClassVar[tuple[str, ...]] = ("store",)
     rivals_read_the_model: ClassVar[bool] = True
-    embeds_by_itself: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of proteins or of articles")
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
@@ -113,8 +113,16 @@ class LinksTask(BenchmarkTask):
 
     def _evaluated(self, model: BenchmarkEncoder, *, with_rivals: bool) -> FinalReport:
         assert isinstance(model, BenchmarkModel)
-        options = LinkEvaluationOptions(self.nodes, self.metric, None, with_rivals)
-        return evaluate_model_links({model.name: model.embedding}, self._path, options)
+        options = LinkEvaluationOptions(
+            self.nodes, self.metric, None, with_rivals, as_in_its_run=False
+        )
+        what = f"rows of the store {open_graph(self._path).content_digest[:12]}"
+
+        def kept(row_N: np.ndarray, compute: Callable[[], Tensor]) -> Tensor:
+            rows = [str(row) for row in row_N]
+            return on_device(model.saved(what, rows, lambda: compute().cpu().numpy()))
+
+        return evaluate_model_links({model.name: model.embedding}, self._path, options, kept=kept)
 
     def _scores(self, report: FinalReport, stage: Stage) -> TaskScores:
         scores = report.scores[stage]

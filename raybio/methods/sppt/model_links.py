@@ -28,7 +28,7 @@ from raybio.methods.sppt.proteins import system as proteins
 from raybio.methods.sppt.proteins.config import Config as ProteinConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.methods.sppt.system import LinkEvaluator
+from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import EmbeddingModel
@@ -49,12 +49,16 @@ class LinkEvaluationOptions:
         metric: distance by which candidates are ranked, "euclidean" or "cosine".
         seed: of random vectors and intervals.
         rivals: whether rankings that need no encoder are scored.
+        as_in_its_run: whether the settings of the first model's run count, and its initial encoder
+            is a row. Otherwise each model is evaluated by the defaults of the method, in fp32, so
+            that several calls compare models.
     """
 
     nodes: int | None = None
     metric: str | None = None
     seed: int | None = None
     rivals: bool | None = None
+    as_in_its_run: bool = True
 
     def applied_to(self, config: Config) -> Config:
         """Return the settings with these in their place."""
@@ -77,6 +81,7 @@ def evaluate_model_links(
     options: LinkEvaluationOptions = LinkEvaluationOptions(),
     *,
     report: Callable[[str], None] = lambda _: None,
+    kept: KeptEmbeddings | None = None,
 ) -> FinalReport:
     """Return the evaluation of the first model, with the other models as further rows.
 
@@ -85,6 +90,7 @@ def evaluate_model_links(
         store_path: store of proteins or of articles.
         options: what replaces settings.
         report: called with progress messages.
+        kept: keeps embeddings of the first model, see ``LinkEvaluator``.
 
     Raises:
         ConfigError: for a model that cannot be loaded or reads other inputs, or that has the name
@@ -100,10 +106,10 @@ def evaluate_model_links(
                 f"{store.inputs_are}; want a model of {store.inputs_are}"
             )
     first_name = next(iter(models))
-    run = _run_of(models[first_name], store)
+    run = _run_of(models[first_name], store, options.as_in_its_run)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with embedding_precision(Precision(run.precision, device)):
-        return _evaluate(models, store, options.applied_to(run.config), run, device, report)
+        return _evaluate(models, store, options.applied_to(run.config), run, device, report, kept)
 
 
 def _evaluate(
@@ -113,11 +119,14 @@ def _evaluate(
     run: "_Run",
     device: str,
     report: Callable[[str], None],
+    kept: KeptEmbeddings | None,
 ) -> FinalReport:
     first_name, *other_names = models
     report(f"evaluating {first_name}")
     encoder = models[first_name].load().to(device)
     evaluator = _evaluator(models[first_name], encoder, store, config, run.initial)
+    if run.initial is None:
+        evaluator = replace(evaluator, kept=kept)
     final = evaluator.final_report(encoder, SingleProcess())
     for name in models:
         if name in final.scores:
@@ -168,14 +177,14 @@ class _Run(NamedTuple):
     remarks: list[str]
 
 
-def _run_of(model: EmbeddingModel, store: LinkedStore) -> _Run:
-    """Return what ``run.json`` next to an export says, if the run was over this store."""
+def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _Run:
+    """Return what ``run.json`` next to an export says, if it counts and was over this store."""
     is_protein = isinstance(store, ProteinStore)
     config_type = ProteinConfig if is_protein else ArticleConfig
     record = read_record(Path(model.folder).absolute().parent / "run.json", "run") or {}
     method = "sppt_protein" if is_protein else "sppt_mag"
     is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
-    if record.get("method") != method or not is_over_store:
+    if not as_in_its_run or record.get("method") != method or not is_over_store:
         return _Run(config_type(), "fp32", None, [])
     precision = str(record.get("precision", "fp32"))
     config: Config = config_type.from_mapping(record["config"])

@@ -45,6 +45,8 @@ from raybio.training.settings import TrainingConfig
 
 MAX_MAP_ROWS = 1500
 
+KeptEmbeddings = Callable[[np.ndarray, Callable[[], Tensor]], Tensor]
+
 
 class Linked(Protocol):
     """A graph store, or any other object with linked rows."""
@@ -158,6 +160,8 @@ class LinkEvaluator(Evaluator):
         content: name of the rival that compares contents.
         content_ngram: tokens of its n-grams.
         composition: whether the shares of tokens are a rival as well.
+        kept: returns the embeddings of rows from an earlier evaluation, or by calling its second
+            argument; None: they are computed.
     """
 
     training_settings = TRAINING_SETTINGS
@@ -171,6 +175,7 @@ class LinkEvaluator(Evaluator):
     evaluation: LinkEvaluationConfig
     config: TrainingConfig
     heldout_parts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    kept: KeptEmbeddings | None = None
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
@@ -323,9 +328,15 @@ class LinkEvaluator(Evaluator):
     def embed(self, model: Encoder, collective: Collective, row_N: np.ndarray) -> Tensor:
         """Return the embeddings (N, D) of rows."""
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return embed_rows(
-            model, partial(unmasked, self.read), row_N, collective, max_tokens=max_tokens
+        compute = partial(
+            embed_rows,
+            model,
+            partial(unmasked, self.read),
+            row_N,
+            collective,
+            max_tokens=max_tokens,
         )
+        return compute() if self.kept is None else self.kept(row_N, compute)
 
     @cached_property
     def _queries(self) -> LinkQueries:

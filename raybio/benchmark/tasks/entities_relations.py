@@ -1,0 +1,225 @@
+"""Entities and relations by nearest words: figures of ``raybio train relation_graphs``.
+
+They are those of its rows "initial - chosen settings" and "initial" on test sentences, with the
+model as ``encoder.source``.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from raybio.benchmark.models import BenchmarkModel, on_device
+from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.task import (
+    BenchmarkEncoder,
+    BenchmarkTask,
+    Reads,
+    TaskFacts,
+    TaskScores,
+    missing_files,
+)
+from raybio.core.config import BaseConfig
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.config import Config, FoldConfig, KnnConfig, WordEncoderConfig
+from raybio.methods.relation_graphs.fold_scores import chosen_and_fixed
+from raybio.methods.relation_graphs.folds import FoldRows, read_fold
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.relation_graphs.rivals import lexical_rivals
+from raybio.methods.relation_graphs.sentence_scores import (
+    SentenceScores,
+    VectorScores,
+    chance_scores,
+)
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.word_model import WordModel
+from raybio.store.store import open_store
+
+_MEASURES = {
+    "ner_f1": "entity F1",
+    "re_f1": "strict relation F1",
+    "re_minus_f1": "pair F1",
+    "probe_f1": "pair F1 by a linear probe",
+}
+
+_PRIMARY = {"entities": "ner_f1", "relations": "re_f1"}
+
+_PROTOCOL = (
+    "Theodoropoulos et al. (2021): the nearest training words vote on a word's tag, the nearest "
+    "training pairs of words on a pair's relation. The encoder stays frozen; validation sentences "
+    "choose the numbers of neighbors. A relation is strictly right with both of its entities. "
+    "Score: macro F1 over the types of test sentences, fold {fold}."
+)
+
+
+class EntitiesRelationsTask(BenchmarkTask):
+    """Entities, or relations, of sentences in SpERT's layout, such as ADE's."""
+
+    task: Literal["entities-relations"] = "entities-relations"
+    family: ClassVar[str] = "Entities and relations by neighbors"
+    path_fields: ClassVar[tuple[str, ...]] = ("store", "sentences", "splits", "dev", "test")
+
+    scored: Literal["entities", "relations"] = Field("relations", description="primary measure")
+    store: Path | None = Field(None, description="prepared store of sentences")
+    sentences: Path | None = Field(None, description="instead of a store: sentences of SpERT")
+    splits: Path | None = Field(None, description="folds of the sentences")
+    dev: Path | None = Field(None, description="instead of splits: sentences to choose settings")
+    test: Path | None = Field(None, description="instead of splits: sentences that are scored")
+    fold: int = Field(1, ge=1, description="number of the fold, from 1")
+    candidates: Literal["all", "chunk_ends"] = Field(
+        "all", description="pairs that may be related: all, or those of ends of predicted entities"
+    )
+
+    @property
+    def title(self) -> str:
+        """Name of the task."""
+        return self.name
+
+    @property
+    def reads(self) -> Reads:
+        """Kind of inputs."""
+        return "texts"
+
+    @property
+    def measure(self) -> str:
+        """Name of the score."""
+        return _MEASURES[_PRIMARY[self.scored]]
+
+    @property
+    def group(self) -> str:
+        """Both measures are of the same predictions."""
+        return f"words of {self.store or self.sentences}"
+
+    def check(self) -> str:
+        """Return why the task cannot run."""
+        if (self.store is None) == (self.sentences is None):
+            raise ConfigError(f"task {self.name}: want either store or sentences")
+        paths = self._sources if self.store is None else [self.store]
+        return missing_files(paths, "want sentences, as `raybio prepare ade` reads them")
+
+    def files(self) -> Sequence[Path]:
+        """Return the source files, or the store's manifest."""
+        return self._sources if self.store is None else store_files(self.store)
+
+    def facts(self) -> TaskFacts:
+        """Return protocol and sizes."""
+        fold = self._fold
+        size = (
+            f"{len(fold.train):,} training, {len(fold.dev):,} validation and {len(fold.test):,} "
+            "test sentences"
+        )
+        chance = chance_scores(self._words, fold, "test")
+        return TaskFacts(
+            _PROTOCOL.format(fold=self.fold),
+            size,
+            chance={title: float(chance[name]) for name, title in _MEASURES.items()},
+        )
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Let the words of training sentences vote on those of test sentences."""
+        assert isinstance(model, BenchmarkModel)
+        chosen, fixed = _evaluated(model, self._shared)
+        others = {}
+        if fixed is not None:
+            settings = fixed.settings
+            by = f"{settings.num_pair_neighbors} and {settings.num_tag_neighbors} neighbors"
+            others = {f"{self.measure}, {by}": fixed.values[_PRIMARY[self.scored]]}
+        return self._scores(chosen, others)
+
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Look words up, and compare their characters."""
+        return {name: self._scores(found) for name, found in _rivals(self._shared).items()}
+
+    def _scores(self, found: SentenceScores, others: Mapping[str, float] = {}) -> TaskScores:
+        primary = _PRIMARY[self.scored]
+        units = found.unit_scores()
+        measures = {
+            title: found.values[name] for name, title in _MEASURES.items() if name != primary
+        }
+        return TaskScores.of_means(
+            units.unit_U.tolist(),
+            units.value_by_measure[primary],
+            {**measures, **others},
+            value=found.values[primary],
+        )
+
+    @property
+    def _shared(self) -> "EntitiesRelationsTask":
+        """The task without what its predictions do not depend on."""
+        return self.model_copy(update={"name": "shared", "scored": "relations"})
+
+    @property
+    def _config(self) -> KnnConfig:
+        return KnnConfig(candidates=self.candidates)
+
+    @property
+    def _sources(self) -> list[Path]:
+        given = (self.sentences, self.splits, self.dev, self.test)
+        return [path for path in given if path is not None]
+
+    @property
+    def _fold(self) -> FoldRows:
+        return read_fold(self._words, FoldConfig(fold=self.fold))
+
+    @cached_property
+    def _words(self) -> WordStore:
+        if self.store is not None:
+            return open_store(self.store, WordStore)
+        assert self.sentences is not None
+        sentences = [self.sentences]
+        dev = [] if self.dev is None else [self.dev]
+        test = [] if self.test is None else [self.test]
+        return prepared(
+            "words",
+            self._sources,
+            BaseConfig(),
+            WordStore,
+            lambda path: prepare_words(path, sentences, splits=self.splits, dev=dev, test=test),
+        )
+
+
+@lru_cache(maxsize=1)
+def _evaluated(
+    model: BenchmarkModel, task: EntitiesRelationsTask
+) -> tuple[VectorScores, VectorScores | None]:
+    """Return the scores with chosen numbers of neighbors, and with those of the paper."""
+    words = _SavedWords(model, task._words)
+    fold = task._fold
+    return chosen_and_fixed(words, words, fold, task._config, has_dev=len(fold.dev) > 0)
+
+
+@lru_cache(maxsize=1)
+def _rivals(task: EntitiesRelationsTask) -> dict[str, SentenceScores]:
+    fold = task._fold
+    found = lexical_rivals(
+        task._words, fold, task._config, has_dev=len(fold.dev) > 0, has_dev_scores=False
+    )
+    return {name: scores["test"] for name, scores in found}
+
+
+class _SavedWords:
+    """The words of a frozen encoder, whose embeddings are saved with those of the benchmark."""
+
+    def __init__(self, model: BenchmarkModel, store: WordStore) -> None:
+        self._model = model
+        self.store = store
+
+    @cached_property
+    def _encoder(self) -> WordModel:
+        encoder = WordEncoderConfig(source=self._model.folder, num_frozen_layers=0)
+        return WordModel.before_training(Config(model="clner", encoder=encoder), self.store)
+
+    def embed(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the words (W, D) of sentences, for pairs and for tags."""
+        words = [
+            f"{row} {word}"
+            for row in rows.tolist()
+            for word in range(len(self.store.sentence(row)))
+        ]
+        what = f"words of the store {self.store.content_digest[:12]}"
+        array = self._model.saved(what, words, lambda: self._encoder.embed(rows)[0].cpu().numpy())
+        return on_device(array), on_device(array)

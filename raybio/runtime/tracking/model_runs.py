@@ -1,0 +1,74 @@
+"""Scores of models that a command evaluates: a run in MLflow with a child for each model."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raybio.runtime.tracking import mlflow as mlflow_run
+from raybio.training.embedding_model import digest_of
+
+_log = logging.getLogger(__name__)
+
+
+def track_models(
+    uri: str,
+    experiment: str,
+    key: str,
+    name: str,
+    metrics_by_model: Mapping[str, Mapping[str, float]],
+    files: Sequence[Path],
+) -> str | None:
+    """Write the scores to MLflow; return the id of the parent run.
+
+    The same call again finds its runs and sends what has changed. An outage is a warning: the
+    report on disk has everything.
+
+    Args:
+        uri: of the tracking server or database.
+        experiment: name of the experiment.
+        key: names the report, by which its runs are found again.
+        name: of the parent run.
+        metrics_by_model: model -> metric -> value.
+        files: artifacts of the parent.
+    """
+    try:
+        client = mlflow_run.connected(uri)
+        parent = _run_of(client, uri, experiment, key, name, {})
+        for model, metrics in metrics_by_model.items():
+            tags = {"mlflow.parentRunId": parent}
+            # A digest: names of folders may have quotes, which a search does not take.
+            own_key = digest_of({"parent": key, "model": model})
+            child = _run_of(client, uri, experiment, own_key, model, tags)
+            _send(client, child, metrics)
+            client.set_terminated(child)
+        mlflow_run.add(client, parent, [*files])
+        client.set_terminated(parent)
+        return parent
+    except Exception as error:  # whatever the server, the network or the database raises
+        _log.warning(
+            "MLflow at %s did not take the scores (%s); the same command sends them again",
+            uri.split("@")[-1],
+            (str(error).splitlines() or [type(error).__name__])[0],
+        )
+        return None
+
+
+def _run_of(
+    client: Any, uri: str, experiment: str, key: str, name: str, tags: dict[str, str]
+) -> str:
+    found = mlflow_run.find_runs(client, experiment, key)
+    if found:
+        return found[0]
+    return mlflow_run.create_run(client, uri, experiment, name, {mlflow_run.KEY: key} | tags)
+
+
+def _send(client: Any, run_id: str, metrics: Mapping[str, float]) -> None:
+    known = client.get_run(run_id).data.metrics
+    changed = {name: value for name, value in metrics.items() if known.get(name) != value}
+    if changed:
+        time_ms = int(time.time() * 1000)
+        mlflow_run.log_reports(
+            client, run_id, [{"step": 0, "time_ms": time_ms, "metrics": changed}]
+        )
