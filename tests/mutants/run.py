@@ -1,0 +1,219 @@
+"""Apply each mutant of ``mutants.toml`` to a copy of the tree and run the tests that must notice it.
+
+    python tests/mutants/run.py [--only WORDS]... [--again]
+
+A mutant is killed if one of its tests fails (which passes without it), and survives if all pass. Tests run in forks of a
+process that has imported the slow packages. Results are kept in ``build/mutants/results.json`` and
+hold as long as the mutant, its file and its tests stay as they are.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).parent / "mutants.toml"
+BUILD = ROOT / "build" / "mutants"
+LIMIT_SECONDS = 900.0
+"""A mutant whose tests take longer hangs, which counts as noticed."""
+
+IGNORED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+"""Plugins that a slow package has imported."""
+
+
+class Mutant(NamedTuple):
+    """A change of one place, and the tests (files or node ids) that must notice it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: list[str]
+
+    def apply(self, text: str) -> str:
+        """Return the text with the change.
+
+        Raises:
+            ValueError: if the old text does not occur once, or is the new one.
+        """
+        count = text.count(self.old)
+        if count != 1 or self.old == self.new:
+            raise ValueError(f"{self.name}: {self.file} has the old text {count} times, want once")
+        return text.replace(self.old, self.new)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that the result depends on, as far as the list names it."""
+        files = sorted({self.file, *(test.partition("::")[0] for test in self.tests)})
+        parts = [*self[:4], *self.tests, *((ROOT / name).read_text() for name in files)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def read_mutants() -> list[Mutant]:
+    """Return the list; a mutant without a file or tests has those of the one before it."""
+    mutants: list[Mutant] = []
+    shared: dict[str, object] = {}
+    for entry in tomllib.loads(LIST.read_text())["mutant"]:
+        shared |= {name: entry[name] for name in ("file", "tests") if name in entry}
+        mutants.append(Mutant(**(entry | shared)))
+    return mutants
+
+
+def copy_tree(target: Path) -> None:
+    """Copy what git tracks or does not ignore, and compile it."""
+    shutil.rmtree(target, ignore_errors=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "raybio", "tests"], cwd=target)
+
+
+class FailedTests:
+    """A plugin of pytest that writes the ids of tests that fail into a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and report.nodeid not in self.names:
+            self.names.append(report.nodeid)
+            self.path.write_text(json.dumps(self.names))
+
+
+def run_tests(tree: Path, tests: list[str], log: Path, *options: str) -> tuple[int | None, list[str]]:
+    """Run tests of a tree in a fork of this process.
+
+    Returns:
+        pytest's exit status, None if it hangs; and the ids of tests that failed.
+    """
+    failed = log.with_suffix(".json")
+    failed.write_text("[]")
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.chdir(tree)
+        os.environ["PYTHONPATH"] = sys.path[0] = str(tree)
+        # Compiled files of a mutant would outlive it.
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        sys.dont_write_bytecode = True
+        import pytest
+
+        arguments = ["-q", "-m", "", "-p", "no:cacheprovider", *IGNORED, *options, *tests]
+        status = pytest.main(arguments, plugins=[FailedTests(failed)])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    try:
+        until = time.monotonic() + LIMIT_SECONDS
+        while time.monotonic() < until:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status), json.loads(failed.read_text())
+            time.sleep(0.05)
+        return None, []
+    finally:
+        # Also what the tests have started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def run_mutant(tree: Path, mutant: Mutant) -> str:
+    """Return ``killed by TEST``, ``SURVIVED``, or what went wrong."""
+    path = tree / mutant.file
+    log = BUILD / f"{mutant.digest[:16]}.log"
+    path.write_text(mutant.apply((ROOT / mutant.file).read_text()))
+    try:
+        status, failed = run_tests(tree, mutant.tests, log, "-x")
+    finally:
+        # With its old time, so that its compiled file is valid again.
+        shutil.copy2(ROOT / mutant.file, path)
+    if status is None:
+        return "killed: its tests hang"
+    if status == 0:
+        return "SURVIVED"
+    if status == 1 and failed:
+        return f"killed by {failed[0]}"
+    return f"ERROR: pytest ended with {status}, see {log}"
+
+
+def main() -> int:
+    """Run the mutants that have no result yet; print all; return 1 if one survives."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", help="mutants whose name or file has these words")
+    parser.add_argument("--again", action="store_true", help="run also those that have a result")
+    options = parser.parse_args()
+    mutants = [
+        mutant
+        for mutant in read_mutants()
+        if not options.only or any(words in f"{mutant.name} {mutant.file}" for words in options.only)
+    ]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    results_path = BUILD / "results.json"
+    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    todo = [each for each in mutants if options.again or each.digest not in results]
+    if todo:
+        _import_slow_packages()
+        tree = BUILD / "tree"
+        copy_tree(tree)
+    for number, mutant in enumerate(todo):
+        since = time.monotonic()
+        outcome = run_mutant(tree, mutant)
+        seconds = time.monotonic() - since
+        print(f"{number + 1}/{len(todo)} {seconds:4.0f} s  {mutant.name}: {outcome}", flush=True)
+        if outcome.startswith(("killed", "SURVIVED")):
+            results[mutant.digest] = outcome
+            results_path.write_text(json.dumps(results, indent=1))
+    by = "killed by "
+    killers = {results.get(mutant.digest, "").partition(by)[2] for mutant in todo} - {""}
+    if killers:
+        print(f"\n{len(killers)} tests that failed, without a mutant ...", flush=True)
+        _, failed = run_tests(tree, sorted(killers), BUILD / "unchanged.log")
+        for digest in [each for each in results if results[each].partition(by)[2] in failed]:
+            del results[digest]
+        results_path.write_text(json.dumps(results, indent=1))
+    outcomes = {mutant.name: results.get(mutant.digest, "ERROR: no result") for mutant in mutants}
+    print()
+    for name, outcome in outcomes.items():
+        print(f"{name:<76} {outcome}")
+    lost = [name for name, outcome in outcomes.items() if not outcome.startswith("killed")]
+    print(f"\n{len(outcomes)} mutants, {len(outcomes) - len(lost)} killed", *lost, sep="\n")
+    return 1 if lost else 0
+
+
+def _import_slow_packages() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import lxml.etree
+    import pyarrow.parquet
+    import pytest
+    import scipy.sparse
+    import scipy.stats
+    import torch
+    import transformers  # noqa: F401
+
+    assert not {"raybio", "tests"} & sys.modules.keys()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
