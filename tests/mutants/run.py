@@ -10,6 +10,7 @@ hold as long as the mutant, its file and its tests stay as they are.
 import argparse
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -26,6 +27,15 @@ LIST = Path(__file__).parent / "mutants.toml"
 BUILD = ROOT / "build" / "mutants"
 LIMIT_SECONDS = 900.0
 """A mutant whose tests take longer hangs, which counts as noticed."""
+
+SLOW_PACKAGES = (
+    "lxml.etree",
+    "pyarrow.parquet",
+    "scipy.sparse",
+    "scipy.stats",
+    "torch",
+    "transformers",
+)
 
 IGNORED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 """Plugins that a slow package has imported."""
@@ -99,7 +109,9 @@ class FailedTests:
             self.path.write_text(json.dumps(self.names))
 
 
-def run_tests(tree: Path, tests: list[str], log: Path, *options: str) -> tuple[int | None, list[str]]:
+def run_tests(
+    tree: Path, tests: list[str], log: Path, *options: str
+) -> tuple[int | None, list[str]]:
     """Run tests of a tree in a fork of this process.
 
     Returns:
@@ -139,16 +151,18 @@ def run_tests(tree: Path, tests: list[str], log: Path, *options: str) -> tuple[i
             os.killpg(child, signal.SIGKILL)
 
 
-def run_mutant(tree: Path, mutant: Mutant) -> str:
+def run_mutant(tree: Path, mutant: Mutant, log: Path) -> str:
     """Return ``killed by TEST``, ``SURVIVED``, or what went wrong."""
     path = tree / mutant.file
-    log = BUILD / f"{mutant.digest[:16]}.log"
-    path.write_text(mutant.apply((ROOT / mutant.file).read_text()))
+    text = path.read_text()
+    times = path.stat()
+    path.write_text(mutant.apply(text))
     try:
         status, failed = run_tests(tree, mutant.tests, log, "-x")
     finally:
-        # With its old time, so that its compiled file is valid again.
-        shutil.copy2(ROOT / mutant.file, path)
+        path.write_text(text)
+        # Its compiled file is valid again.
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     if status is None:
         return "killed: its tests hang"
     if status == 0:
@@ -161,39 +175,49 @@ def run_mutant(tree: Path, mutant: Mutant) -> str:
 def main() -> int:
     """Run the mutants that have no result yet; print all; return 1 if one survives."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", action="append", help="mutants whose name or file has these words")
+    parser.add_argument(
+        "--only", action="append", help="mutants whose name or file has these words"
+    )
     parser.add_argument("--again", action="store_true", help="run also those that have a result")
     options = parser.parse_args()
     mutants = [
         mutant
         for mutant in read_mutants()
-        if not options.only or any(words in f"{mutant.name} {mutant.file}" for words in options.only)
+        if not options.only
+        or any(words in f"{mutant.name} {mutant.file}" for words in options.only)
     ]
     BUILD.mkdir(parents=True, exist_ok=True)
     results_path = BUILD / "results.json"
     results = json.loads(results_path.read_text()) if results_path.exists() else {}
-    todo = [each for each in mutants if options.again or each.digest not in results]
+    digests = {mutant.name: mutant.digest for mutant in mutants}
+    todo = [each for each in mutants if options.again or digests[each.name] not in results]
     if todo:
         _import_slow_packages()
         tree = BUILD / "tree"
         copy_tree(tree)
     for number, mutant in enumerate(todo):
         since = time.monotonic()
-        outcome = run_mutant(tree, mutant)
+        digest = digests[mutant.name]
+        outcome = run_mutant(tree, mutant, BUILD / f"{digest[:16]}.log")
         seconds = time.monotonic() - since
         print(f"{number + 1}/{len(todo)} {seconds:4.0f} s  {mutant.name}: {outcome}", flush=True)
         if outcome.startswith(("killed", "SURVIVED")):
-            results[mutant.digest] = outcome
+            results[digest] = outcome
             results_path.write_text(json.dumps(results, indent=1))
     by = "killed by "
-    killers = {results.get(mutant.digest, "").partition(by)[2] for mutant in todo} - {""}
+    killers = {results.get(digests[mutant.name], "").partition(by)[2] for mutant in todo} - {""}
     if killers:
         print(f"\n{len(killers)} tests that failed, without a mutant ...", flush=True)
         _, failed = run_tests(tree, sorted(killers), BUILD / "unchanged.log")
-        for digest in [each for each in results if results[each].partition(by)[2] in failed]:
-            del results[digest]
+        results = {
+            digest: outcome
+            for digest, outcome in results.items()
+            if outcome.partition(by)[2] not in failed
+        }
         results_path.write_text(json.dumps(results, indent=1))
-    outcomes = {mutant.name: results.get(mutant.digest, "ERROR: no result") for mutant in mutants}
+    outcomes = {
+        mutant.name: results.get(digests[mutant.name], "ERROR: no result") for mutant in mutants
+    }
     print()
     for name, outcome in outcomes.items():
         print(f"{name:<76} {outcome}")
@@ -204,14 +228,8 @@ def main() -> int:
 
 def _import_slow_packages() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import lxml.etree
-    import pyarrow.parquet
-    import pytest
-    import scipy.sparse
-    import scipy.stats
-    import torch
-    import transformers  # noqa: F401
-
+    for name in SLOW_PACKAGES:
+        importlib.import_module(name)
     assert not {"raybio", "tests"} & sys.modules.keys()
 
 

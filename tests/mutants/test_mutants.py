@@ -21,4 +21,4 @@ def test_the_tests_of_every_mutant_are_there() -> None:
             names_by_file[file] = {
                 node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
             }
-        assert not name or name in names_by_file[file], test
+        assert not name or name.partition("[")[0] in names_by_file[file], test

@@ -162,6 +162,16 @@ def test_a_call_goes_on_where_an_earlier_one_stopped(mirror, tmp_path, has_range
     assert not (tmp_path / f"{FIRST}.part").exists()
 
 
+@pytest.mark.parametrize("sent", ["bytes 0-9/400000", "bytes 200001-9/400000", "all", ""])
+def test_another_range_than_requested_begins_anew(mirror, tmp_path, sent):
+    mirror.faults[FIRST] = [(206, {"Content-Range": sent})]
+    (tmp_path / f"{FIRST}.part").write_bytes(CONTENT[FIRST][:200_000])
+    naps = Naps()
+    (path,) = fetch(mirror, tmp_path, last=1, sleep=naps)
+    assert path.read_bytes() == CONTENT[FIRST]
+    assert (mirror.requests_for(FIRST), naps) == (["bytes=200000-", None], [1.0])
+
+
 @pytest.mark.parametrize("left", ["whole", "too long", "other bytes"])
 def test_what_an_earlier_call_left_is_checked_before_it_is_used(mirror, tmp_path, left):
     content = CONTENT[FIRST]
