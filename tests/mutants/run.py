@@ -9,6 +9,7 @@ hold as long as the mutant, its file and its tests stay as they are.
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import importlib
 import json
@@ -187,6 +188,12 @@ def main() -> int:
         or any(words in f"{mutant.name} {mutant.file}" for words in options.only)
     ]
     BUILD.mkdir(parents=True, exist_ok=True)
+    lock = os.open(BUILD, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"another process runs mutants in {BUILD}")
+        return 2
     results_path = BUILD / "results.json"
     results = json.loads(results_path.read_text()) if results_path.exists() else {}
     digests = {mutant.name: mutant.digest for mutant in mutants}

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -321,6 +322,35 @@ def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_n
                 open_store(path)
             assert write_store(path, **parts()).digest == store.digest
             assert not (tmp_path / f".killed{point}.draft").exists()
+
+
+def test_a_store_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_returned(
+    tmp_path, monkeypatch
+):
+    calls = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor):
+        calls.append("fsync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def noted_rename(path, target):
+        calls.append(f"rename {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    store = write_store(tmp_path / "store", **parts())
+    files = {f"fsync {name}" for name in store.manifest["files"]}
+    assert set(calls[: len(files)]) == files
+    assert calls[len(files) :] == [
+        "fsync manifest.json.unfinished",
+        "rename manifest.json",
+        "fsync .store.draft",
+        "rename .store.whole",
+        "rename store",
+        f"fsync {tmp_path.name}",
+    ]
 
 
 KILLED_WITH_FORCE = """

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ from raybio.core.errors import CheckpointError, ClusterError, ConfigError, Diver
 from raybio.core.interfaces import Collective, LossReport, Objective
 from raybio.methods import METHODS
 from raybio.store.store import Store
+from raybio.training import step as step_module
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
 from raybio.training.collective import SingleProcess
+from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import fit, local_batches
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
@@ -465,6 +467,44 @@ def test_each_step_drops_out_other_units_and_a_repeated_one_the_same(tiny_store:
 
     assert norm(3) == norm(3)
     assert norm(3) != norm(4)
+
+
+class SecondWorker(SingleProcess):
+    rank = 1
+
+
+def test_each_worker_and_micro_batch_drops_out_other_units(
+    tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+
+    def noted(*arguments: Any, seed_of: Callable[[int], int], **options: Any) -> Any:
+        seeds.extend([seed_of(0), seed_of(1)])
+        return compute_gradients(*arguments, seed_of=seed_of, **options)
+
+    monkeypatch.setattr(step_module, "compute_gradients", noted)
+    config = tiny_config(NAME)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    ((_, batch),) = local_batches(system, 1)(0)
+    for collective in (SingleProcess(), SecondWorker()):
+        take = TrainStep(system, config, collective, Precision("fp32", "cpu"))
+        for step in (3, 4):
+            take(step, batch)
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_skipped_steps_are_counted_over_all_starts(tiny_store: Store, tmp_path: Path) -> None:
+    config = tiny_config(NAME, **{"on_nonfinite": "skip", "schedule.max_steps": 6})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    broken = replace(system, objective=NotFiniteAt(system.objective, 1))
+    stops = iter([False, False, False, True])
+    checkpoints = CheckpointStore(tmp_path)
+    *_, stopped = fit(broken, config, checkpoints=checkpoints, should_stop=lambda: next(stops))
+    assert stopped.reason == "stopped"
+    system = METHODS[NAME].build(config, tiny_store.path)
+    *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path))
+    assert last.reason == "finished"
+    assert stopped.metrics["skipped_steps"] == last.metrics["skipped_steps"] == 1
 
 
 def test_a_step_that_is_skipped_changes_nothing_and_those_after_it_do(tiny_store: Store) -> None:
