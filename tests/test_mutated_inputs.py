@@ -203,4 +203,4 @@ def test_a_mutated_file_is_read_or_refused(name: str, num_inputs: int, tmp_path:
             assert len(str(error)) < 1000, (number, str(error)[:300])
         except Exception as error:
             raise AssertionError(f"input {number}: {content[:500]!r}") from error
-    assert 0 < num_refused < num_inputs
+    assert num_refused > 0

@@ -2,14 +2,16 @@
 
     python tests/mutants/run.py [--only WORDS]... [--again]
 
-A mutant is killed if one of its tests fails (which passes without it), and survives if all pass. Tests run in forks of a
-process that has imported the slow packages. Results are kept in ``build/mutants/results.json`` and
+A mutant is killed if one of its tests fails (which passes without it), and survives if all pass. Tests
+run in forks of a process that has imported the sources, in which the changed functions are replaced;
+processes that tests start read the changed file. Results are kept in ``build/mutants/results.json`` and
 hold as long as the mutant, its file and its tests stay as they are.
 """
 
 import argparse
 import contextlib
 import fcntl
+import gc
 import hashlib
 import importlib
 import json
@@ -21,6 +23,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,17 +32,8 @@ BUILD = ROOT / "build" / "mutants"
 LIMIT_SECONDS = 900.0
 """A mutant whose tests take longer hangs, which counts as noticed."""
 
-SLOW_PACKAGES = (
-    "lxml.etree",
-    "pyarrow.parquet",
-    "scipy.sparse",
-    "scipy.stats",
-    "torch",
-    "transformers",
-)
-
 IGNORED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
-"""Plugins that a slow package has imported."""
+"""Plugins that are imported before pytest begins."""
 
 
 class Mutant(NamedTuple):
@@ -110,10 +104,39 @@ class FailedTests:
             self.path.write_text(json.dumps(self.names))
 
 
+def replace_functions(path: Path, text: str) -> int:
+    """Give all functions of an imported file the code that they have in another text of it.
+
+    Returns:
+        How many functions have other code then.
+    """
+    code_by_name = {}
+    pending = [compile(text, str(path), "exec")]
+    while pending:
+        code = pending.pop()
+        code_by_name[code.co_qualname, code.co_freevars] = code
+        pending += [each for each in code.co_consts if isinstance(each, CodeType)]
+    num_changed = 0
+    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+        old = function.__code__
+        new = code_by_name.get((old.co_qualname, old.co_freevars))
+        if old.co_filename == str(path) and new is not None and new != old:
+            function.__code__ = new
+            num_changed += 1
+    return num_changed
+
+
 def run_tests(
-    tree: Path, tests: list[str], log: Path, *options: str
+    tree: Path, tests: list[str], log: Path, *options: str, changed: Path | None = None
 ) -> tuple[int | None, list[str]]:
     """Run tests of a tree in a fork of this process.
+
+    Args:
+        tree: a copy of the repository.
+        tests: files or ids.
+        log: takes what pytest prints.
+        options: of pytest.
+        changed: a file of the tree that is not as it was imported.
 
     Returns:
         pytest's exit status, None if it hangs; and the ids of tests that failed.
@@ -127,7 +150,10 @@ def run_tests(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(tree)
-        os.environ["PYTHONPATH"] = sys.path[0] = str(tree)
+        if changed is not None and str(changed) in {
+            getattr(module, "__file__", "") for module in sys.modules.values()
+        }:
+            assert replace_functions(changed, changed.read_text()), "want a change in a function"
         # Compiled files of a mutant would outlive it.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = True
@@ -159,7 +185,7 @@ def run_mutant(tree: Path, mutant: Mutant, log: Path) -> str:
     times = path.stat()
     path.write_text(mutant.apply(text))
     try:
-        status, failed = run_tests(tree, mutant.tests, log, "-x")
+        status, failed = run_tests(tree, mutant.tests, log, "-x", changed=path)
     finally:
         path.write_text(text)
         # Its compiled file is valid again.
@@ -199,9 +225,9 @@ def main() -> int:
     digests = {mutant.name: mutant.digest for mutant in mutants}
     todo = [each for each in mutants if options.again or digests[each.name] not in results]
     if todo:
-        _import_slow_packages()
         tree = BUILD / "tree"
         copy_tree(tree)
+        _import_sources(tree)
     for number, mutant in enumerate(todo):
         since = time.monotonic()
         digest = digests[mutant.name]
@@ -233,11 +259,13 @@ def main() -> int:
     return 1 if lost else 0
 
 
-def _import_slow_packages() -> None:
+def _import_sources(tree: Path) -> None:
+    """Import what all tests need, from a copy of the repository."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in SLOW_PACKAGES:
+    os.environ["PYTHONPATH"] = sys.path[0] = str(tree)
+    for name in ("pytest", "transformers", "tests.conftest", "tests.runtime_fixtures"):
         importlib.import_module(name)
-    assert not {"raybio", "tests"} & sys.modules.keys()
+    assert str(sys.modules["raybio"].__file__).startswith(str(tree)), "another raybio is imported"
 
 
 if __name__ == "__main__":
