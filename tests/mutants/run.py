@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -32,8 +33,12 @@ BUILD = ROOT / "build" / "mutants"
 LIMIT_SECONDS = 900.0
 """A mutant whose tests take longer hangs, which counts as noticed."""
 
-IGNORED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
-"""Plugins that are imported before pytest begins."""
+PYTEST = (
+    *("-q", "-m", "", "-p", "no:cacheprovider", "-p", "xdist", "-p", "pytest_timeout"),
+    # Those of conftest.py, which are imported before pytest begins.
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
+)
+"""Options; other plugins are not looked for, which takes longer than most tests."""
 
 
 class Mutant(NamedTuple):
@@ -104,8 +109,22 @@ class FailedTests:
             self.path.write_text(json.dumps(self.names))
 
 
-def replace_functions(path: Path, text: str) -> int:
-    """Give all functions of an imported file the code that they have in another text of it.
+def import_sources(tree: Path) -> list[FunctionType]:
+    """Import what all tests need, from a copy of the repository; return all functions."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ["PYTHONPATH"] = sys.path[0] = str(tree)
+    for name in ("pytest", "transformers", "tests.conftest", "tests.runtime_fixtures"):
+        importlib.import_module(name)
+    assert str(sys.modules["raybio"].__file__).startswith(str(tree)), "another raybio is imported"
+    functions = [each for each in gc.get_objects() if type(each) is FunctionType]
+    # Forks share the memory: their collector leaves it alone.
+    gc.freeze()
+    return functions
+
+
+def replace_functions(functions: list[FunctionType], path: Path, text: str) -> int:
+    """Give functions of an imported file the code that they have in another text of it.
 
     Returns:
         How many functions have other code then.
@@ -117,7 +136,7 @@ def replace_functions(path: Path, text: str) -> int:
         code_by_name[code.co_qualname, code.co_freevars] = code
         pending += [each for each in code.co_consts if isinstance(each, CodeType)]
     num_changed = 0
-    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+    for function in functions:
         old = function.__code__
         new = code_by_name.get((old.co_qualname, old.co_freevars))
         if old.co_filename == str(path) and new is not None and new != old:
@@ -127,7 +146,11 @@ def replace_functions(path: Path, text: str) -> int:
 
 
 def run_tests(
-    tree: Path, tests: list[str], log: Path, *options: str, changed: Path | None = None
+    tree: Path,
+    tests: list[str],
+    log: Path,
+    *options: str,
+    change: Callable[[], None] | None = None,
 ) -> tuple[int | None, list[str]]:
     """Run tests of a tree in a fork of this process.
 
@@ -136,7 +159,7 @@ def run_tests(
         tests: files or ids.
         log: takes what pytest prints.
         options: of pytest.
-        changed: a file of the tree that is not as it was imported.
+        change: called in the fork before pytest begins.
 
     Returns:
         pytest's exit status, None if it hangs; and the ids of tests that failed.
@@ -150,17 +173,14 @@ def run_tests(
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(tree)
-        if changed is not None and str(changed) in {
-            getattr(module, "__file__", "") for module in sys.modules.values()
-        }:
-            assert replace_functions(changed, changed.read_text()), "want a change in a function"
+        if change is not None:
+            change()
         # Compiled files of a mutant would outlive it.
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         sys.dont_write_bytecode = True
         import pytest
 
-        arguments = ["-q", "-m", "", "-p", "no:cacheprovider", *IGNORED, *options, *tests]
-        status = pytest.main(arguments, plugins=[FailedTests(failed)])
+        status = pytest.main([*PYTEST, *options, *tests], plugins=[FailedTests(failed)])
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -178,14 +198,21 @@ def run_tests(
             os.killpg(child, signal.SIGKILL)
 
 
-def run_mutant(tree: Path, mutant: Mutant, log: Path) -> str:
+def run_mutant(tree: Path, mutant: Mutant, functions: list[FunctionType], log: Path) -> str:
     """Return ``killed by TEST``, ``SURVIVED``, or what went wrong."""
     path = tree / mutant.file
     text = path.read_text()
     times = path.stat()
-    path.write_text(mutant.apply(text))
+    changed = mutant.apply(text)
+    path.write_text(changed)
+
+    def change() -> None:
+        files = {getattr(module, "__file__", None) for module in sys.modules.values()}
+        if str(path) in files:
+            assert replace_functions(functions, path, changed), "want a change in a function"
+
     try:
-        status, failed = run_tests(tree, mutant.tests, log, "-x", changed=path)
+        status, failed = run_tests(tree, mutant.tests, log, "-x", change=change)
     finally:
         path.write_text(text)
         # Its compiled file is valid again.
@@ -227,11 +254,11 @@ def main() -> int:
     if todo:
         tree = BUILD / "tree"
         copy_tree(tree)
-        _import_sources(tree)
+        functions = import_sources(tree)
     for number, mutant in enumerate(todo):
         since = time.monotonic()
         digest = digests[mutant.name]
-        outcome = run_mutant(tree, mutant, BUILD / f"{digest[:16]}.log")
+        outcome = run_mutant(tree, mutant, functions, BUILD / f"{digest[:16]}.log")
         seconds = time.monotonic() - since
         print(f"{number + 1}/{len(todo)} {seconds:4.0f} s  {mutant.name}: {outcome}", flush=True)
         if outcome.startswith(("killed", "SURVIVED")):
@@ -257,15 +284,6 @@ def main() -> int:
     lost = [name for name, outcome in outcomes.items() if not outcome.startswith("killed")]
     print(f"\n{len(outcomes)} mutants, {len(outcomes) - len(lost)} killed", *lost, sep="\n")
     return 1 if lost else 0
-
-
-def _import_sources(tree: Path) -> None:
-    """Import what all tests need, from a copy of the repository."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["PYTHONPATH"] = sys.path[0] = str(tree)
-    for name in ("pytest", "transformers", "tests.conftest", "tests.runtime_fixtures"):
-        importlib.import_module(name)
-    assert str(sys.modules["raybio"].__file__).startswith(str(tree)), "another raybio is imported"
 
 
 if __name__ == "__main__":

@@ -493,14 +493,17 @@ def test_each_worker_and_micro_batch_drops_out_other_units(
     assert len(set(seeds)) == len(seeds) == 8
 
 
-def test_skipped_steps_are_counted_over_all_starts(tiny_store: Store, tmp_path: Path) -> None:
-    config = tiny_config(NAME, **{"on_nonfinite": "skip", "schedule.max_steps": 6})
+def test_a_stopped_run_is_saved_and_its_skipped_steps_are_counted_over_all_starts(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    settings = {"schedule.max_steps": 6, "schedule.checkpoint_every_steps": 100}
+    config = tiny_config(NAME, **settings, on_nonfinite="skip")
     system = METHODS[NAME].build(config, tiny_store.path)
     broken = replace(system, objective=NotFiniteAt(system.objective, 1))
     stops = iter([False, False, False, True])
     checkpoints = CheckpointStore(tmp_path)
     *_, stopped = fit(broken, config, checkpoints=checkpoints, should_stop=lambda: next(stops))
-    assert stopped.reason == "stopped"
+    assert (stopped.step, stopped.reason, stopped.is_checkpoint) == (3, "stopped", True)
     system = METHODS[NAME].build(config, tiny_store.path)
     *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path))
     assert last.reason == "finished"
