@@ -1,11 +1,13 @@
 import gzip
 import hashlib
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.store import retrying_http
 from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import pubmed_files
 from raybio.store.retrying_http import RetryingHttp
@@ -287,6 +289,15 @@ def test_the_server_may_not_send_us_to_another_kind_of_address(mirror, tmp_path,
     "url",
     ["file:///etc", "ftp://x/y", "/etc", "", "http://", "https://[", "http://x/ y", "http://x/\n"],
 )
+def test_a_redirect_never_drops_encryption():
+    handler = retrying_http._SafeRedirectHandler()
+    request = urllib.request.Request("https://a.example/x")
+    for kind in ("http", "file", "ftp"):
+        with pytest.raises(DataError, match=f"redirects to {kind}.*refused"):
+            handler.redirect_request(request, None, 302, "Found", {}, f"{kind}://a.example/x")
+    assert handler.redirect_request(request, None, 302, "Found", {}, "https://b.example/x")
+
+
 def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
     with pytest.raises(DataError, match="want an address that begins with https://"):
         http = RetryingHttp()

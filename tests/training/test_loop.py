@@ -334,6 +334,19 @@ def test_a_finished_run_restores_its_best_weights_again_and_a_longer_one_trains_
     assert_same_weights(longer, system.model.state_dict())
 
 
+def test_evaluations_drop_nothing_out_and_training_goes_on_with_dropout(tiny_store: Store) -> None:
+    in_evaluation = []
+
+    def evaluate(model: torch.nn.Module, collective: Collective) -> dict[str, float]:
+        in_evaluation.append(model.training)
+        return {"val/link_mrr": 0.0}
+
+    config = keeping_config()
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluate)
+    afterwards = [system.model.training for report in fit(system, config) if report.is_evaluation]
+    assert (in_evaluation, afterwards) == ([False] * 5, [True] * 5)
+
+
 def test_the_start_is_not_the_best_step(tiny_store: Store, tmp_path: Path) -> None:
     """A run that fails soon after its start must not hold a checkpoint that bars other settings."""
     config = keeping_config()
