@@ -289,6 +289,12 @@ def test_the_server_may_not_send_us_to_another_kind_of_address(mirror, tmp_path,
     "url",
     ["file:///etc", "ftp://x/y", "/etc", "", "http://", "https://[", "http://x/ y", "http://x/\n"],
 )
+def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
+    with pytest.raises(DataError, match="want an address that begins with https://"):
+        http = RetryingHttp()
+        download_files(http, [RemoteFile(url, "x", 3)], tmp_path)
+
+
 def test_a_redirect_never_drops_encryption():
     handler = retrying_http._SafeRedirectHandler()
     request = urllib.request.Request("https://a.example/x")
@@ -296,12 +302,6 @@ def test_a_redirect_never_drops_encryption():
         with pytest.raises(DataError, match=f"redirects to {kind}.*refused"):
             handler.redirect_request(request, None, 302, "Found", {}, f"{kind}://a.example/x")
     assert handler.redirect_request(request, None, 302, "Found", {}, "https://b.example/x")
-
-
-def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
-    with pytest.raises(DataError, match="want an address that begins with https://"):
-        http = RetryingHttp()
-        download_files(http, [RemoteFile(url, "x", 3)], tmp_path)
 
 
 def test_a_server_that_is_not_there_is_given_up(tmp_path, mirror):
