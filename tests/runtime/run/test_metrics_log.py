@@ -121,7 +121,7 @@ def test_numbers_that_are_not_finite_are_kept_apart_so_that_every_line_is_json(
     assert report["not_finite"] == {"loss": "nan"}
 
 
-def test_a_report_is_forced_to_the_disk_where_that_is_asked_for(
+def test_a_report_is_forced_to_the_disk_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
