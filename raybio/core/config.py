@@ -55,6 +55,9 @@ C = TypeVar("C", bound=BaseConfig)
 SEE_ALL = " raybio train METHOD --help-all lists all settings."
 """Hint of an unknown setting that resembles no other."""
 
+MAX_SHOWN = 200
+"""Letters of a wrong value or name that errors show."""
+
 _SYMBOLS = {
     "ge": ">=",
     "gt": ">",
@@ -314,7 +317,7 @@ def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: Validat
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+            lines.append(f"{path[:MAX_SHOWN]!r} is not a setting.{did_you_mean(path, known)}")
         elif problem["type"] == "value_error":  # the validators of the models raise these
             message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{path}: {message}" if path else message)
@@ -344,6 +347,8 @@ def _misfit(
         names.append(name)
     if is_infinite:
         wanted = wanted.replace("a number", "a finite number")
+    if len(got) > MAX_SHOWN:
+        got = f"{got[:MAX_SHOWN]}…"
     return f"{'.'.join(names)}: got {got}, want {wanted}"
 
 

@@ -159,16 +159,25 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         new.mkdir()
         yield new
         _sync_all(new)
-        if not path.exists() or not _exchange(new, path):
-            if path.exists():
-                path.rename(old)
-            new.rename(path)
-        sync(path.parent)
+        replace_folder(new, path, old)
     finally:
         # Ctrl-C may come between the two renames; then the old folder must go back.
         if old.exists() and not path.exists():
             old.rename(path)
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def replace_folder(new: Path, path: Path, old: Path) -> None:
+    """Give a fully written folder its name, in one atomic step that survives a power loss.
+
+    A folder of that name is at ``new`` then; on file systems that cannot exchange two names, at
+    ``old``, and a kill between two renames may leave ``path`` absent.
+    """
+    if not path.exists() or not _exchange(new, path):
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    sync(path.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:

@@ -110,7 +110,7 @@ def read_record(path: Path, kind: str) -> dict[str, Any] | None:
         record = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: damaged, not JSON ({error}). {FORMATS[kind].if_lost}") from None
     return from_record(record, kind, path)
 
@@ -171,7 +171,7 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
     """
     try:
         record = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _log.warning("%s: damaged, not JSON (%s); it is written again", source, error)
         return None
     return from_record(record, kind, source)
@@ -203,14 +203,14 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
             "written by an earlier version of raybio; train again, or use the raybio of that time"
         )
     if record["format"] != kind:
+        found = str(record["format"])[:40]
         raise RecordFormatError(
-            f"{source}: got a record of {record['format']!r}, want one of {kind!r}; restore it "
-            "from a backup"
+            f"{source}: got a record of {found!r}, want one of {kind!r}; restore it from a backup"
         )
     if record["version"] != wanted:
+        found = str(record["version"])[:40]
         raise RecordFormatError(
-            f"{source}: got version {record['version']} of {kind!r}, want version {wanted}: "
-            "it was written by another version of raybio; train again, or use the raybio of that "
-            "time"
+            f"{source}: got version {found} of {kind!r}, want version {wanted}: it was written by "
+            "another version of raybio; train again, or use the raybio of that time"
         )
     return {name: value for name, value in record.items() if name not in ("format", "version")}

@@ -191,7 +191,7 @@ class _Reader:
             return None
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"encoder.source {self.source!r}: {name} is not valid JSON ({error})"
             ) from None

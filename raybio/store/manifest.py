@@ -30,7 +30,7 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
         manifest = json.loads(content)
         version = manifest["schema_version"]
         checksum = manifest.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(
             f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
         ) from None

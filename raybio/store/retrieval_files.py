@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from raybio.core.errors import DataError
 from raybio.store.data_sets import is_table
-from raybio.store.table_rows import read_columns
+from raybio.store.table_rows import read_columns, shown_names
 
 ID = "_id"
 TEXT = "text"
@@ -206,6 +206,6 @@ def _check_columns(path: Path, names: Sequence[str], wanted: Sequence[str]) -> N
     missing = [name for name in wanted if name not in names]
     if missing:
         raise DataError(
-            f"{path}: has the columns {', '.join(names)}; want {', '.join(wanted)}, as in BEIR's "
+            f"{path}: has the columns {shown_names(names)}; want {', '.join(wanted)}, as in BEIR's "
             "files"
         )

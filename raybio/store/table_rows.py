@@ -123,6 +123,12 @@ def choose_columns(
     return chosen
 
 
+def shown_names(names: Sequence[str]) -> str:
+    """Return names of columns for an error: the first ones of many, and long ones cut."""
+    shown = [name if len(name) <= 40 else f"{name[:40]}…" for name in names[:12]]
+    return ", ".join(shown) + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")
+
+
 def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
     """Yield the rows of a table with named columns; names are compared in lower case.
 
@@ -137,7 +143,7 @@ def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
     def with_ids(names: Sequence[str]) -> list[str]:
         if column not in names:
             raise DataError(
-                f"{path}: has the columns {', '.join(names)}; want one named {column!r}, and "
+                f"{path}: has the columns {shown_names(names)}; want one named {column!r}, and "
                 f"perhaps {ID_COLUMNS[0]!r}. Rename it in the first line"
             )
         ids = [name for name in ID_COLUMNS if name in names]

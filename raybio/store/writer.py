@@ -17,7 +17,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from raybio.core.errors import StoreError
-from raybio.core.files import check_local, sync
+from raybio.core.files import check_local, replace_folder, sync
 from raybio.store.manifest import MANIFEST, SCHEMA_VERSION, canonical_json, sha256_of
 from raybio.store.store import S, open_store
 
@@ -156,14 +156,16 @@ class Draft:
 
     def _move_into_place(self) -> None:
         sync(self.folder)
+        whole = self.path.with_name(f".{self.path.name}.whole")
         replaced = self.path.with_name(f".{self.path.name}.replaced")
+        shutil.rmtree(whole, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
         self._check_existing()
-        if self.path.exists():
-            self.path.rename(replaced)
-        self.folder.rename(self.path)
-        (self.path / LOCK).unlink()
-        sync(self.path.parent)
+        # From here on, another process may begin a draft.
+        self.folder.rename(whole)
+        (whole / LOCK).unlink()
+        replace_folder(whole, self.path, replaced)
+        shutil.rmtree(whole, ignore_errors=True)
         shutil.rmtree(replaced, ignore_errors=True)
 
     def _check_existing(self) -> None:

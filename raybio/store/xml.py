@@ -159,8 +159,9 @@ def _broken(parser: Any, path: Path, line: int, error: Exception) -> DataError:
     else:
         reason = str(error)
         line = getattr(error, "lineno", None) or line
+    reason = reason.strip()[:200]
     return DataError(
-        f"{path}, line {line}: is not well-formed XML ({reason.strip()}). Fetch the file again."
+        f"{path}, line {line}: is not well-formed XML ({reason}). Fetch the file again."
     )
 
 

@@ -247,7 +247,7 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DamagedError(f"{path}: missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path}: not JSON ({error})") from None
 
 

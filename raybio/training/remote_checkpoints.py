@@ -398,7 +398,7 @@ def _digests(manifest: bytes) -> dict[str, str]:
     try:
         files = json.loads(manifest)["files"]
         return {name: record["sha256"] for name, record in files.items()}
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
 
 

@@ -45,7 +45,7 @@ def test_a_missing_record_is_none(tmp_path: Path) -> None:
     assert read_recomputable(tmp_path / "a.json", "run") is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "\0" * 40, '{"format": "run"'])
+@pytest.mark.parametrize("text", ["", "{", "\0" * 40, '{"format": "run"', "[" * 100_000])
 def test_a_damaged_record_is_an_error_with_advice(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -88,6 +88,17 @@ def test_a_part_of_another_model_or_input_is_not_used(parts: Parts) -> None:
     )
 
 
+def test_parts_of_a_longer_cut_are_deleted(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "out.parquet.parts")
+    parts.folder.mkdir()
+    inputs = parts.cut(iter([table(0), table(20), table(40), table(60)]))
+    for number in range(4):
+        parts.write(number, table(20 * number), **MADE_FROM)
+    parts.finish_cut("this", inputs[:2], {})
+    numbers = {path.stem[-6:] for path in parts.folder.iterdir() if path.stem != "manifest"}
+    assert numbers == {"000000", "000001"}
+
+
 def test_a_part_that_breaks_before_it_is_joined_leaves_no_output(
     parts: Parts, tmp_path: Path
 ) -> None:

@@ -1,11 +1,13 @@
 import gzip
 import hashlib
 import threading
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.store import retrying_http
 from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import pubmed_files
 from raybio.store.retrying_http import RetryingHttp
@@ -162,6 +164,16 @@ def test_a_call_goes_on_where_an_earlier_one_stopped(mirror, tmp_path, has_range
     assert not (tmp_path / f"{FIRST}.part").exists()
 
 
+@pytest.mark.parametrize("sent", ["bytes 0-9/400000", "bytes 200001-9/400000", "all", ""])
+def test_another_range_than_requested_begins_anew(mirror, tmp_path, sent):
+    mirror.faults[FIRST] = [(206, {"Content-Range": sent})]
+    (tmp_path / f"{FIRST}.part").write_bytes(CONTENT[FIRST][:200_000])
+    naps = Naps()
+    (path,) = fetch(mirror, tmp_path, last=1, sleep=naps)
+    assert path.read_bytes() == CONTENT[FIRST]
+    assert (mirror.requests_for(FIRST), naps) == (["bytes=200000-", None], [1.0])
+
+
 @pytest.mark.parametrize("left", ["whole", "too long", "other bytes"])
 def test_what_an_earlier_call_left_is_checked_before_it_is_used(mirror, tmp_path, left):
     content = CONTENT[FIRST]
@@ -281,6 +293,15 @@ def test_addresses_that_are_not_of_the_web_are_refused(tmp_path, url):
     with pytest.raises(DataError, match="want an address that begins with https://"):
         http = RetryingHttp()
         download_files(http, [RemoteFile(url, "x", 3)], tmp_path)
+
+
+def test_a_redirect_never_drops_encryption():
+    handler = retrying_http._SafeRedirectHandler()
+    request = urllib.request.Request("https://a.example/x")
+    for kind in ("http", "file", "ftp"):
+        with pytest.raises(DataError, match=f"redirects to {kind}.*refused"):
+            handler.redirect_request(request, None, 302, "Found", {}, f"{kind}://a.example/x")
+    assert handler.redirect_request(request, None, 302, "Found", {}, "https://b.example/x")
 
 
 def test_a_server_that_is_not_there_is_given_up(tmp_path, mirror):

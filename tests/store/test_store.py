@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -277,6 +278,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 import test_store
+from raybio.core import files
 from raybio.store import writer as store_writer
 # Every sync marks a point of the writing: a child dies at each of them.
 really_sync = store_writer.sync
@@ -289,7 +291,7 @@ for point in range(40):
                 os.kill(os.getpid(), signal.SIGKILL)
             left[0] -= 1
             really_sync(path)
-        store_writer.sync = sync
+        store_writer.sync = files.sync = sync
         test_store.write_store({path!r} + str(point), **test_store.parts())
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
@@ -320,6 +322,79 @@ def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_n
                 open_store(path)
             assert write_store(path, **parts()).digest == store.digest
             assert not (tmp_path / f".killed{point}.draft").exists()
+
+
+def test_a_store_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_returned(
+    tmp_path, monkeypatch
+):
+    calls = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor):
+        calls.append("fsync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def noted_rename(path, target):
+        calls.append(f"rename {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    store = write_store(tmp_path / "store", **parts())
+    files = {f"fsync {name}" for name in store.manifest["files"]}
+    assert set(calls[: len(files)]) == files
+    assert calls[len(files) :] == [
+        "fsync manifest.json.unfinished",
+        "rename manifest.json",
+        "fsync .store.draft",
+        "rename .store.whole",
+        "rename store",
+        f"fsync {tmp_path.name}",
+    ]
+
+
+KILLED_WITH_FORCE = """
+import os, sys
+sys.path.insert(0, {tests!r})
+import test_store
+from pathlib import Path
+from raybio.store.store import open_store
+changed = test_store.parts() | {{"group_labels": ["Seven", "Other"]}}
+# A child dies before each rename.
+really_rename = Path.rename
+for point in range(9):
+    child = os.fork()
+    if child == 0:
+        left = [point]
+        def rename(self, target):
+            if left[0] == 0:
+                os._exit(9)
+            left[0] -= 1
+            return really_rename(self, target)
+        Path.rename = rename
+        test_store.write_store({path!r}, force=True, **changed)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+    open_store({path!r}, verify=True)
+print(point)
+"""
+
+
+def test_a_writer_killed_while_it_replaces_a_store_leaves_the_old_one_or_the_new_one(
+    store, tmp_path
+):
+    """It was killed between two renames: the path had neither."""
+    path = tmp_path / "folder" / "store"
+    write_store(path, **parts())
+    script = KILLED_WITH_FORCE.format(tests=os.path.dirname(__file__), path=str(path))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2
+    assert open_store(path, verify=True).digest != store.digest
+    assert [each.name for each in path.parent.iterdir()] == ["store"]
 
 
 class OtherStore(Store):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -72,10 +73,13 @@ def test_optimizer_state_is_saved_under_parameter_names_and_another_model_is_ref
         CheckpointStore(tmp_path).latest().restore(model)
 
 
-def test_a_model_of_another_shape_is_refused_and_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bias", [torch.zeros(3), torch.zeros(2, dtype=torch.float64)])
+def test_a_model_of_another_shape_or_dtype_is_refused_and_unchanged(
+    bias: torch.Tensor, tmp_path: Path
+) -> None:
     save_steps(tmp_path, 1)
     other = SmallModel(1)
-    other.unused.bias = nn.Parameter(torch.zeros(3))
+    other.unused.bias = nn.Parameter(bias)
     before = weights_hash(other)
     with pytest.raises(
         CheckpointError, match=r"unused.bias: the checkpoint has torch.float32 \(2,\)"
@@ -108,6 +112,30 @@ def test_a_checkpoint_is_what_the_model_was_when_save_was_called(
     other = new_state(5)
     saved.restore(other.model, other.optimizer)
     assert weights_hash(other.model) == expected and saved.extra == {"seen": 0}
+
+
+def test_the_log_is_on_the_disk_before_a_checkpoint_that_follows_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text("{}\n")
+    store = open_store(tmp_path / "checkpoints", log=log)
+    events = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def noted_rename(source: Path, target: Path) -> None:
+        events.append(str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    store.save(new_state(), 1)
+    store.close()
+    assert events.index(str(log)) < events.index(str(store.directory / "step-00000001"))
 
 
 def test_only_the_newest_are_kept_without_other_leftovers(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,10 @@ from raybio.core.errors import CheckpointError, ClusterError, ConfigError, Diver
 from raybio.core.interfaces import Collective, LossReport, Objective
 from raybio.methods import METHODS
 from raybio.store.store import Store
+from raybio.training import step as step_module
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
 from raybio.training.collective import SingleProcess
+from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import fit, local_batches
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
@@ -332,6 +334,19 @@ def test_a_finished_run_restores_its_best_weights_again_and_a_longer_one_trains_
     assert_same_weights(longer, system.model.state_dict())
 
 
+def test_evaluations_drop_nothing_out_and_training_goes_on_with_dropout(tiny_store: Store) -> None:
+    in_evaluation = []
+
+    def evaluate(model: torch.nn.Module, collective: Collective) -> dict[str, float]:
+        in_evaluation.append(model.training)
+        return {"val/link_mrr": 0.0}
+
+    config = keeping_config()
+    system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluate)
+    afterwards = [system.model.training for report in fit(system, config) if report.is_evaluation]
+    assert (in_evaluation, afterwards) == ([False] * 5, [True] * 5)
+
+
 def test_the_start_is_not_the_best_step(tiny_store: Store, tmp_path: Path) -> None:
     """A run that fails soon after its start must not hold a checkpoint that bars other settings."""
     config = keeping_config()
@@ -465,6 +480,47 @@ def test_each_step_drops_out_other_units_and_a_repeated_one_the_same(tiny_store:
 
     assert norm(3) == norm(3)
     assert norm(3) != norm(4)
+
+
+class SecondWorker(SingleProcess):
+    rank = 1
+
+
+def test_each_worker_and_micro_batch_drops_out_other_units(
+    tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+
+    def noted(*arguments: Any, seed_of: Callable[[int], int], **options: Any) -> Any:
+        seeds.extend([seed_of(0), seed_of(1)])
+        return compute_gradients(*arguments, seed_of=seed_of, **options)
+
+    monkeypatch.setattr(step_module, "compute_gradients", noted)
+    config = tiny_config(NAME)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    ((_, batch),) = local_batches(system, 1)(0)
+    for collective in (SingleProcess(), SecondWorker()):
+        take = TrainStep(system, config, collective, Precision("fp32", "cpu"))
+        for step in (3, 4):
+            take(step, batch)
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_a_stopped_run_is_saved_and_its_skipped_steps_are_counted_over_all_starts(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    settings = {"schedule.max_steps": 6, "schedule.checkpoint_every_steps": 100}
+    config = tiny_config(NAME, **settings, on_nonfinite="skip")
+    system = METHODS[NAME].build(config, tiny_store.path)
+    broken = replace(system, objective=NotFiniteAt(system.objective, 1))
+    stops = iter([False, False, False, True])
+    checkpoints = CheckpointStore(tmp_path)
+    *_, stopped = fit(broken, config, checkpoints=checkpoints, should_stop=lambda: next(stops))
+    assert (stopped.step, stopped.reason, stopped.is_checkpoint) == (3, "stopped", True)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    *_, last = fit(system, config, checkpoints=CheckpointStore(tmp_path))
+    assert last.reason == "finished"
+    assert stopped.metrics["skipped_steps"] == last.metrics["skipped_steps"] == 1
 
 
 def test_a_step_that_is_skipped_changes_nothing_and_those_after_it_do(tiny_store: Store) -> None:

@@ -18,7 +18,7 @@ from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import open_source
 from raybio.store.store import Store
-from raybio.store.table_rows import ID_COLUMNS, read_columns
+from raybio.store.table_rows import ID_COLUMNS, read_columns, shown_names
 from raybio.store.text_lines import read_text_lines
 
 Value = TypeVar("Value")
@@ -94,7 +94,7 @@ def labels_of_table(path: Path, keys: Sequence[str]) -> dict[str, list[str]]:
         ids = [name for name in ID_COLUMNS if name in columns][:1]
         names[:] = [name for name in columns if name not in (*ids, *CONTENT_COLUMNS)]
         if not ids or not names:
-            raise DataError(f"{path}: has the columns {', '.join(columns)}; want {wanted}")
+            raise DataError(f"{path}: has the columns {shown_names(columns)}; want {wanted}")
         return [*ids, *names]
 
     def rows() -> Iterator[tuple[str, list[str]]]:
@@ -133,7 +133,7 @@ def _with_content(path: Path, columns: Sequence[str]) -> Sequence[str]:
     contents = [name for name in CONTENT_COLUMNS if name in columns]
     if not contents:
         raise DataError(
-            f"{path}: has the columns {', '.join(columns)}; want 'sequence' or 'text', and 'id'"
+            f"{path}: has the columns {shown_names(columns)}; want 'sequence' or 'text', and 'id'"
         )
     return [*contents[:1], *[name for name in ID_COLUMNS if name in columns][:1]]
 

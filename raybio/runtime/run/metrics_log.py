@@ -164,7 +164,7 @@ def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         try:
             report = json.loads(line)
             report["step"]
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             _warn_of_damage(path)
         else:
             yield line, report

@@ -111,7 +111,7 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             notice = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             # Empty, or half a line of a killed process.
             continue
         if isinstance(notice, dict) and (

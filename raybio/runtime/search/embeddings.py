@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
 from raybio.runtime.search.index_store import Metric
-from raybio.store.table_rows import parquet_batches
+from raybio.store.table_rows import parquet_batches, shown_names
 
 ROWS_AT_ONCE = 65_536
 
@@ -29,7 +29,7 @@ def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
             names = file.schema_arrow.names
             if not {"key", "embedding"} <= set(names):
                 raise DataError(
-                    f"{path}: has the columns {', '.join(names)}; want 'key' and 'embedding', as "
+                    f"{path}: has the columns {shown_names(names)}; want 'key' and 'embedding', as "
                     "raybio embed writes them"
                 )
             width = None

@@ -310,7 +310,7 @@ def _read(bucket: BucketFolder) -> tuple[dict[str, Any], ObjectVersion] | None:
         return None
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     # Of a damaged one, nobody knows the holder: it ends with its time.
     return (content if isinstance(content, dict) else {}), version

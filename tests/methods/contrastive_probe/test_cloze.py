@@ -120,6 +120,11 @@ def test_a_sentence_is_divided_equally_in_every_epoch_and_differently_with_anoth
     sizes = tail_sizes(num_words, rows, ClozeConfig(), 3)
     np.testing.assert_array_equal(tail_sizes(num_words, rows, ClozeConfig(), 3), sizes)
     assert (tail_sizes(num_words, rows, ClozeConfig(), 4) != sizes).any()
+    # Whatever other sentences are in the batch.
+    batch = slice(None, None, -3)
+    np.testing.assert_array_equal(
+        tail_sizes(num_words[batch], rows[batch], ClozeConfig(), 3), sizes[batch]
+    )
 
 
 def test_query_and_answer_together_are_the_sentence_with_one_mask_between(

@@ -15,7 +15,7 @@ from raybio.methods.relation_graphs.prepare import (
     statistics_of_words,
     word_statistics_markdown,
 )
-from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.store import WordStore, draw_validation
 from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
 from raybio.store.json import stream_records
 from raybio.store.store import open_store
@@ -46,6 +46,12 @@ def prepared(folder, sentences=SENTENCES, sides=FOLDS, name="store", **options):
     return prepare_words(
         folder / name, [path], splits=write(folder / "folds.json", sides), **options
     )
+
+
+def test_drawn_validation_sentences_are_no_training_sentences():
+    train, dev = draw_validation(np.arange(40), 0.1)
+    assert len(dev) == 4
+    assert sorted([*train, *dev]) == list(range(40))
 
 
 def listed(arrays):

@@ -45,6 +45,20 @@ def test_positives_are_linked_and_negatives_are_of_the_group_and_not_linked(
         assert (rows.negative_BQ != rows.anchor_B[:, None]).all()
 
 
+def test_anchors_and_links_differ_by_step_and_by_seed(tiny_store: Store) -> None:
+    num_nodes = tiny_store.num_rows
+    config = PlanConfig(global_batch_rows=num_nodes, num_negatives_per_anchor=1)
+    anchors = set()
+    links = set()
+    for seed, step in ((3, 0), (3, 1), (4, 0)):
+        rows = LinkPlan(tiny_store.graph, config, seed).rows(step)
+        anchors.add(rows.anchor_B.tobytes())
+        # Anchors are all nodes: in their order, only the links differ.
+        links.add(rows.positive_BP[np.argsort(rows.anchor_B)].tobytes())
+        links.add(rows.negative_BQ[np.argsort(rows.anchor_B)].tobytes())
+    assert (len(anchors), len(links)) == (3, 6)
+
+
 def test_group_first_fills_a_batch_from_one_group_without_repetition(tiny_store: Store) -> None:
     plan = plan_of(tiny_store, global_batch_rows=16, anchor_order="group_first")
     seen = set()

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,17 @@ def test_numbers_that_are_not_finite_are_kept_apart_so_that_every_line_is_json(
     (report,) = read_reports(path)
     assert report["metrics"] == {"norm": 2.0}
     assert report["not_finite"] == {"loss": "nan"}
+
+
+def test_a_report_is_forced_to_the_disk_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(0, {"loss": 1.0})
+    log.append(1, {"loss": 1.0}, is_synced=True, is_checkpoint=True)
+    assert sizes == [log.path.stat().st_size]
 
 
 def test_lines_that_a_power_loss_left_are_skipped_and_reported(

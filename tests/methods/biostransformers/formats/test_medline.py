@@ -321,6 +321,16 @@ def test_what_is_no_article_is_set_aside_with_line_and_reason_and_the_rest_is_ke
         quarantine.check("citation")
 
 
+def test_a_file_of_deletions_alone_is_read(tmp_path):
+    path = tmp_path / "x.xml"
+    path.write_text(
+        "<PubmedArticleSet><DeleteCitation><PMID Version='1'>13</PMID></DeleteCitation>"
+        "</PubmedArticleSet>"
+    )
+    (batch,) = read_medline(path, Quarantine())
+    assert (batch.articles.num_rows, batch.deleted.tolist()) == (0, [13])
+
+
 def test_books_are_not_held_against_a_file(tmp_path):
     path = write_medline(tmp_path / "x.xml", citation(), others="<PubmedBookArticle/>" * 50)
     rows, _, quarantine = read(path)

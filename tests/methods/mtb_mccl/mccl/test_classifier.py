@@ -119,6 +119,8 @@ def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_a
     assert choose_knn_settings(classifier, queries, rules[1:])[0] == KnnSettings(
         1, 0.0
     )  # there are none to leave out
+    equal = [KnnSettings(5, 1.0), KnnSettings(1, 1.0), KnnSettings(3, 1.0)]
+    assert choose_knn_settings(classifier, queries, equal)[0].num_neighbors == 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError, StoreError
+from raybio.core.randomness import shuffled_epochs
 from raybio.methods.mtb_mccl.documents import collate as documents_collate
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.markers import Markers
@@ -195,6 +196,18 @@ def test_each_pair_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_a
         rows = set(own.rows(step).tolist())
         assert any(len(rows & set(shared[pair])) >= 2 for pair in keys[0])
         assert own.rows(step).tolist() == plan(tiny_documents).rows(step).tolist()
+
+
+def test_a_pair_in_many_documents_is_shown_by_other_ones_in_each_epoch(tiny_documents):
+    own = plan(tiny_documents)
+    own = replace(own, config=own.config.model_copy(update={"global_batch_rows": 2}))
+    num_pairs = len(own.trained)
+    shown = defaultdict(set)
+    for step in range(8 * num_pairs):
+        (pair,) = shuffled_epochs(step, 1, num_rows=num_pairs, seed=3, name="couples").tolist()
+        shown[pair].add(frozenset(own.rows(step).tolist()))
+    often = [pair for pair in shown if own.recurring.count_K[own.trained[pair]] > 3]
+    assert often and all(len(shown[pair]) > 1 for pair in often)
 
 
 def collate(store: DocumentStore, **blanks) -> BlankCollate:

@@ -12,7 +12,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import Example, TaskFiles
 from raybio.store.data_sets import STATE, is_table
-from raybio.store.table_rows import TABLES, read_columns
+from raybio.store.table_rows import TABLES, read_columns, shown_names
 
 LABEL_COLUMNS = ("label", "target")
 SPLIT_COLUMNS = ("split", "set")
@@ -101,7 +101,7 @@ def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iter
         labels = [name for name in LABEL_COLUMNS if name in names]
         if content_column not in names or not labels:
             raise DataError(
-                f"{path}: has the columns {', '.join(names)}; want {wanted}, and perhaps "
+                f"{path}: has the columns {shown_names(names)}; want {wanted}, and perhaps "
                 f"{SPLIT_COLUMNS[0]!r}. Rename them in the first line"
             )
         splits = [name for name in SPLIT_COLUMNS if name in names]

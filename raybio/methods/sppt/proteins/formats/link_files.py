@@ -32,7 +32,7 @@ from raybio.methods.sppt.proteins.formats.columns import (
 )
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
-from raybio.store.table_rows import is_typed_table
+from raybio.store.table_rows import is_typed_table, shown_names
 from raybio.store.table_rows import read_columns as read_row_columns
 
 ID_COLUMNS = (
@@ -208,7 +208,7 @@ def _typed_layout(path: Path) -> LinkFile:
         chosen.extend(link_columns(names))
         if not chosen:
             raise DataError(
-                f"{path}: has the columns {', '.join(names)}; want two that are named "
+                f"{path}: has the columns {shown_names(names)}; want two that are named "
                 f"{' and '.join(ID_COLUMNS[0])} (or {' and '.join(ID_COLUMNS[4])}), and perhaps "
                 f"{SCORE_COLUMNS[1]}"
             )
