@@ -26,7 +26,11 @@ from raybio.methods.sppt.synthetic.evaluate import classify_letters, describe
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
+from raybio.methods.sppt.synthetic.system import (
+    embedded_nodes,
+    paper_recipe,
+    published_settings,
+)
 from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -223,7 +227,12 @@ def report(
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     draws = range(experiments.repeats)
-    reason = {_key(trial.settings): unfinished_trial(swept.spec, trial) for trial in swept.trials}
+    reason = {
+        _key(trial.settings): unfinished_trial(
+            swept.spec, trial, paper_recipe(_key(trial.settings)[0])
+        )
+        for trial in swept.trials
+    }
     scores = []
     for kind in experiments.kinds:
         for noise in experiments.noise:

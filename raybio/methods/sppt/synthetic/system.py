@@ -79,6 +79,11 @@ def paper_recipe(kind: GraphKind) -> str:
     return "paper_cliques" if kind == "cliques" else "paper_cycles"
 
 
+def published_recipe(config: Config, store: TopicStore) -> str:
+    """Return the name of the recipe with the paper's settings of a run's graph."""
+    return paper_recipe(config.graph.kind)
+
+
 DEMO_CORPUS = SIMULATED_TOPICS
 """The corpus it trains on if no store is given."""
 
