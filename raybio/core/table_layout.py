@@ -49,6 +49,18 @@ class TableLayout:
         """Splits on which runs are compared; the last one counts most."""
         return [split for split in self.splits if split not in self.secondary]
 
+    def chosen_on_scored(self, metric: str) -> str | None:
+        """Return a remark if a choice by a logged metric is one by units that the table scores.
+
+        That is so for the table's own measures where no test split is kept apart. None otherwise.
+        """
+        name = metric.rpartition("/")[2]
+        if "test" in self.splits or not name.endswith(tuple(self.measures)):
+            return None
+        return (
+            f"chosen by {metric}, on units that the final table scores: its scores are optimistic"
+        )
+
     def scale(self, metric: str) -> tuple[int, int]:
         """Return the factor of a score in tables, and the digits after its point.
 
