@@ -32,7 +32,8 @@ class TableLayout:
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
             nor plotted.
-        oracles: rows that read gold answers of what is scored: upper bounds and no rivals.
+        oracles: row that reads gold answers -> what it is. Tables say where it passes a model, but
+            the untrained row that is tested is never one.
     """
 
     title: str
@@ -41,7 +42,7 @@ class TableLayout:
     chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
     secondary: frozenset[str] = frozenset()
-    oracles: frozenset[str] = frozenset()
+    oracles: Mapping[str, str] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -18,8 +18,9 @@ from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation, relations_table, word_of
-from raybio.runtime.compare.runs import given_runs
+from raybio.runtime.compare.runs import Group, given_runs
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,
@@ -250,6 +251,17 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
     assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
     assert not [line for line in table.all_remarks if "degree" in line]
+
+
+def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
+    stored_table(tmp_path, 1, rival=0.6)
+    run = Group("first", given_runs([str(tmp_path / "runs" / "first")], tmp_path))
+    layout = replace(LAYOUT, oracles={"degree": "a baseline that sees gold answers"})
+    tests, relations, _ = differences(run, [], layout)
+    assert {each.word for each in relations if each.row == "degree"} == {"passes"}
+    assert {test.two for test in tests} == {"look-up"}
+    legend = ResultTable({"degree": run.runs[0].untrained["degree"]}, layout).legend
+    assert legend.endswith("; degree: a baseline that sees gold answers")
 
 
 def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:

@@ -158,7 +158,8 @@ def test_a_trial_is_before_its_end_by_the_step_that_its_sweep_kept(tmp_path: Pat
     reason = unfinished_trial(spec, record)
     assert reason == "stopped by validation at 0.4 of 1 published epochs"
     # The published trainings of ADE end by validation, too.
-    words = replace(spec, space=replace(spec.space, method="relation_graphs"))
+    space = spec.space.model_copy(update={"method": "relation_graphs"})
+    words = replace(spec, space=space)
     assert unfinished_trial(words, record) is None
 
 
