@@ -2,8 +2,8 @@
 
 sweeps/NAME/
     trials/…                 one training each; export/ is its model
-    graphs.md, .json         AUROC of character n-grams, and of models without and with the graph
-                             loss (Table 1); homophily
+    graphs.md, .json         AUROC of character n-grams, of the encoder before training, and of
+                             models without and with the graph loss (Table 1); homophily
     noise.png                AUROC over the noise of a graph (Figure 3), if several are trained
     map-GRAPH.png            the nodes of draw 0 in the embedding space, with their links and
                              surface, without and with the graph loss
@@ -225,6 +225,7 @@ def report(
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
+    before = {_key(trial.settings): trial.initial for trial in swept.trials}
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     draws = range(experiments.repeats)
     reason = {
@@ -242,12 +243,14 @@ def report(
                 float(classify_letters(graph, config_by_kind[kind]).auroc_N.mean())
                 for graph in graphs
             ]
+            of_draws = [before[kind, draw, noise, weight] for draw in draws]
+            initial = [auroc for auroc in of_draws if auroc is not None]
             alone = [value[kind, draw, noise, 0.0] for draw in draws]
             with_graph = [value[kind, draw, noise, weight] for draw in draws]
             reasons = [reason[kind, draw, noise, own] for own in (0.0, weight) for draw in draws]
             unfinished = next(filter(None, reasons), None)
             scores.append(
-                GraphScores(kind, noise, homophily, letters, alone, with_graph, unfinished)
+                GraphScores(kind, noise, homophily, letters, initial, alone, with_graph, unfinished)
             )
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
