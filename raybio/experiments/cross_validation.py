@@ -292,9 +292,10 @@ def _write_tables(
     from raybio.runtime.tracking.tracker import add_artifacts
 
     chance = {}
+    spert_overlaps = untrained[0].config.evaluation.spert_overlaps
     for fold in range(1, sentences.num_folds + 1):
         rows = read_fold(sentences, FoldConfig(fold=fold))
-        chance[fold] = chance_scores(sentences, rows, "test")
+        chance[fold] = chance_scores(sentences, rows, "test", spert_overlaps=spert_overlaps)
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
     for of_fold in untrained:
         for row, row_scores in (of_fold.known() or {}).items():

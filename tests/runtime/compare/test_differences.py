@@ -20,7 +20,7 @@ from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs, write_comparison
 from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation, relations_table, word_of
-from raybio.runtime.compare.runs import Group, given_runs
+from raybio.runtime.compare.runs import GivenRun, Group, given_runs
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,
@@ -254,8 +254,8 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
 
 
 def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
-    stored_table(tmp_path, 1, rival=0.6)
-    run = Group("first", given_runs([str(tmp_path / "runs" / "first")], tmp_path))
+    _, results = stored_table(tmp_path, 1, rival=0.6)
+    run = Group("first", [GivenRun("first", results[0].folder)])
     layout = replace(LAYOUT, oracles={"degree": "a baseline that sees gold answers"})
     tests, relations, _ = differences(run, [], layout)
     assert {each.word for each in relations if each.row == "degree"} == {"passes"}
