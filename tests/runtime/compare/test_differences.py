@@ -478,6 +478,17 @@ def test_tests_that_are_not_shown_or_not_made_are_named(tmp_path: Path) -> None:
     assert "Not tested: held-out links, no end seen (C3). These repeat or refine" in report
 
 
+def test_links_without_a_twin_are_tested_and_held_out_links_count_most(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = RunFolder(tmp_path, f"run{number}")
+        config = override_all(METHOD.config(), {"objective.lambda_spml": number / 10})
+        trained = {"trained": HARDNESS + NOISE[number]}
+        store_run(folder, config, trained, splits=("val", "no_twins", "c1"))
+    found = compare_runs(given_runs(["run*"], tmp_path))
+    assert {test.split for test in found.tests} == {"val", "no_twins"}
+    assert LAYOUT.compared[-1] == "val"
+
+
 def test_a_tested_initial_encoder_is_named_as_its_row(tmp_path: Path) -> None:
     # Without unit scores of rivals, it is the only untrained model that can be tested.
     table, _ = stored_table(tmp_path, 3, without_units=("degree", "look-up"))
