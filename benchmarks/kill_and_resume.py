@@ -192,12 +192,13 @@ class Moment:
     seconds: float
 
     @classmethod
-    def by_chance(cls, rng: random.Random, num_steps: int, unbroken: Unbroken) -> "Moment":
-        """Return a moment: one in six before the first step, one in six after the last."""
-        part = rng.randrange(6)
-        if part == 0:
+    def of_kill(
+        cls, number: int, rng: random.Random, num_steps: int, unbroken: Unbroken
+    ) -> "Moment":
+        """Return a moment: of each six kills one before the first step, and one after the last."""
+        if number % 6 == 3:
             return cls(-1, rng.uniform(0, unbroken.start_seconds))
-        if part == 1:
+        if number % 6 == 0:
             return cls(num_steps, rng.uniform(0, unbroken.end_seconds))
         return cls(rng.randrange(1, num_steps), rng.uniform(0, 0.2))
 
@@ -306,7 +307,7 @@ def broken(
     """One run with one kill; whether a process was killed, and whether the weights are the expected ones."""
     run = setting.run(f"killed-{number}")
     what = rng.choice(["driver", "worker"])
-    moment = Moment.by_chance(rng, setting.num_steps, expected)
+    moment = Moment.of_kill(number, rng, setting.num_steps, expected)
     if moment.step < 0:
         # Workers begin late, and some starts end before one could be killed.
         what = "driver"
@@ -387,8 +388,8 @@ def main() -> None:
     outcome = {"runs": arguments.number, "kills": killed, "equal": equal, "seed": arguments.seed}
     print(json.dumps(outcome | {"remote": arguments.remote}))
     print(
-        f"{equal} of {arguments.number} runs ended with the unbroken run's weights; "
-        f"{killed} of them were killed, the others had ended before"
+        f"{equal} of {arguments.number} runs ended with the unbroken run's weights; {killed} were "
+        f"killed, and {arguments.number - killed} had ended before"
     )
     sys.exit(equal != arguments.number)
 

@@ -16,14 +16,13 @@ from raybio.core.markdown import markdown_table
 from raybio.evaluation.evaluator import Evaluator
 from raybio.methods import METHODS
 from raybio.training.collective import SingleProcess
+from raybio.training.settings import TrainingConfig
 
 
 def run_table(arguments: argparse.Namespace) -> str:
     """Score what a method's final table has without training."""
     method = METHODS[arguments.method]
-    config = load(method.config, arguments.config) if arguments.config else method.config()
-    config = override_all(config, dict(one.split("=", 1) for one in arguments.set))
-    system = method.build(config, arguments.store)
+    system = method.build(config_of(arguments), arguments.store)
     assert system.final_evaluate is not None
     evaluator: Evaluator = system.final_evaluate.__self__  # type: ignore[attr-defined]
     scores_by_stage: dict[str, Any] = {}
@@ -45,6 +44,15 @@ def run_table(arguments: argparse.Namespace) -> str:
             table = markdown_table([title, *layout.measures.values()], rows)
             parts.append(table)
     return "\n\n".join([*parts, *(f"{remark}." for remark in evaluator.remarks())])
+
+
+def config_of(arguments: argparse.Namespace) -> TrainingConfig:
+    """Return the method's defaults, with the settings of ``--config``, then of ``--set``."""
+    method = METHODS[arguments.method]
+    config = method.config()
+    if arguments.config:
+        config = load(method.config, arguments.config, config)
+    return override_all(config, dict(one.split("=", 1) for one in arguments.set))
 
 
 def score_cell(score: Mapping[str, float] | None, scale: float, digits: int) -> str:

@@ -47,7 +47,7 @@ from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
-from raybio.runtime.spool.spool import publish
+from raybio.runtime.spool.spool import held, publish
 from raybio.runtime.tune.leaderboard import SEED, TrialRecord
 from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
@@ -169,11 +169,6 @@ def cross_validate(
         )
     # A cross-validation is a sweep: --runs names the folder of sweeps.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
-    if bucket is not None and has_last_training:
-        raise ConfigError(
-            f"--last-training, with sweeps in a bucket ({bucket}); want a folder that all nodes "
-            "see (--runs or RAYBIO_SWEEPS), or leave it out"
-        )
     options = replace(options, runs=None)
     identity = RunFolder(sweeps, options.name).read_identity() if options.name else None
     if identity and options.store is None and options.config is None:
@@ -254,8 +249,7 @@ def _evaluate_together(
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     unfinished = _unfinished_rows(swept, evaluations)
     if has_last_training:
-        last = last_trainings(swept, evaluations)
-        _train_last(list(last.values()), run)
+        last = _trained_last(swept, evaluations, run)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
@@ -347,6 +341,39 @@ def _write_tables(
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 
+def _trained_last(
+    swept: "SweepResult", evaluations: Sequence[FoldEvaluation], run: RunSpec
+) -> dict[ModelOfFold, LastTraining]:
+    """Return the last trainings when they are done; the driver holds the sweep meanwhile.
+
+    Raises:
+        RaybioError: as any training; of a sweep in a bucket, also if another driver holds it.
+    """
+    if run.bucket is None:
+        last = last_trainings(swept, evaluations)
+        _train_last(list(last.values()), run)
+        return last
+    from raybio.runtime.cluster.connection import started
+    from raybio.runtime.spool.relay import start_relay  # imports Ray
+
+    # ``held`` makes the driver's copy equal to the bucket, and scores of folds are new.
+    publish(swept.folder, run.bucket)
+    with held(swept.folder, run.bucket) as spool, started(threads=None, verbose=run.verbose):
+        last = last_trainings(swept, evaluations)
+
+        def train() -> None:
+            # A function of its own: no handle of the relay outlives Ray.
+            relay = start_relay(swept.folder.path / "last", swept.folder.path)
+            trainings = [
+                replace(each, lease=spool.key, relay=relay, start=each.folder.begin_start())
+                for each in last.values()
+            ]
+            _train_last(trainings, run)
+
+        train()
+    return last
+
+
 def _train_last(trainings: Sequence[LastTraining], run: RunSpec) -> None:
     """Run the trainings that are not done, and print their warnings even if one of them fails."""
     warnings = WarningPrinter()
@@ -363,6 +390,8 @@ def last_trainings(
     swept: "SweepResult", evaluations: Sequence[FoldEvaluation]
 ) -> dict[ModelOfFold, LastTraining]:
     """Return the last training of each model, with the best steps and vote settings."""
+    sweeps = swept.spec.run.bucket
+    bucket = None if sweeps is None else sweeps / swept.folder.name / "last"
     rule_by_export: dict[Path, dict[str, float]] = {}
     for evaluation in evaluations:
         known = evaluation.known()
@@ -382,6 +411,7 @@ def last_trainings(
             config=config,
             name="-".join(map(str, key if SEED in trial.settings else key[:2])),
             runs=swept.folder.path / "last",
+            bucket=bucket,
             tracking=swept.uri,
             precision=trained.precision or swept.spec.precision_of(config),
             parent_run_id=swept.mlflow_run_id,

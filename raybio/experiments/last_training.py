@@ -16,7 +16,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -27,9 +27,15 @@ class LastTraining:
 
     Attributes:
         run: the run, with the sweep's precision and MLflow run; ``export/`` is the model.
+        lease: the driver's lease of the sweep, if it is in a bucket.
+        relay: the way to the driver, if the sweep is in a bucket; see ``runtime/spool``.
+        start: name of this start, if the sweep is in a bucket.
     """
 
     run: RunSpec
+    lease: LeaseKey | None = None
+    relay: Any = None
+    start: str = ""
 
     def __str__(self) -> str:
         """Return the line that is printed when it is done."""
@@ -71,24 +77,32 @@ class LastTraining:
         import torch
 
         from raybio.runtime.run.run_loop import train_single_process
+        from raybio.runtime.spool.relay import worker_copy
 
         assert self.run.precision is not None
         torch.set_num_threads(max(1, int(reserved.cpus_per_worker)))
-        pin_on_worker(self.folder.encoder)
-        system = METHODS[self.run.method].build(self.run.config, self.run.store)
-        reports = train_single_process(
-            # Models are evaluated in pairs, later: evaluating each takes longer than its training.
-            replace(system, final_evaluate=None),
-            self.run.config,
-            self.folder,
-            device="cuda" if reserved.gpus_per_worker else "cpu",
-            precision=self.run.precision,
-            stop=self.folder.stop,
-            goal=None,
+        spec = WorkerSpec(
+            run=self.run, threads=None, start=self.start, relay=self.relay, lease=self.lease
         )
-        with warnings_to(self.folder.notices):
-            for _ in reports:
-                pass
+        with worker_copy(spec, rank=0) as copy:
+            folder = copy.spec.run.folder
+            pin_on_worker(folder.encoder)
+            system = METHODS[self.run.method].build(self.run.config, self.run.store)
+            reports = train_single_process(
+                # Models are evaluated in pairs, later: evaluating each takes longer than its
+                # training.
+                replace(system, final_evaluate=None),
+                self.run.config,
+                folder,
+                device="cuda" if reserved.gpus_per_worker else "cpu",
+                precision=self.run.precision,
+                stop=folder.stop,
+                goal=None,
+                remote=copy.remote,
+            )
+            with warnings_to(folder.notices):
+                for _ in reports:
+                    pass
 
     def keep(self, result: None) -> None:
         """Report the run to MLflow; its folder is the result."""

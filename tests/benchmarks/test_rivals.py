@@ -2,6 +2,7 @@
 
 import json
 
+from benchmarks import rivals
 from raybio.methods import METHODS
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import CASES, tiny_config
@@ -26,3 +27,12 @@ def test_the_table_has_the_rows_that_a_run_has_without_training(tiny_task, tmp_p
         if "low" in score:
             number += f" [{100 * score['low']:.2f}, {100 * score['high']:.2f}]"
         assert (f"| {stage} | {number} |" in done.stdout) == (stage != "trained"), stage
+
+
+def test_settings_of_a_file_are_read_over_the_methods_own():
+    """A file may rely on the method's encoder, as that of a run may."""
+    file = ROOT / "docs" / "results" / "configs" / "relations_minilm.yaml"
+    options = ["table", "relation_finetune", "--store", "store", "--config", str(file)]
+    config = rivals.config_of(rivals.parse([*options, "--set", "encoder.max_length=64"]))
+    assert config.encoder.num_layers_kept == 3
+    assert config.encoder.max_length == 64

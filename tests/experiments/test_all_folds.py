@@ -1,5 +1,6 @@
 """A cross-validation as a sweep."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -33,11 +34,14 @@ from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
+from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
+from raybio.runtime.spool import relay, spool
+from raybio.runtime.spool.relay import _Link
 from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import SweepSpec, Trial
 from raybio.store.bucket import BucketFolder
@@ -47,6 +51,8 @@ from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 from tests.runtime.run.test_damaged_runs import flip_a_byte
+from tests.runtime.spool.bucket_job import first_steps
+from tests.runtime.spool.test_bucket_trials import Actor
 
 JOBS = ROOT / "jobs"
 
@@ -314,7 +320,7 @@ def test_scores_of_rivals_are_shared_by_sweeps_over_one_encoder(tiny_words, tmp_
     assert not evaluations("five")[0].is_done
 
 
-def last_training(tmp_path, name="cldr-1", **settings):
+def last_training(tmp_path, name="cldr-1", runs=None, bucket=None, **settings):
     """Of a model on fold 1, for 5 steps; its folder is made."""
     store = SIMULATED_WORDS.prepare(
         tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
@@ -326,7 +332,8 @@ def last_training(tmp_path, name="cldr-1", **settings):
         config=config,
         store=store.path,
         name=name,
-        runs=tmp_path,
+        runs=runs or tmp_path,
+        bucket=bucket,
         tracking="sqlite:///none.db",
         precision="fp32",
     )
@@ -375,6 +382,60 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_af
     stopped.work(place)
     assert stopped.is_done
     assert read_record(stopped.folder.outcome, "outcome")["weights_sha256"] == digest
+
+
+def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(tmp_path, bucket, monkeypatch):
+    monkeypatch.setattr(_Link, "_ask", lambda self, call: call())
+    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.05)
+    monkeypatch.setattr(relay, "POLL_SECONDS", 0.02)
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    place = TrialResources(1.0, 0.0, 1, "")
+    whole = last_training(tmp_path)
+    whole.work(place)
+
+    class KilledError(Exception):
+        """The process ends here."""
+
+    train = run_loop.train_single_process
+
+    def train_until_a_checkpoint_is_there(*arguments, **options):
+        for report in train(*arguments, **options):
+            if report.step == 3:
+                objects = BucketFolder(bucket)
+                while not any("/manifest.json" in info.name for info in objects.list()):
+                    time.sleep(0.02)
+                raise KilledError
+            yield report
+
+    def start():
+        sweep = RunFolder(spool.spool_of(bucket), "mine")
+        with spool.held(sweep, bucket) as held:
+            own = last_training(tmp_path, runs=sweep.path / "last", bucket=bucket / "mine" / "last")
+            own = replace(
+                own,
+                lease=held.key,
+                relay=Actor(sweep.path / "last", sweep.path),
+                start=own.folder.begin_start(),
+            )
+            own.work(place)
+        return own
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_loop, "train_single_process", train_until_a_checkpoint_is_there)
+        with pytest.raises(KilledError):
+            start()
+    shutil.rmtree(tmp_path / "disk")
+    resumed = start()
+    assert resumed.is_done
+    assert first_steps(resumed.folder.notices.read_bytes()) == [0, 2]
+    digests = [
+        read_record(each.folder.outcome, "outcome")["weights_sha256"] for each in (whole, resumed)
+    ]
+    assert digests[0] == digests[1]
+    kept = json.loads(BucketFolder(resumed.run.bucket).read("cldr-1/outcome.json"))
+    assert kept["weights_sha256"] == digests[0]
+    # The evaluation fetches it from there.
+    assert BucketFolder(resumed.run.bucket).info("cldr-1/export/model.safetensors") is not None
 
 
 def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(
@@ -505,15 +566,3 @@ def test_a_machine_without_the_sweeps_folder_fetches_the_exports_from_its_bucket
     shutil.rmtree(sweep.path)
     there = replace(here, bucket=in_bucket.path)
     assert there.work(reserved) == expected
-
-
-def test_last_trainings_in_a_bucket_are_refused_before_anything_is_created(bucket):
-    with pytest.raises(ConfigError, match="--last-training, with sweeps in a bucket"):
-        cross_validate(
-            "relation_graphs",
-            RunOptions(runs=bucket / "sweeps"),
-            compared=(),
-            seeds=1,
-            has_last_training=True,
-        )
-    assert not BucketFolder(bucket).list()

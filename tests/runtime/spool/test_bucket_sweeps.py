@@ -184,12 +184,14 @@ def test_a_cross_validation_whose_machine_is_lost_trains_no_finished_fold_again(
     )
     store = prepare_words(tmp_path / "words", [sentences], splits=folds).path
     # One training at a time.
-    arguments = ["--store", store, "--all-folds", "--cpus-per-worker", os.cpu_count()]
+    arguments = ["--store", store, "--all-folds", "--last-training"]
+    arguments += ["--cpus-per-worker", os.cpu_count()]
     arguments += ["--runs", bucket / "sweeps", *given(SETTINGS)]
     job = BucketCommand(tmp_path, bucket / "sweeps", "relation_graphs.py", *arguments)
     job.finish_after_a_kill()
     scores = json.loads(job.objects.read("folds.json"))["scores"]
     assert sorted(scores["cldr + clner"]) == ["1", "2"]
+    assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
     assert "cldr + clner" in job.objects.read("folds.md").decode()
 
 
