@@ -72,7 +72,7 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
     return settings
 
 
-def paper_recipe(kind: GraphKind) -> str:
+def paper_recipe(kind: str) -> str:
     """Return the name of the recipe with the paper's settings of a graph."""
     if kind in SURFACES:
         return "paper_surfaces"
