@@ -22,7 +22,8 @@ the trainings of a row have the same units, and epochs next to the published one
 
 DATA has the public files in folders ``biored`` (Train, Dev, Test.PubTator.gz), ``pubtator_central`` or ``pubtator_ner``
 (PubTator), ``ade`` (ade_full_spert.json.gz, cv_splits.json.gz), ``sentences`` (one a line) and ``medlama/2021AA``.
-Without PubTator Central MTB draws pairs that two documents share: the 5,400 documents of ``pubtator_ner`` have 16 pairs
+Cliques and cycles have the published 100 topics, surfaces 20: every triangle needs 25 sentences of its three topics, and
+of 105,000 sentences too few triples of 100 topics have as many. Without PubTator Central MTB draws pairs that two documents share: the 5,400 documents of ``pubtator_ner`` have 16 pairs
 in 16 documents, the published threshold. ``--small`` runs a short
 queue on embedded corpora with two steps each, to test the script on any machine. It needs what ``raybio`` imports below
 ``raybio/runtime/``, and no network.
@@ -65,6 +66,7 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.methods.sppt.synthetic.prepare import prepare_topics
+from raybio.methods.sppt.synthetic.simplicial import SURFACES
 from raybio.methods.sppt.synthetic.system import paper_recipe
 from raybio.store.demo_corpus import DemoCorpus
 from raybio.training.checkpoint import CheckpointStore
@@ -278,7 +280,7 @@ def graph_queue(kinds: Sequence[str], num_draws: int) -> Iterator[Training]:
                     row=("graphs", f"{kind}, λ = {weight:g}"),
                     method="sppt_synthetic",
                     recipe=paper_recipe(kind),
-                    store="topics",
+                    store="topics-20" if kind in SURFACES else "topics",
                     settings={
                         "graph.kind": kind,
                         "graph.repeat": draw,
@@ -320,6 +322,9 @@ def store_path(turn: Turn, training: Training) -> Path:
         case "topics":
             found = (data / "sentences").glob("*_sents*")
             prepare_topics(path, sorted(found), TopicConfig())
+        case "topics-20":
+            found = (data / "sentences").glob("*_sents*")
+            prepare_topics(path, sorted(found), TopicConfig(num_topics=20, min_count=50))
     return path
 
 

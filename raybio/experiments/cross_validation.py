@@ -427,6 +427,6 @@ def _folder_rows(
     """Return model, fold, seed and folder of each export; trials are named after their settings."""
     rows = []
     for (model, fold, seed), path in sorted(exports.items()):
-        place = path.relative_to(folder.path).as_posix()
-        rows.append([model + suffix, str(fold), str(seed), place])
+        export = path.relative_to(folder.path).as_posix()
+        rows.append([model + suffix, str(fold), str(seed), export])
     return rows

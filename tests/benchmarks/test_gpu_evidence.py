@@ -70,6 +70,9 @@ def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
     assert script.configuration(turn, by_name["biored-ce-1-mtb-0"]).schedule.max_epochs == 100
     graphs = script.configuration(turn, by_name["graph-motif-0.1-0"]).graph
     assert (graphs.sentences, graphs.min_share) == ("strongest", 0.9)
+    stores = {training.row[1].split(",")[0]: training.store for training in trainings}
+    assert (stores["motif"], stores["cliques"]) == ("topics", "topics")
+    assert (stores["plane"], stores["torus"]) == ("topics-20", "topics-20")
     # With PubTator Central MTB has the published threshold of documents.
     assert script.configuration(turn, by_name["mtb"]).pairs.min_documents == 2
     (tmp_path / "pubtator_central").mkdir()
