@@ -14,13 +14,20 @@ Parts, each with the settings of its ``paper_*`` recipe but for the encoder:
 - ``graphs``: the eight graphs of SPPT's Table 1, three draws, with and without the graph loss
 
 ``results.jsonl`` in OUT has a line for each training that ended: all rows of its final table (chance, rivals, initial,
-trained) and its training curve. Given again, the command takes the next ones. What the time cuts off resumes from its
-checkpoint if OUT still has it, and begins anew if not: keep ``results.jsonl`` at least. ``--table`` prints the results
-as Markdown. A training that fails is printed, and tried again by the next call; the exit status is then 1.
+trained) and its training curve. ``unit_scores/NAME.npz`` has the scores of its units, for tests over seeds and units
+(``raybio.evaluation.unit_scores``). Given again, the command takes the next ones. What the time cuts off resumes from
+its checkpoint if OUT still has it, and begins anew if not: keep ``results.jsonl`` and ``unit_scores`` at least.
+``--table`` prints the results as Markdown: mean ± deviation, intervals over units (from three trainings on over seeds,
+too) where the trainings of a row have the same units, and epochs next to the published ones. A training that fails is
+printed, and tried again by the next call; the exit status is then 1.
 
-DATA has the public files in folders ``biored`` (Train, Dev, Test.PubTator.gz), ``pubtator_ner`` (PubTator), ``ade``
-(ade_full_spert.json.gz, cv_splits.json.gz), ``sentences`` (one a line) and ``medlama/2021AA``. ``--small`` runs a short
-queue on built-in corpora with two steps each, to test the script on any machine. It needs what ``raybio`` imports below
+DATA has the public files in folders ``biored`` (Train, Dev, Test.PubTator.gz), ``pubtator_central`` or ``pubtator_ner``
+(PubTator), ``ade`` (ade_full_spert.json.gz, cv_splits.json.gz), ``sentences`` (one a line) and ``medlama/2021AA``.
+Cliques and cycles have the published 100 topics, surfaces 20: every triangle needs 25 sentences of its three topics, and
+of 105,000 sentences too few triples of 100 topics have as many. Without PubTator Central MTB draws pairs that two
+documents share: the 5,400 documents of ``pubtator_ner`` have 16 pairs in 16 documents, the published threshold.
+``--small`` runs a short queue on built-in corpora with two steps each, to test the script on any machine. It needs what
+``raybio`` imports below
 ``raybio/runtime/``, and no network.
 """
 
@@ -29,7 +36,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -41,8 +48,15 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from raybio.core.config import merge, override_all
+from raybio.core.final_report import UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.shared_scores import SharedScores
+from raybio.evaluation.unit_scores import (
+    interval_over_runs,
+    read_unit_scores,
+    stored_unit_scores,
+    write_unit_scores,
+)
 from raybio.methods import METHODS
 from raybio.methods.contrastive_probe.demo import SIMULATED_KNOWLEDGE, KnowledgeConfig
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
@@ -54,6 +68,7 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig
 from raybio.methods.sppt.synthetic.prepare import prepare_topics
+from raybio.methods.sppt.synthetic.simplicial import SURFACES
 from raybio.methods.sppt.synthetic.system import paper_recipe
 from raybio.store.demo_corpus import DemoCorpus
 from raybio.training.checkpoint import CheckpointStore
@@ -151,6 +166,14 @@ class Turn:
     def export(self, name: str) -> Path:
         return self.out / "exports" / name
 
+    def unit_scores(self, name: str) -> Path:
+        return self.out / "unit_scores" / f"{name}.npz"
+
+    @property
+    def central(self) -> list[Path]:
+        """Files of PubTator Central, if they are there."""
+        return [] if self.data is None else sorted((self.data / "pubtator_central").glob("*.gz"))
+
     def is_over(self) -> bool:
         return time.time() > self.deadline
 
@@ -181,15 +204,12 @@ def queue(num_layers: int, *, is_small: bool) -> list[Training]:
 def biored_queue(
     shares: Sequence[float], kinds: Sequence[str], num_seeds: int
 ) -> Iterator[Training]:
-    # So few documents share entities that the threshold of PubTator Central (16) leaves none.
-    settings = {"pairs.min_documents": 2}
     yield Training(
         name="mtb",
         row=("biored", "MTB"),
         method="mtb_pretrain",
         recipe="paper_biored",
         store="corpus",
-        settings=settings,
     )
     for seed in range(num_seeds):
         for share in shares:
@@ -262,11 +282,11 @@ def graph_queue(kinds: Sequence[str], num_draws: int) -> Iterator[Training]:
                     row=("graphs", f"{kind}, λ = {weight:g}"),
                     method="sppt_synthetic",
                     recipe=paper_recipe(kind),
-                    store="topics",
+                    store="topics-20" if kind in SURFACES else "topics",
                     settings={
                         "graph.kind": kind,
                         "graph.repeat": draw,
-                        "graph.min_share": 0.7,
+                        "graph.sentences": "strongest",
                         "objective.lambda_spml": weight,
                     },
                 )
@@ -290,7 +310,8 @@ def store_path(turn: Turn, training: Training) -> Path:
         case "biored":
             prepare_documents(path, biored["Train"], biored["Dev"], biored["Test"])
         case "corpus":
-            files = [*biored["Train"], *sorted((data / "pubtator_ner").glob("*.gz"))]
+            others = turn.central or sorted((data / "pubtator_ner").glob("*.gz"))
+            files = [*biored["Train"], *others]
             prepare_documents(path, files, exclude=[*biored["Dev"], *biored["Test"]])
         case "ade":
             folder = data / "ade"
@@ -301,6 +322,9 @@ def store_path(turn: Turn, training: Training) -> Path:
             files = [data / "sentences" / name for name in SENTENCE_SETS]
             prepare_sentences(path, files, data / "medlama" / "2021AA")
         case "topics":
+            found = (data / "sentences").glob("*_sents*")
+            prepare_topics(path, sorted(found), TopicConfig())
+        case "topics-20":
             found = (data / "sentences").glob("*_sents*")
             prepare_topics(path, sorted(found), TopicConfig(num_topics=20, min_count=50))
     return path
@@ -313,6 +337,8 @@ def configuration(turn: Turn, training: Training) -> Any:
     settings = dict(training.settings)
     if training.method != "sppt_synthetic":
         settings["encoder.source"] = str(turn.encoder)
+    if training.method == "mtb_pretrain" and not turn.central:
+        settings["pairs.min_documents"] = 2
     if turn.is_small:
         settings |= TINY
         if training.method == "contrastive_probe":
@@ -320,7 +346,7 @@ def configuration(turn: Turn, training: Training) -> Any:
         if "encoder.num_frozen_layers" in settings:
             settings["encoder.num_frozen_layers"] = 0
         if training.method == "sppt_synthetic":
-            settings["graph.num_nodes"] = 40
+            settings |= {"graph.num_nodes": 40, "graph.min_share": 0.7}
     if training.encoder_of is not None:
         settings["encoder.source"] = str(turn.export(training.encoder_of))
     if training.steps_of is not None:
@@ -381,6 +407,10 @@ def train(turn: Turn, training: Training) -> dict[str, Any] | None:
     with embedding_precision(Precision(last.precision, device.type)):
         final = system.final_evaluate(system.model, SingleProcess(), shared)
     system.export(turn.export(training.name), {"name": training.name})
+    turn.unit_scores(training.name).parent.mkdir(exist_ok=True)
+    write_unit_scores(
+        turn.unit_scores(training.name), stored_unit_scores(final.unit_scores, method.table)
+    )
     line = {
         "name": training.name,
         "row": training.row,
@@ -489,7 +519,7 @@ class InThisProcess(Executor):
 
 
 def table(turn: Turn) -> str:
-    """Return the results as Markdown, a table for each method and split: mean ± deviation."""
+    """Return the results as Markdown, a table for each method and split."""
     by_method: dict[str, list[dict[str, Any]]] = {}
     for line in ended(turn).values():
         by_method.setdefault(line["method"], []).append(line)
@@ -498,13 +528,14 @@ def table(turn: Turn) -> str:
         layout = METHODS[name].table
         for split, title in layout.splits.items():
             rows = []
-            for label, scores in table_rows(lines, split):
+            for row in table_rows(turn, lines, split):
                 cells = [
-                    cell(scores, measure, *layout.scale(measure)) for measure in layout.measures
+                    cell(row.scores, measure, *layout.scale(measure), row.units)
+                    for measure in layout.measures
                 ]
-                rows.append([label, str(len(scores)), *cells])
+                rows.append([row.label, str(len(row.scores)), row.epochs, *cells])
             if rows:
-                header = ["", "trainings", *layout.measures.values()]
+                header = ["", "trainings", "epochs", *layout.measures.values()]
                 parts.append(f"## {layout.title}, {title}\n\n{markdown_table(header, rows)}")
         pairs: dict[str, list[dict[str, Any]]] = {}
         for line in lines:
@@ -524,30 +555,80 @@ def table(turn: Turn) -> str:
     return "\n\n".join(parts)
 
 
-def table_rows(
-    lines: Sequence[Mapping[str, Any]], split: str
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield each row of a table: its label, and the scores of each training.
+@dataclass
+class Row:
+    """A row of a table.
 
-    Each row of trainings follows what needs none, on its own data and encoder.
+    Attributes:
+        label: of its trainings, and the stage if they are not trained.
+        epochs: trained and published ones; empty for what needs no training.
+        scores: of each training: measure -> score.
+        units: scores of units of the trainings that have them.
     """
-    scores_by_row: dict[str, list[dict[str, Any]]] = {}
+
+    label: str
+    epochs: str = ""
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    units: list[UnitScores] = field(default_factory=list)
+
+
+def table_rows(turn: Turn, lines: Sequence[Mapping[str, Any]], split: str) -> Iterable[Row]:
+    """Return the rows of a table; each row of trainings follows what needs none, on its own data and encoder."""
+    rows: dict[str, Row] = {}
     for line in lines:
-        row = line["row"][1]
+        units = read_unit_scores(turn.unit_scores(line["name"]))
         for stage, by_split in line["scores"].items():
-            if split in by_split:
-                label = row if stage == "trained" else f"{row}: {stage}"
-                scores_by_row.setdefault(label, []).append(by_split[split])
-    yield from scores_by_row.items()
+            if split not in by_split:
+                continue
+            is_trained = stage == "trained"
+            label = line["row"][1] if is_trained else f"{line['row'][1]}: {stage}"
+            row = rows.setdefault(label, Row(label))
+            row.scores.append(by_split[split])
+            if split in units.get(stage, {}):
+                row.units.append(units[stage][split])
+            if is_trained and not row.epochs:
+                same = [one for one in lines if one["row"] == line["row"]]
+                row.epochs = epochs(same)
+    return rows.values()
 
 
-def cell(scores: Sequence[Mapping[str, Any]], measure: str, scale: float, digits: int) -> str:
-    """Return mean ± sample standard deviation; the mean alone of a single training."""
+def epochs(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the epochs of trainings, least to most, next to the published ones."""
+    trained = sorted(line["epochs"] for line in lines)
+    text = f"{trained[0]:.3g}"
+    if f"{trained[-1]:.3g}" != text:
+        text += f" to {trained[-1]:.3g}"
+    recipe = METHODS[lines[0]["method"]].recipes[lines[0]["recipe"]]
+    published = recipe.settings["schedule"].get("max_epochs")
+    if published is not None:
+        text += f" of {published:g}"
+    num_stopped = sum(line["status"] == "early_stopping" for line in lines)
+    return f"{text}, {num_stopped} stopped by validation" if num_stopped else text
+
+
+def cell(
+    scores: Sequence[Mapping[str, Any]],
+    measure: str,
+    scale: float,
+    digits: int,
+    units: Sequence[UnitScores] = (),
+) -> str:
+    """Return mean ± sample standard deviation, and the 95 % interval where all have equal units."""
     values = [scale * one[measure]["value"] for one in scores if measure in one]
     if not values:
         return ""
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+    text = f"{np.mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {np.std(values, ddof=1):.{digits}f}"
+    has_units = len(units) == len(values) and all(
+        measure in one.value_by_measure and np.array_equal(one.unit_U, units[0].unit_U)
+        for one in units
+    )
+    if has_units:
+        interval = interval_over_runs([value / scale for value in values], units, measure)
+        if np.isfinite(interval.low):
+            text += f" [{scale * interval.low:.{digits}f}, {scale * interval.high:.{digits}f}]"
+    return text
 
 
 def main() -> None:

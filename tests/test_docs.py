@@ -80,8 +80,8 @@ VARIABLE = re.compile(r"""^(\w+)="([^"]*)"$|`([A-Z]+)` is `(--[^`]*)`""", re.MUL
 PLACEHOLDER = re.compile(r"\$|^x$|^[A-Z]+$")
 """Matches a value that stands for another one."""
 
-IN_TABLE = re.compile(r"^\|.*\| `(raybio train [^`]+)` \|$", re.MULTILINE)
-"""The command at the end of a table's row."""
+IN_TABLE = re.compile(r"`((?:raybio |python jobs/|\w+\.py )[^`]* --?\w[^`]*)`")
+"""A command with options in a cell of a table. Without options it names a command only."""
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -97,7 +97,14 @@ def commands(page: Path) -> list[list[str]]:
             for name, value in named.items():
                 line = line.replace(name, f" {value} ")
             lines.append(line)
-    lines += IN_TABLE.findall(text)
+    for row in text.splitlines():
+        if row.startswith("|"):
+            for command in IN_TABLE.findall(row):
+                for name, value in named.items():
+                    command = command.replace(name, f" {value} ")
+                job = command.partition(" ")[0]
+                prefix = "python jobs/" if (ROOT / "jobs" / job).is_file() else ""
+                lines.append(prefix + command.replace(" ... ", " "))
     for line in lines:
         start = re.search(r"(?:^|-- )\s*(raybio |python jobs/)", line)
         if start:

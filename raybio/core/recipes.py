@@ -1,7 +1,7 @@
 """Recipes: settings of a published or tried run, shipped with a method.
 
 A recipe is a file ``recipes/NAME.yaml`` next to the method's ``system.py``. Its first line is a
-comment that says what it reproduces.
+comment that names the tables whose settings it has.
 """
 
 import difflib
@@ -22,7 +22,7 @@ class Recipe:
 
     Attributes:
         name: its name, for ``--recipe``.
-        about: what it reproduces, in a sentence.
+        about: the tables whose settings it has, in a sentence.
         settings: nested settings; the others are the method's defaults.
     """
 

@@ -32,7 +32,8 @@ class TableLayout:
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
             nor plotted.
-        oracles: rows that read gold answers of what is scored: upper bounds and no rivals.
+        oracles: row that reads gold answers -> what it is. Tables say where it passes a model, but
+            the untrained row that is tested is never one.
     """
 
     title: str
@@ -41,13 +42,25 @@ class TableLayout:
     chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
     secondary: frozenset[str] = frozenset()
-    oracles: frozenset[str] = frozenset()
+    oracles: Mapping[str, str] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def compared(self) -> list[str]:
         """Splits on which runs are compared; the last one counts most."""
         return [split for split in self.splits if split not in self.secondary]
+
+    def chosen_on_scored(self, metric: str) -> str | None:
+        """Return a remark if a choice by a logged metric is one by units that the table scores.
+
+        That is so for the table's own measures where no test split is kept apart. None otherwise.
+        """
+        name = metric.rpartition("/")[2]
+        if "test" in self.splits or not name.endswith(tuple(self.measures)):
+            return None
+        return (
+            f"chosen by {metric}, on units that the final table scores: its scores are optimistic"
+        )
 
     def scale(self, metric: str) -> tuple[int, int]:
         """Return the factor of a score in tables, and the digits after its point.

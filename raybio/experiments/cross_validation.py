@@ -3,7 +3,7 @@
 sweeps/NAME/
     trials/…            one training of each model on each fold; export/ has its best step
     last/MODEL-1/       with --last-training: a run on the validation sentences as well
-    folds/MODEL-1.json  scores of a fold's test sentences
+    folds/MODEL-1.json  scores of a fold's test sentences; with --seeds MODEL-1-SEED.json
     folds.md, .json     mean ± deviation over the folds, intervals and differences
 sweeps/.untrained/      scores of rivals and of the encoder before training, for all of them
 
@@ -22,7 +22,12 @@ from raybio.core.location import absolute
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
-from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_evaluations
+from raybio.experiments.fold_evaluation import (
+    TAGGER_OF,
+    FoldEvaluation,
+    ModelOfFold,
+    fold_evaluations,
+)
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
@@ -32,6 +37,7 @@ from raybio.methods.relation_graphs.fold_report import (
     PUBLISHED,
     fold_differences,
     fold_table,
+    mean_scores,
 )
 from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
@@ -42,6 +48,7 @@ from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.spool.spool import held, publish
+from raybio.runtime.tune.leaderboard import SEED, TrialRecord
 from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -56,8 +63,10 @@ AFTER_LAST = ", last training"
 """Suffix of the rows of last trainings."""
 
 
-def fold_space(config: TrainingConfig, models: Sequence[str], store: WordStore) -> SearchSpace:
-    """Return the sweep that trains each model on each fold of a store.
+def fold_space(
+    config: TrainingConfig, models: Sequence[str], store: WordStore, num_seeds: int = 1
+) -> SearchSpace:
+    """Return the sweep that trains each model on each fold of a store, with each seed.
 
     It keeps the step that is best on the fold's validation sentences. Epochs of the schedule are
     those of each model, whose batches differ.
@@ -73,6 +82,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], store: WordStore) 
             "--compare data.fold=1,2,3 without --all-folds"
         )
     num_folds = store.num_folds
+    seeds = tuple(range(config.seed, config.seed + num_seeds))
     method = METHODS["relation_graphs"]
     schedules = {
         model: method.in_steps(override(config, MODEL, model), store).schedule for model in models
@@ -91,7 +101,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], store: WordStore) 
         metric=METRIC,
         mode="max",
         budget=Budget(
-            num_trials=len(models) * num_folds,
+            num_trials=len(models) * num_folds * num_seeds,
             max_steps=max_steps,
             grace_steps=min(grace_steps, max_steps),
             max_concurrent_trials=None,
@@ -101,6 +111,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], store: WordStore) 
         space={
             FOLD: Distribution("choice", tuple(range(1, num_folds + 1))),
             MODEL: Distribution("choice", tuple(models)),
+            **({SEED: Distribution("choice", seeds)} if num_seeds > 1 else {}),
         },
         tied={MODEL: tied} if schedule.has_epochs else {},
     )
@@ -143,18 +154,15 @@ def cross_validate(
         method: key in ``METHODS``.
         options: options of the training job.
         compared: other models, as ``--compare`` takes them.
-        seeds: number of seeds; only 1 is possible.
+        seeds: number of seeds that each fold is trained with.
         has_last_training: whether each model is trained again on validation sentences too.
 
     Raises:
         RaybioError: as ``train_all_folds``.
         ConfigError: for options that are wrong, or have no meaning here.
     """
-    if seeds > 1 or options.compute.num_workers > 1:
-        raise ConfigError(
-            "--all-folds: a fold is a trial of one worker and one seed; leave --seeds and "
-            "--workers out"
-        )
+    if options.compute.num_workers > 1:
+        raise ConfigError("--all-folds: a fold is a trial of one worker; leave --workers out")
     if any(text.partition("=")[0].strip() == FOLD for text in options.settings):
         raise ConfigError(
             f"--all-folds trains every fold, and {FOLD} names one; leave one of them out"
@@ -174,11 +182,11 @@ def cross_validate(
         cpus_per_worker=run.compute.cpus_per_worker,
         gpus_per_worker=0 if options.compute.device == "cpu" else None,
     )
-    name = options.name or "-".join([run.name, *models])
+    name = options.name or "-".join([run.name, *models, *([f"{seeds}seeds"] * (seeds > 1))])
     if bucket is not None:
         print(f"sweeps: {bucket}; the driver's copy is {sweeps}", flush=True)
     run = replace(run, name=name, runs=sweeps, bucket=bucket, compute=compute, explicit=frozenset())
-    swept = train_all_folds(run, models, has_last_training=has_last_training)
+    swept = train_all_folds(run, models, seeds, has_last_training=has_last_training)
     folder = swept.folder.path
     print((folder / "folds.md").read_text(encoding="utf-8"))
     print(f"table, and folder of each model: {folder / 'folds.md'}; each fold: {folder / 'folds'}")
@@ -188,13 +196,14 @@ def cross_validate(
 
 
 def train_all_folds(
-    run: RunSpec, models: Sequence[str], *, has_last_training: bool
+    run: RunSpec, models: Sequence[str], num_seeds: int = 1, *, has_last_training: bool
 ) -> "SweepResult":
     """Train and evaluate each model on each fold; what has ended is not repeated.
 
     Args:
         run: the sweep as a run: base configuration, store, name, folder of sweeps and compute.
         models: models that are trained.
+        num_seeds: seeds that each is trained with on each fold.
         has_last_training: whether each model is trained again on validation sentences too.
 
     Raises:
@@ -206,7 +215,7 @@ def train_all_folds(
     # The sweep compares losses; models are evaluated at the end.
     config = override(run.config, "evaluation.num_sentences_in_training", "0")
     sentences = open_store(run.store, WordStore)
-    space = fold_space(config, models, sentences)
+    space = fold_space(config, models, sentences, num_seeds)
     swept = sweep(SweepSpec(space=space, run=replace(run, config=config)))
     failed = [
         f"{json.dumps(trial.settings)}: {trial.error}"
@@ -231,10 +240,9 @@ def _evaluate_together(
     store = absolute(run.store)
     exports = {}
     for trial in swept.trials:
-        key = (trial.settings[MODEL], trial.settings[FOLD])
-        exports[key] = folder.path / "trials" / trial.name / "export"
+        exports[_key(swept, trial)] = folder.path / "trials" / trial.name / "export"
     rows = _folder_rows(folder, exports, "")
-    folds = sorted({fold for _, fold in exports})
+    folds = sorted({fold for _, fold, _ in exports})
     untrained = untrained_evaluations(folder, sentences, swept.spec.run.config, folds)
     bucket = None if run.bucket is None else run.bucket / folder.name
     evaluations = fold_evaluations(folder, bucket, store, exports, models)
@@ -251,6 +259,11 @@ def _evaluate_together(
     if run.bucket is not None:
         publish(folder, run.bucket)
     return swept
+
+
+def _key(swept: "SweepResult", trial: TrialRecord) -> ModelOfFold:
+    seed = trial.settings.get(SEED, swept.spec.run.config.seed)
+    return trial.settings[MODEL], trial.settings[FOLD], seed
 
 
 def _unfinished_rows(swept: "SweepResult", evaluations: Sequence[FoldEvaluation]) -> dict[str, str]:
@@ -286,10 +299,12 @@ def _write_tables(
     from raybio.runtime.tracking.tracker import add_artifacts
 
     chance = {}
+    spert_overlaps = untrained[0].config.evaluation.spert_overlaps
     for fold in range(1, sentences.num_folds + 1):
         rows = read_fold(sentences, FoldConfig(fold=fold))
-        chance[fold] = chance_scores(sentences, rows, "test")
+        chance[fold] = chance_scores(sentences, rows, "test", spert_overlaps=spert_overlaps)
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
+    of_seeds: dict[tuple[str, int], list[dict[str, float]]] = {}
     for of_fold in untrained:
         for row, row_scores in (of_fold.known() or {}).items():
             scores.setdefault(row, {})[of_fold.config.data.fold] = row_scores
@@ -297,13 +312,16 @@ def _write_tables(
         known = evaluation.known()
         if known is None:
             continue
-        scores.setdefault(evaluation.row, {})[evaluation.fold] = known.scores
+        of_seeds.setdefault((evaluation.row, evaluation.fold), []).append(known.scores)
         if known.fixed_scores is not None:
-            fixed = scores.setdefault(evaluation.row + FIXED, {})
-            fixed[evaluation.fold] = known.fixed_scores
+            fixed = of_seeds.setdefault((evaluation.row + FIXED, evaluation.fold), [])
+            fixed.append(known.fixed_scores)
+    for (row, fold), seeds in of_seeds.items():
+        scores.setdefault(row, {})[fold] = mean_scores(seeds)
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
     unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
-    table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished)
+    num_seeds = max((len(seeds) for seeds in of_seeds.values()), default=1)
+    table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished, num_seeds)
     data = {}
     for row, by_fold in scores.items():
         data[row] = {str(fold): own for fold, own in by_fold.items()}
@@ -311,16 +329,21 @@ def _write_tables(
     for one, two, measure, difference, p_holm in fold_differences(scores):
         pair = {"one": one, "two": two, "measure": measure, "p_holm": p_holm}
         differences.append(pair | difference._asdict())
-    content = {"scores": data, "differences": differences, "unfinished": unfinished}
+    content = {
+        "scores": data,
+        "num_seeds": num_seeds,
+        "differences": differences,
+        "unfinished": unfinished,
+    }
     write_record(folder.path / "folds.json", "cross-validation", content)
-    folders = markdown_table(["model", "fold", "folder"], folder_rows)
+    folders = markdown_table(["model", "fold", "seed", "folder"], folder_rows)
     (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 
 def _trained_last(
     swept: "SweepResult", evaluations: Sequence[FoldEvaluation], run: RunSpec
-) -> dict[tuple[str, int], LastTraining]:
+) -> dict[ModelOfFold, LastTraining]:
     """Return the last trainings when they are done; the driver holds the sweep meanwhile.
 
     Raises:
@@ -365,8 +388,8 @@ def _train_last(trainings: Sequence[LastTraining], run: RunSpec) -> None:
 
 def last_trainings(
     swept: "SweepResult", evaluations: Sequence[FoldEvaluation]
-) -> dict[tuple[str, int], LastTraining]:
-    """Return the last training of each (model, fold), with the best steps and vote settings."""
+) -> dict[ModelOfFold, LastTraining]:
+    """Return the last training of each model, with the best steps and vote settings."""
     sweeps = swept.spec.run.bucket
     bucket = None if sweeps is None else sweeps / swept.folder.name / "last"
     rule_by_export: dict[Path, dict[str, float]] = {}
@@ -377,8 +400,7 @@ def last_trainings(
             rule_by_export[evaluation.entities] = known.rule
     trainings = {}
     for trial in swept.trials:
-        model = trial.settings[MODEL]
-        fold = trial.settings[FOLD]
+        key = _key(swept, trial)
         trained = RunFolder(swept.folder.path / "trials", trial.name)
         assert trial.best_step is not None  # the trial reached its end
         config = last_config(
@@ -387,23 +409,24 @@ def last_trainings(
         run = replace(
             swept.spec.run,
             config=config,
-            name=f"{model}-{fold}",
+            name="-".join(map(str, key if SEED in trial.settings else key[:2])),
             runs=swept.folder.path / "last",
             bucket=bucket,
             tracking=swept.uri,
             precision=trained.precision or swept.spec.precision_of(config),
             parent_run_id=swept.mlflow_run_id,
         )
-        trainings[model, fold] = LastTraining(run)
-        trainings[model, fold].open()
+        trainings[key] = LastTraining(run)
+        trainings[key].open()
     return trainings
 
 
 def _folder_rows(
-    folder: RunFolder, exports: Mapping[tuple[str, int], Path], suffix: str
+    folder: RunFolder, exports: Mapping[ModelOfFold, Path], suffix: str
 ) -> list[list[str]]:
-    """Return model, fold and folder of each export; trials are named after their settings."""
+    """Return model, fold, seed and folder of each export; trials are named after their settings."""
     rows = []
-    for (model, fold), path in exports.items():
-        rows.append([model + suffix, str(fold), path.relative_to(folder.path).as_posix()])
-    return sorted(rows, key=lambda row: (row[0], int(row[1])))
+    for (model, fold, seed), path in sorted(exports.items()):
+        export = path.relative_to(folder.path).as_posix()
+        rows.append([model + suffix, str(fold), str(seed), export])
+    return rows

@@ -19,6 +19,9 @@ from raybio.store.remote_folder import fetched_folder
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
 """Model of the relations of a row -> model of its entities."""
 
+ModelOfFold = tuple[str, int, int]
+"""Model, fold and seed of a training."""
+
 
 class FoldScores(NamedTuple):
     """The result of an evaluation.
@@ -127,28 +130,32 @@ def fold_evaluations(
     folder: RunFolder,
     bucket: BucketPath | None,
     store: Location,
-    exports: Mapping[tuple[str, int], Path],
+    exports: Mapping[ModelOfFold, Path],
     models: Sequence[str],
     *,
     suffix: str = "",
 ) -> list[FoldEvaluation]:
     """Return every row on every fold: a model's relations with the entities of its tagger.
 
+    Each seed's relations are evaluated with the entities of the same seed.
+
     Args:
         folder: folder of the sweep.
         bucket: its folder in a bucket; None: it is in a local folder.
         store: path of the prepared sentences.
-        exports: (model, fold) -> its export.
+        exports: (model, fold, seed) -> its export.
         models: models in the order of the rows.
         suffix: text behind the model in the name of its row.
     """
     related = [model for model in models if model != "clner"] or ["clner"]
     model_by_row = {_row_name(model) + suffix: model for model in related}
-    folds = sorted({fold for _, fold in exports})
+    draws = sorted({(fold, seed) for _, fold, seed in exports})
+    has_seeds = len({seed for _, seed in draws}) > 1
     evaluations = []
     for row, model in model_by_row.items():
         file_name = row.replace(" + ", "-").replace(", ", "-").replace(" ", "-")
-        for fold in folds:
+        for fold, seed in draws:
+            number = f"{fold}-{seed}" if has_seeds else f"{fold}"
             evaluation = FoldEvaluation(
                 sweep=folder,
                 bucket=bucket,
@@ -156,9 +163,9 @@ def fold_evaluations(
                 store=store,
                 row=row,
                 fold=fold,
-                relations=exports[model, fold],
-                entities=exports[TAGGER_OF[model], fold],
-                path=folder.path / "folds" / f"{file_name}-{fold}.json",
+                relations=exports[model, fold, seed],
+                entities=exports[TAGGER_OF[model], fold, seed],
+                path=folder.path / "folds" / f"{file_name}-{number}.json",
                 has_graphs=model != "clner",
             )
             evaluations.append(evaluation)

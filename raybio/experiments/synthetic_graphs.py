@@ -2,8 +2,8 @@
 
 sweeps/NAME/
     trials/…                 one training each; export/ is its model
-    graphs.md, .json         AUROC of character n-grams, and of models without and with the graph
-                             loss (Table 1); homophily
+    graphs.md, .json         AUROC of character n-grams, of the encoder before training, and of
+                             models without and with the graph loss (Table 1); homophily
     noise.png                AUROC over the noise of a graph (Figure 3), if several are trained
     map-GRAPH.png            the nodes of draw 0 in the embedding space, with their links and
                              surface, without and with the graph loss
@@ -26,7 +26,11 @@ from raybio.methods.sppt.synthetic.evaluate import classify_letters, describe
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
+from raybio.methods.sppt.synthetic.system import (
+    embedded_nodes,
+    paper_recipe,
+    published_settings,
+)
 from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -221,9 +225,15 @@ def report(
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
+    before = {_key(trial.settings): trial.initial for trial in swept.trials}
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     draws = range(experiments.repeats)
-    reason = {_key(trial.settings): unfinished_trial(swept.spec, trial) for trial in swept.trials}
+    reason = {
+        _key(trial.settings): unfinished_trial(
+            swept.spec, trial, paper_recipe(_key(trial.settings)[0])
+        )
+        for trial in swept.trials
+    }
     scores = []
     for kind in experiments.kinds:
         for noise in experiments.noise:
@@ -233,12 +243,14 @@ def report(
                 float(classify_letters(graph, config_by_kind[kind]).auroc_N.mean())
                 for graph in graphs
             ]
+            of_draws = [before[kind, draw, noise, weight] for draw in draws]
+            initial = [auroc for auroc in of_draws if auroc is not None]
             alone = [value[kind, draw, noise, 0.0] for draw in draws]
             with_graph = [value[kind, draw, noise, weight] for draw in draws]
             reasons = [reason[kind, draw, noise, own] for own in (0.0, weight) for draw in draws]
             unfinished = next(filter(None, reasons), None)
             scores.append(
-                GraphScores(kind, noise, homophily, letters, alone, with_graph, unfinished)
+                GraphScores(kind, noise, homophily, letters, initial, alone, with_graph, unfinished)
             )
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)

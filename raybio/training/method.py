@@ -69,7 +69,7 @@ class Method:
         first_settings: paths of the settings that one changes first, which its help shows.
         system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
             ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
-            ``write_step_selection``.
+            ``write_step_selection`` and ``published_recipe``.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
@@ -121,6 +121,15 @@ class Method:
     def recipes(self) -> dict[str, Recipe]:
         """The recipes that are shipped with the method, by name."""
         return recipes_of(self.system.rpartition(".")[0])
+
+    def published_recipe(self, config: Any, store: Any) -> str | None:
+        """Return the recipe with the published settings of a store and configuration.
+
+        None if several may be meant, or none is: methods without ``published_recipe`` have recipes
+        for all their stores.
+        """
+        choose = getattr(self._module, "published_recipe", None)
+        return None if choose is None else choose(config, store)
 
     def in_steps(self, config: C, store: Any) -> C:
         """Return settings with the steps that their epochs are; see ``ScheduleConfig.in_steps``.

@@ -9,9 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from raybio.core.digest import weights_digest
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import (
+    interval_over_runs,
+    read_unit_scores,
+    write_unit_scores,
+)
 from tests.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -61,6 +68,17 @@ def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
     by_name = dict(zip(names, trainings, strict=True))
     assert script.configuration(turn, by_name["ade-cldr-1"]).schedule.max_epochs == 20
     assert script.configuration(turn, by_name["biored-ce-1-mtb-0"]).schedule.max_epochs == 100
+    graphs = script.configuration(turn, by_name["graph-motif-0.1-0"]).graph
+    assert (graphs.sentences, graphs.min_share) == ("strongest", 0.9)
+    stores = {training.row[1].split(",")[0]: training.store for training in trainings}
+    assert (stores["motif"], stores["cliques"]) == ("topics", "topics")
+    assert (stores["plane"], stores["torus"]) == ("topics-20", "topics-20")
+    # With PubTator Central MTB has the published threshold of documents.
+    assert script.configuration(turn, by_name["mtb"]).pairs.min_documents == 2
+    (tmp_path / "pubtator_central").mkdir()
+    (tmp_path / "pubtator_central" / "a.PubTator.gz").touch()
+    with_central = replace(turn, data=tmp_path)
+    assert script.configuration(with_central, by_name["mtb"]).pairs.min_documents == 16
 
 
 def test_an_export_that_is_gone_is_trained_again_where_it_is_needed(
@@ -113,7 +131,38 @@ def test_a_training_that_the_time_cuts_off_resumes_and_ends_with_the_same_weight
     lines = [script.ended(turn)[training.name] for turn in (cut_off, whole)]
     assert lines[0]["scores"] == lines[1]["scores"]
     assert {"chance", "character 2-4-grams", "initial", "trained"} <= lines[0]["scores"].keys()
-    assert "| cliques, λ = 0.1: character 2-4-grams | 1 |" in script.table(whole)
+    assert "| cliques, λ = 0.1: character 2-4-grams | 1 |  |" in script.table(whole)
+    assert "| cliques, λ = 0.1 | 1 | 0.4 of 8000 |" in script.table(whole)
+
+
+def test_rows_of_several_seeds_have_intervals_over_seeds_and_units(
+    script: Any, tmp_path: Path
+) -> None:
+    turn = small_turn(script, tmp_path)
+    turn.unit_scores("any").parent.mkdir()
+    lines = []
+    rng = np.random.default_rng(0)
+    for seed in range(3):
+        f1_U = rng.random(40)
+        name = f"biored-{seed}"
+        units = {"trained": {"test": UnitScores(np.arange(40), {"f1": f1_U})}}
+        write_unit_scores(turn.unit_scores(name), units)
+        scores = {"trained": {"test": {"f1": {"value": float(f1_U.mean())}}}}
+        line = {"name": name, "row": ["biored", "1%, ce"], "method": "relation_finetune"}
+        line |= {"recipe": "paper_biored", "epochs": 10.0 * (seed + 1), "scores": scores}
+        lines.append(line | {"status": "early_stopping" if seed == 0 else "finished"})
+    turn.results.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = script.table(turn)
+    assert "| 1%, ce | 3 | 10 to 30 of 100, 1 stopped by validation |" in table
+    means = [line["scores"]["trained"]["test"]["f1"]["value"] for line in lines]
+    units = [read_unit_scores(turn.unit_scores(line["name"]))["trained"]["test"] for line in lines]
+    _, low, high = interval_over_runs(means, units, "f1")
+    assert f"{100 * np.mean(means):.2f} ± {100 * np.std(means, ddof=1):.2f}" in table
+    assert f"[{100 * low:.2f}, {100 * high:.2f}]" in table
+    # Other units: no interval.
+    other = {"trained": {"test": UnitScores(np.arange(1, 41), {"f1": f1_U})}}
+    write_unit_scores(turn.unit_scores("biored-2"), other)
+    assert f"± {100 * np.std(means, ddof=1):.2f} |" in script.table(turn)
 
 
 @pytest.mark.slow
@@ -132,3 +181,5 @@ def test_the_whole_script_runs_at_tiny_size(tmp_path: Path) -> None:
     for line in lines:
         assert {"chance", "initial", "trained"} < line["scores"].keys()
         assert line["curve"] and line["steps"] == 2
+        if line["method"] == "relation_finetune":
+            assert (tmp_path / "unit_scores" / f"{line['name']}.npz").is_file()

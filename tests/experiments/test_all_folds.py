@@ -100,6 +100,53 @@ def test_every_model_is_trained_on_every_fold_to_the_end(tiny_words):
     assert space.metric in ("val/log_likelihood",)
 
 
+def test_with_seeds_every_model_is_trained_with_each_on_every_fold(tiny_words):
+    space = fold_space(config_of(seed=4), ("cldr", "clner"), tiny_words, 3)
+    assert len(space.grid()) == space.budget.num_trials == 2 * tiny_words.num_folds * 3
+    assert {settings["seed"] for settings in space.grid()} == {4, 5, 6}
+    assert "seed" not in fold_space(config_of(), ("joint",), tiny_words).space
+
+
+def test_seeds_of_a_fold_are_averaged_in_the_table_and_lie_in_files_of_their_own(
+    tiny_words, tmp_path, monkeypatch
+):
+    run = RunSpec(
+        method="relation_graphs",
+        config=config_of(),
+        store=tiny_words.path,
+        name="cv",
+        runs=tmp_path,
+    )
+    spec = SweepSpec(space=fold_space(run.config, ("joint",), tiny_words, 2), run=run)
+    trials = []
+    for settings in spec.space.grid():
+        folder = spec.folder(Trial(settings))
+        folder.export.mkdir(parents=True)
+        (folder.export / "model.safetensors").write_text(folder.name)
+        (folder.export / "words.json").write_text("{}")
+        MetricsLog(folder.metrics).append(6, {"epoch": 20.0})
+        trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
+    swept = SimpleNamespace(spec=spec, folder=run.folder, trials=trials)
+
+    def evaluate(tasks, *_, **__):
+        for task in tasks:
+            if isinstance(task, FoldEvaluation):
+                seed = int(task.path.stem[-1])
+                task.keep(FoldScores({"ner_f1": (task.fold + seed) / 10}, {}, None))
+
+    monkeypatch.setattr(all_folds, "run_tasks", evaluate)
+    monkeypatch.setattr("raybio.runtime.tracking.tracker.add_artifacts", lambda *_: None)
+    all_folds._evaluate_together(swept, run, tiny_words, has_last_training=False)
+    content = read_record(run.folder.path / "folds.json", "cross-validation")
+    folds = range(1, tiny_words.num_folds + 1)
+    expected = {str(fold): {"ner_f1": pytest.approx((fold + 0.5) / 10)} for fold in folds}
+    assert content["scores"]["joint"] == expected and content["num_seeds"] == 2
+    files = {path.name for path in (run.folder.path / "folds").iterdir()}
+    assert files == {f"joint-{fold}-{seed}.json" for fold in folds for seed in (0, 1)}
+    folders = (run.folder.path / "folds.md").read_text().splitlines()[-2 * len(folds) :]
+    assert folders[0].startswith("| joint | 1 | 0 |") and folders[1].startswith("| joint | 1 | 1 |")
+
+
 def test_epochs_are_the_steps_of_each_model(tiny_words):
     """A step of CLGS is a graph a sentence, one of CLDR a graph a pair: their batches differ."""
     epochs = {
@@ -136,8 +183,7 @@ def test_without_evaluations_no_step_can_be_chosen(tiny_words):
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"seeds": 3}, "leave --seeds and --workers out"),
-        ({"options": RunOptions(compute=Compute(workers=2))}, "leave --seeds and --workers out"),
+        ({"options": RunOptions(compute=Compute(workers=2))}, "leave --workers out"),
         (
             {"options": RunOptions(settings=("data.fold=3",))},
             "trains every fold, and data.fold names one",
@@ -182,8 +228,10 @@ def scores_of(entry: FoldEvaluation) -> FoldScores:
 def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_training(
     tmp_path, models, expected
 ):
-    exports = {(model, fold): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)}
-    for (model, fold), export in exports.items():
+    exports = {
+        (model, fold, 0): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)
+    }
+    for (model, fold, _), export in exports.items():
         export.mkdir()
         (export / "model.safetensors").write_text(f"{model} {fold}")
         (export / "words.json").write_text("{}")
@@ -205,10 +253,10 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
     last = fold_evaluations(folder, None, tmp_path, exports, models, suffix=", last training")
     assert [one.row for one in last] == [f"{one.row}, last training" for one in entries]
     assert not {one.path for one in last} & {one.path for one in entries}
-    (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
+    (exports[models[0], 2, 0] / "model.safetensors").write_text("trained to the end")
     again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
     assert again and {fold for _, fold in again} == {2}
-    (exports[models[0], 1] / "words.json").write_text("scored otherwise")
+    (exports[models[0], 1, 0] / "words.json").write_text("scored otherwise")
     assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
 
 
@@ -227,7 +275,7 @@ def test_a_row_is_unfinished_if_either_of_its_models_is_on_any_fold(tiny_words, 
         is_short = settings["model"] == "clner" and settings["data.fold"] == tiny_words.num_folds
         MetricsLog(folder.metrics).append(6, {"epoch": 5.0 if is_short else 20.0})
         trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
-        exports[settings["model"], settings["data.fold"]] = folder.export
+        exports[settings["model"], settings["data.fold"], 0] = folder.export
     evaluations = fold_evaluations(spec.run.folder, None, tmp_path, exports, models)
     swept = SimpleNamespace(spec=spec, folder=spec.run.folder, trials=trials)
     reason = "5 of 20 published epochs"

@@ -115,12 +115,13 @@ def test_numbers_by_comma() -> None:
 
 
 def test_the_table_states_gains_in_pairs() -> None:
-    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.7, 0.8], [0.5, 0.6], [0.7, 0.9])]
+    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.7, 0.8], [0.5, 0.5], [0.5, 0.6], [0.7, 0.9])]
     (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
     cells = [
         "plane",
         "0.900 ± 0.000",
         "0.750 ± 0.071",
+        "0.500 ± 0.000",
         "0.550 ± 0.071",
         "0.800 ± 0.141",
         "0.250 [-0.385, 0.885]",
@@ -131,7 +132,7 @@ def test_the_table_states_gains_in_pairs() -> None:
 
 
 def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:
-    draw = ([0.9], [0.7], [0.5], [0.8])
+    draw = ([0.9], [0.7], [0.5], [0.5], [0.8])
     reason = "120 of at least 1500 published epochs"
     plane = GraphScores("plane", 0.0, *draw, reason)
     lines = graph_table([plane, GraphScores("torus", 0.0, *draw)], 0.1).splitlines()
@@ -143,17 +144,17 @@ def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:
 
 def test_three_draws_have_intervals_and_a_corrected_p() -> None:
     plane = GraphScores(
-        "plane", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5, 0.6, 0.55], [0.7, 0.85, 0.8]
+        "plane", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5] * 3, [0.5, 0.6, 0.55], [0.7, 0.85, 0.8]
     )
     torus = GraphScores(
-        "torus", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5, 0.6, 0.55], [0.5, 0.6, 0.55]
+        "torus", 0.0, [0.9] * 3, [0.7, 0.6, 0.8], [0.5] * 3, [0.5, 0.6, 0.55], [0.5, 0.6, 0.55]
     )
     text = graph_table([plane, torus], 0.1)
     cells = next(line for line in text.splitlines() if line.startswith("| plane")).split(" | ")
-    assert cells[3].startswith("0.550 ± 0.050 [0.426, 0.674]")
+    assert cells[4].startswith("0.550 ± 0.050 [0.426, 0.674]")
     p = 4 * stats.ttest_rel([0.5, 0.6, 0.55], [0.7, 0.85, 0.8]).pvalue
-    assert cells[5].endswith(f"], p = {p:.2g}")
-    assert cells[6].startswith("0.083 [")
+    assert cells[6].endswith(f"], p = {p:.2g}")
+    assert cells[7].startswith("0.083 [")
     assert "0.000 [0.000, 0.000], p = 1" in text
     assert "p corrected for all of them (Holm)" in text
 
@@ -188,13 +189,16 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     assert all(len(one["alone"]) == len(one["with_graph"]) == 1 for one in scores)
     assert scores[0]["homophily"] == [1.0] and scores[0]["alone"] != scores[0]["with_graph"]
     assert scores[0]["letters"] == scores[1]["letters"]
+    assert scores[0]["initial"] == scores[1]["initial"]
+    assert 0 < scores[0]["initial"][0] < 1
     assert scores[0]["alone"] == scores[1]["alone"]  # the same sentences, whatever the links
     assert {path.name for path in folder.glob("*.png")} == {
         "noise.png",
         "map-cliques.png",
         "map-plane.png",
     }
-    assert all(one["unfinished"].endswith("of at least 1500 published epochs") for one in scores)
+    of = [one["unfinished"].partition(" of ")[2] for one in scores]
+    assert of == ["8000 published epochs"] * 2 + ["1500 published epochs"] * 2
     messages = capsys.readouterr().out
     assert (folder / "graphs.md").read_text() in messages
     assert "classes; neighbors predict the class of 100 % of the nodes" in messages

@@ -5,7 +5,7 @@ English successor, "BioSTransformers for biomedical ontologies alignment". One e
 pooling reads texts and terms. Multiple negatives ranking (τ = 0.05) pulls a text towards its term
 and away from the terms of other pairs. A text is never contrasted with a term of its own article.
 
-Reproduced and different: see the README of this folder.
+Implemented and different: see the README of this folder.
 """
 
 from functools import partial

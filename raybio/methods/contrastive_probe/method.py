@@ -28,7 +28,7 @@ METHOD = Method(
             "micro_acc_at_10": "acc@10 (micro)",
         },
         splits={"full": "full set", "hard": "hard set"},
-        oracles=frozenset({"oracle prior"}),
+        oracles={"oracle prior": "a head-blind baseline that sees other queries' gold answers"},
     ),
     step_metrics=("val/acc_at_10", "val/hard_acc_at_10"),
     citation=(

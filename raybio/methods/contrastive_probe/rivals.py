@@ -2,9 +2,9 @@
 
 - ``character 2-4-grams``: names by their likeness to the query's text without its mask
   (``raybio.evaluation.lexical.character_scores``). The head is a candidate, as for encoders.
-- ``oracle prior``: names that answer many other queries of the relation first. It reads the gold
-  answers of these queries, which no model is given: it shows what the usual answers of a relation
-  are worth, whatever the head.
+- ``oracle prior``: names that answer many other queries of the relation first. It is blind to the
+  head, and sees the gold answers of these queries, which no model is given: it shows what the usual
+  answers of a relation are worth. It is no bound, since cues of the head may add to it.
 
 Equal scores are ranked in random order.
 

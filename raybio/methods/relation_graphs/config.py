@@ -145,6 +145,11 @@ class KnnConfig(BaseConfig):
         min_length=1,
         description="candidate weights of related pairs in the linear probe",
     )
+    spert_overlaps: bool = Field(
+        True,
+        description="SpERT's scores are of all annotated entities; false: without those that "
+        "overlap another, and without relations whose ends overlap",
+    )
     rivals: bool = Field(
         True,
         description="rows of the final table that need no training of an encoder: look-up, "

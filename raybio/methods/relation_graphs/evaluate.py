@@ -128,7 +128,14 @@ class EntityRelationEvaluator(Evaluator):
         return ModelScores(
             scores={split: result.intervals() for split, result in results.items()},
             chance={
-                split: exact_scores(chance_scores(self._store, self.fold, split))
+                split: exact_scores(
+                    chance_scores(
+                        self._store,
+                        self.fold,
+                        split,
+                        spert_overlaps=self.config.evaluation.spert_overlaps,
+                    )
+                )
                 for split in results
             },
             unit_scores={split: result.unit_scores() for split, result in results.items()},

@@ -201,7 +201,9 @@ def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
     Raises:
         ConfigError: if the folder is no such export, or its run had another store.
     """
-    return chance_scores(store, read_fold(store, read_export_config(folder, store).data), "test")
+    config = read_export_config(folder, store)
+    fold = read_fold(store, config.data)
+    return chance_scores(store, fold, "test", spert_overlaps=config.evaluation.spert_overlaps)
 
 
 def graph_accuracy_of_sentences(

@@ -71,6 +71,13 @@ MIN_FOLDS = 3
 Scores = Mapping[str, float]
 
 
+def mean_scores(scores_of_seeds: Sequence[Scores]) -> dict[str, float]:
+    """Return the mean of each score over the seeds of a fold, of those that all seeds have."""
+    first = scores_of_seeds[0]
+    common = [name for name in first if all(name in scores for scores in scores_of_seeds)]
+    return {name: float(np.mean([scores[name] for scores in scores_of_seeds])) for name in common}
+
+
 def over_folds(scores_by_fold: Mapping[int, Scores]) -> dict[str, tuple[float, float]]:
     """Return mean and sample standard deviation of each measure that all folds have."""
     common = [
@@ -180,6 +187,7 @@ def fold_table(
     scores: Mapping[str, Mapping[int, Scores]],
     rows_of_paper: Sequence[str] = (),
     unfinished: Mapping[str, str] | None = None,
+    num_seeds: int = 1,
 ) -> str:
     """Return a table with one row per model: percent, mean ± deviation over its folds.
 
@@ -190,6 +198,7 @@ def fold_table(
         scores: model -> fold -> scores.
         rows_of_paper: keys of ``PUBLISHED`` to append.
         unfinished: row -> why a training of it is not finished.
+        num_seeds: seeds that the scores of trained models on a fold are means over.
     """
     unfinished = unfinished or {}
     rows = []
@@ -221,11 +230,11 @@ def fold_table(
         )
     table = markdown_table(["", "folds", *MEASURES.values()], rows)
     remarks = [f"{remark}." for remark in unfinished_remarks(unfinished)]
-    below = [*_below(fold_differences(scores)), *reached_rows(scores), *remarks]
+    below = [*_below(fold_differences(scores), num_seeds), *reached_rows(scores), *remarks]
     return "\n\n".join([table, LEGEND, *below])
 
 
-def _below(differences: Sequence[FoldDifference]) -> list[str]:
+def _below(differences: Sequence[FoldDifference], num_seeds: int) -> list[str]:
     """Return the table of differences, and what it shows."""
     if not differences:
         return []
@@ -238,8 +247,9 @@ def _below(differences: Sequence[FoldDifference]) -> list[str]:
         [pair, *(cells.get(measure, "") for measure in measures)]
         for pair, cells in cells_by_pair.items()
     ]
+    of_seeds = "One seed" if num_seeds == 1 else f"Means over {num_seeds} seeds"
     about = (
-        f"Differences over the same folds; p corrected for {len(differences)} tests (Holm). One "
-        "seed of training a fold."
+        f"Differences over the same folds; p corrected for {len(differences)} tests (Holm). "
+        f"{of_seeds} of training a fold."
     )
     return [markdown_table(["difference", *measures.values()], rows), about]

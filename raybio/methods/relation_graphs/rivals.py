@@ -28,7 +28,7 @@ CHOSEN = "initial - chosen settings"
 
 
 def look_up_scores(
-    store: WordStore, fold: FoldRows, *, has_dev_scores: bool
+    store: WordStore, fold: FoldRows, *, has_dev_scores: bool, spert_overlaps: bool = True
 ) -> dict[str, SentenceScores]:
     """Return the scores of ``look-up`` by split; it counts in the sentences that kNN asks."""
     rows_by_split = {"test": (fold.train_and_dev, fold.test)}
@@ -37,7 +37,10 @@ def look_up_scores(
     scores = {}
     for split, (reference, rows) in rows_by_split.items():
         tag_W, related = LookUp.of(store, reference).predict(rows)
-        scores[split] = score_predictions(read_gold(store, rows), related, tag_W, store)
+        gold = read_gold(store, rows)
+        scores[split] = score_predictions(
+            gold, related, tag_W, store, spert_overlaps=spert_overlaps
+        )
     return scores
 
 
@@ -45,7 +48,12 @@ def lexical_rivals(
     store: WordStore, fold: FoldRows, config: KnnConfig, *, has_dev: bool, has_dev_scores: bool
 ) -> Iterator[tuple[str, Mapping[str, SentenceScores]]]:
     """Yield the rivals without an encoder; arguments as ``fold_rivals``."""
-    yield LOOK_UP, look_up_scores(store, fold, has_dev_scores=has_dev_scores)
+    yield (
+        LOOK_UP,
+        look_up_scores(
+            store, fold, has_dev_scores=has_dev_scores, spert_overlaps=config.spert_overlaps
+        ),
+    )
     chosen = config.with_candidates if has_dev else config
     characters = CharacterVectors(store, fold.train)
     yield (

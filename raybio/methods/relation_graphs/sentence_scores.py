@@ -116,7 +116,7 @@ def score_each(
     for each in settings:
         pairs, tag_W = predictions.predicted(each)
         by_words = _by_words(queries.gold, pairs, tag_W, store)
-        by_spans = _by_spans(queries.gold, pairs, tag_W, store)
+        by_spans = _by_spans(queries.gold, pairs, tag_W, store, config.spert_overlaps)
         probe = score_probe(reference, queries, store, config, each)
         scores.append(VectorScores(by_words, probe, by_spans, each))
     return scores
@@ -145,7 +145,12 @@ def score_probe(
 
 
 def score_predictions(
-    gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore
+    gold: Gold,
+    pairs: Related,
+    tag_W: np.ndarray,
+    store: WordStore,
+    *,
+    spert_overlaps: bool = True,
 ) -> SentenceScores:
     """Score related pairs and tags that were predicted without vectors.
 
@@ -154,7 +159,7 @@ def score_predictions(
     return SentenceScores(
         _by_words(gold, pairs, tag_W, store),
         _score_related(gold, pairs.first_P, pairs.second_P, store),
-        _by_spans(gold, pairs, tag_W, store),
+        _by_spans(gold, pairs, tag_W, store, spert_overlaps),
     )
 
 
@@ -166,10 +171,19 @@ def _by_words(
     return score_against_gold(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations)
 
 
-def _by_spans(gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore) -> SpertScores:
+def _by_spans(
+    gold: Gold, pairs: Related, tag_W: np.ndarray, store: WordStore, with_overlaps: bool
+) -> SpertScores:
     num_relations = len(store.relation_names) - 1
     num_types = len(store.entity_types)
-    return score_spans(gold, pairs, tag_W, num_types=num_types, num_relations=num_relations)
+    return score_spans(
+        gold,
+        pairs,
+        tag_W,
+        num_types=num_types,
+        num_relations=num_relations,
+        with_overlaps=with_overlaps,
+    )
 
 
 def _score_related(
@@ -218,7 +232,9 @@ def choose_settings(
     )
 
 
-def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, float]:
+def chance_scores(
+    store: WordStore, fold: FoldRows, split: str, *, spert_overlaps: bool = True
+) -> dict[str, float]:
     """Return the scores of predicting the most frequent labels for "dev" or "test" sentences.
 
     Labels are counted in the sentences that predict those of the split. Every word is an entity of
@@ -242,7 +258,8 @@ def chance_scores(store: WordStore, fold: FoldRows, split: str) -> dict[str, flo
     second_P = np.concatenate(seconds)
     label = max(int(relations_R.argmax()), 1)
     related = Related(first_P, second_P, np.full(len(first_P), label))
-    return score_predictions(queries, related, tag_W, store).values
+    scores = score_predictions(queries, related, tag_W, store, spert_overlaps=spert_overlaps)
+    return scores.values
 
 
 def _with_one_relation(gold: Gold) -> Gold:

@@ -4,6 +4,8 @@ As the evaluation in SpERT's code counts them: of each sentence, entities are a 
 and relations a set of (ends, relation). Gold are all annotated entities, also where they overlap. A
 predicted relation has the predicted chunks that its two words end; a pair of words without such
 chunks is no prediction. Ends are compared in either order, for only SpERT predicts a direction.
+SpERT's figures without overlapping entities leave out annotated entities that overlap another, and
+relations whose ends overlap.
 
 Shape letters: W words, S sentences, P pairs, C chunks, E gold entities, R gold relations, A classes
 (types of entities, or relations), F predicted items, G gold ones.
@@ -60,7 +62,13 @@ class SpertScores(SentenceCounts):
 
 
 def score_spans(
-    gold: Gold, pairs: Related, tag_W: np.ndarray, *, num_types: int, num_relations: int
+    gold: Gold,
+    pairs: Related,
+    tag_W: np.ndarray,
+    *,
+    num_types: int,
+    num_relations: int,
+    with_overlaps: bool = True,
 ) -> SpertScores:
     """Compare predicted tags and related pairs with the annotated entities and relations.
 
@@ -70,6 +78,7 @@ def score_spans(
         tag_W: predicted tags.
         num_types: number of entity types.
         num_relations: labels are 1 .. num_relations.
+        with_overlaps: whether annotated entities that overlap others are gold, too.
     """
     found_C3 = np.stack(chunks(tag_W, gold.indptr_S1), axis=1)
     chunk_W = np.full(len(tag_W), -1)
@@ -83,6 +92,11 @@ def score_spans(
     noted = gold.annotations
     entity_E3 = np.stack([noted.start_E, noted.end_E, noted.type_E], axis=1)
     gold_G7 = _relations(entity_E3, noted.head_R, noted.tail_R, noted.label_R)
+    if not with_overlaps:
+        # Predicted chunks never overlap.
+        entity_E3 = entity_E3[~_overlap_E(entity_E3, len(tag_W))]
+        is_equal_G = (gold_G7[:, :3] == gold_G7[:, 3:6]).all(axis=1)
+        gold_G7 = gold_G7[is_equal_G | (gold_G7[:, 1] <= gold_G7[:, 3])]
     without_types = [0, 1, 3, 4, 6]
     return SpertScores(
         _counts_SA3(found_C3, entity_E3, gold.indptr_S1, num_types),
@@ -95,6 +109,16 @@ def score_spans(
             first_class=1,
         ),
     )
+
+
+def _overlap_E(entity_E3: np.ndarray, num_words: int) -> np.ndarray:
+    """Return which entities (start, end, type) share a word with another one than an equal one."""
+    different_U3, index_E = np.unique(entity_E3, axis=0, return_inverse=True)
+    num_W = np.zeros(num_words, dtype=np.int64)
+    for start, end, _ in different_U3.tolist():
+        num_W[start:end] += 1
+    overlaps_U = [bool((num_W[start:end] > 1).any()) for start, end, _ in different_U3.tolist()]
+    return np.array(overlaps_U, dtype=bool)[index_E.reshape(-1)]
 
 
 def _relations(

@@ -77,7 +77,7 @@ def relations_to_rivals(
     """
     relations = []
     for split in layout.compared:
-        for stage in _untrained_stages(group, split, layout):
+        for stage in _untrained_stages(group, split):
             row = _row_of(group, stage)
             for measure in layout.measures:
                 word = _word(group, stage, split, measure)
@@ -113,26 +113,30 @@ def _row_of(group: Group, stage: Stage) -> str:
     return untrained_label(stage, [run.untrained[stage] for run in group.runs])
 
 
-def _untrained_stages(group: Group, split: str, layout: TableLayout) -> list[Stage]:
-    """Return the untrained models, but no oracles, that all runs have scores of, on a split."""
+def _untrained_stages(group: Group, split: str) -> list[Stage]:
+    """Return the untrained models that all runs have scores of, on a split."""
     first = group.runs[0]
     if not all(split in run.scores for run in group.runs):
         return []
     return [
         stage
         for stage in first.untrained
-        if stage not in layout.oracles
-        and all(split in run.untrained.get(stage, {}) for run in group.runs)
+        if all(split in run.untrained.get(stage, {}) for run in group.runs)
     ]
 
 
 def _tests_of_best_untrained(own: Group, layout: TableLayout) -> list[RunTest]:
-    """Test a group against the untrained model that is best in the first score of a split."""
+    """Test a group against the untrained model that is best in the first score of a split.
+
+    Oracles are left out: the test would be against gold answers.
+    """
     tests = []
     leading = next(iter(layout.measures))
     for split in layout.compared:
         value_by_stage = {}
-        for stage in _untrained_stages(own, split, layout):
+        for stage in _untrained_stages(own, split):
+            if stage in layout.oracles:
+                continue
             value = _mean_score(own, stage, split, leading)
             is_paired = _paired(own, stage, split, leading) is not None
             if is_paired and not np.isnan(value):

@@ -131,8 +131,9 @@ class ResultTable:
         text += f"; {', '.join(percent)} in %"
         if "chance" in self.rows:
             text += f"; chance: {self.layout.chance}"
-        for oracle in sorted(self.layout.oracles & self.rows.keys()):
-            text += f"; {oracle}: an upper bound, which reads gold answers"
+        for oracle, about in self.layout.oracles.items():
+            if oracle in self.rows:
+                text += f"; {oracle}: {about}"
         return text
 
     @property

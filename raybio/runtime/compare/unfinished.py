@@ -38,11 +38,13 @@ class PublishedLength(NamedTuple):
         epochs: of recipes in epochs; None if there are none.
         rows: steps times rows a step, of recipes in steps; None if there are none.
         is_least: whether recipes of other lengths may have been meant.
+        is_stopped: whether validation ended the published trainings before these lengths.
     """
 
     epochs: float | None
     rows: int | None
     is_least: bool
+    is_stopped: bool
 
 
 def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
@@ -59,39 +61,49 @@ def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
 def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
-    A run that was stopped early is finished. One whose weights are from before its last evaluation
-    may have a loss that still falls.
+    A run that validation stopped is finished if published ones were stopped so, or had no more
+    epochs. One whose weights are from before its last evaluation may have a loss that still falls.
     """
-    if run.status == EARLY_STOPPING:
-        return None
+    launch = run.folder.read_launch()
+    recipes = METHODS[run.identity["method"]].recipes
+    began_with = launch.get("recipe")
+    if not str(began_with).startswith(PAPER):
+        began_with = launch.get("published")
     best_step = run.result.get("best_step")
     return _reason(
-        METHODS[run.identity["method"]].recipes,
-        run.folder.read_launch().get("recipe"),
+        recipes,
+        began_with,
         run.reports,
         batch_rows=run.settings.get("plan.global_batch_rows"),
         is_before_end=best_step is not None and best_step < run.result["step"],
+        is_stopped=run.status == EARLY_STOPPING,
     )
 
 
-def unfinished_trial(spec: SweepSpec, trial: TrialRecord) -> str | None:
+def unfinished_trial(
+    spec: SweepSpec, trial: TrialRecord, published: str | None = None
+) -> str | None:
     """Return why the training of a sweep's trial is not finished, as ``unfinished_reason``.
 
     A trial keeps the weights of its best step.
+
+    Args:
+        spec: the sweep.
+        trial: the trial.
+        published: name of the recipe with the trial's published settings; None: any of the method.
     """
     folder = RunFolder(spec.path / "trials", trial.name)
     outcome = read_record(folder.outcome, "outcome") or {}
-    if outcome.get("status") == EARLY_STOPPING:
-        return None
     reports = read_reports(folder.metrics)
     return _reason(
         METHODS[spec.space.method].recipes,
-        None,
+        published,
         reports,
         batch_rows=spec.config(trial.settings).to_mapping()["plan"].get("global_batch_rows"),
         is_before_end=bool(reports)
         and trial.best_step is not None
         and trial.best_step < reports[-1]["step"],
+        is_stopped=outcome.get("status") == EARLY_STOPPING,
     )
 
 
@@ -102,6 +114,7 @@ def _reason(
     *,
     batch_rows: int | None,
     is_before_end: bool,
+    is_stopped: bool,
 ) -> str | None:
     """Return why a training is not finished.
 
@@ -111,15 +124,18 @@ def _reason(
     if not reports:
         return None
     published = published_length(recipes, began_with)
+    if is_stopped and published.is_stopped:
+        return None
+    by_validation = "stopped by validation at " if is_stopped else ""
     least = "at least " if published.is_least else ""
     epochs = last_epoch(reports)
     # An epoch is rarely a whole number of steps.
     if epochs is not None and published.epochs is not None and epochs < 0.99 * published.epochs:
-        return f"{epochs:.2g} of {least}{published.epochs:g} published epochs"
+        return f"{by_validation}{epochs:.2g} of {least}{published.epochs:g} published epochs"
     num_rows = reports[-1]["step"] * (batch_rows or 0)
     if num_rows and published.rows is not None and num_rows < 0.99 * published.rows:
-        return f"{num_rows:,} of {least}{published.rows:,} published rows"
-    if is_before_end:
+        return f"{by_validation}{num_rows:,} of {least}{published.rows:,} published rows"
+    if is_before_end or is_stopped:
         return None
     losses = [
         (report["step"], report["metrics"]["loss"])
@@ -171,24 +187,28 @@ def falling_share(loss_by_step: Sequence[tuple[int, float]]) -> float | None:
 def published_length(recipes: Mapping[str, Recipe], began_with: str | None) -> PublishedLength:
     """Return the published length of a run's training.
 
-    It is that of the published recipe that the run began with. Without one it is the least of all
-    published recipes of the method: what is shorter than each of them is not finished.
+    It is that of the published recipe that the run began with, or else of the recipe of its task,
+    graph or documents. Without either it is the least of all published recipes of the method: what
+    is shorter than each of them is not finished.
 
     Args:
         recipes: recipes of the method, by name.
-        began_with: name of the run's recipe; None: it had none.
+        began_with: name of that recipe; None: it has none.
     """
     published = {name: recipe for name, recipe in recipes.items() if name.startswith(PAPER)}
     if began_with in published:
         published = {began_with: published[began_with]}
     epochs = set()
     rows = set()
+    stopped = set()
     for recipe in published.values():
         schedule = recipe.settings.get("schedule", {})
+        stopped.add(schedule.get("early_stopping_metric") is not None)
         batch_rows = recipe.settings.get("plan", {}).get("global_batch_rows")
         if schedule.get("max_epochs") is not None:
             epochs.add(float(schedule["max_epochs"]))
         elif schedule.get("max_steps") is not None and batch_rows is not None:
             rows.add(schedule["max_steps"] * batch_rows)
     is_least = len(epochs) > 1 or len(rows) > 1
-    return PublishedLength(min(epochs, default=None), min(rows, default=None), is_least)
+    is_stopped = stopped == {True}
+    return PublishedLength(min(epochs, default=None), min(rows, default=None), is_least, is_stopped)

@@ -377,13 +377,17 @@ def _other_untrained(
 def run_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[str]:
     """Return a line for each kind of input that was cut, and for what evaluations left out.
 
-    Lines have the run's label where runs differ.
+    Also whether the step of its weights was chosen on what the table scores. Lines have the run's
+    label where runs differ.
     """
     remarks_by_run = []
-    for result in results:
+    for variant, result in zip(variants, results, strict=True):
+        metric = variant.spec.config.schedule.best_metric
+        chosen = metric and METHODS[variant.spec.method].table.chosen_on_scored(metric)
         cuts = [rows["remark"] for rows in result.inputs if rows["remark"]]
         evaluation = [] if result.final is None else result.final.remarks
-        remarks_by_run.append([*cuts, *evaluation])
+        step = [f"the step of the weights was {chosen}"] if chosen else []
+        remarks_by_run.append([*cuts, *evaluation, *step])
     if all(remarks == remarks_by_run[0] for remarks in remarks_by_run):
         return remarks_by_run[0]
     lines = []

@@ -37,6 +37,12 @@ def check_spec(spec: RunSpec) -> str:
     return store.digest
 
 
+def published_recipe(spec: RunSpec) -> str | None:
+    """Return the recipe with the published settings of the store and configuration, if any."""
+    entry = METHODS[spec.method]
+    return entry.published_recipe(spec.config, open_store(spec.store, entry.store))
+
+
 def input_lengths(spec: RunSpec) -> list[InputLengths]:
     """Return how many rows of the store are longer than what is read of them.
 

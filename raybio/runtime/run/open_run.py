@@ -10,7 +10,12 @@ from raybio.core.location import absolute
 from raybio.core.records import read_record, write_record
 from raybio.core.version import arithmetic_versions, changed_values
 from raybio.evaluation.run_plots import plot_final, plot_run
-from raybio.runtime.run.checks import check_spec, input_lengths, record_cuts
+from raybio.runtime.run.checks import (
+    check_spec,
+    input_lengths,
+    published_recipe,
+    record_cuts,
+)
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import COMPLETE, committed_in
 from raybio.runtime.run.metrics_log import read_reports
@@ -106,6 +111,7 @@ class OpenRun:
             "tracking": spec.tracking,
             "is_length_accepted": spec.is_length_accepted,
             "recipe": spec.recipe,
+            "published": published_recipe(spec),
         }
         write_record(self.folder.launch, "launch", compute.to_record() | launch)
         self.folder.record_precision(spec.precision)

@@ -9,6 +9,7 @@ from typing import Any
 from raybio.core.search_space import SearchSpace, format_value
 from raybio.evaluation.report import Section, write_report
 from raybio.evaluation.unit_scores import MIN_SEEDS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, best_against_second
 from raybio.runtime.tune.plots import (
@@ -39,7 +40,7 @@ def write_sweep_report(
     """
     space = spec.space
     plots = folder.plots
-    sections = [Section("Summary", _notes(ranking), _summary(spec, ranking, trials))]
+    sections = [Section("Summary", _notes(space, ranking), _summary(spec, ranking, trials))]
     if ranking:
         by_seed = any(len(ranked.trials) > 1 for ranked in ranking)
         text = [
@@ -133,9 +134,14 @@ def _optuna_distribution(space: SearchSpace, name: str) -> Any:
     return optuna.distributions.FloatDistribution(low, high, log=distribution.kind == "log_uniform")
 
 
-def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
+def _notes(space: SearchSpace, ranking: Sequence[RankedSettings]) -> list[str]:
     if not ranking:
         return ["No trial came to an evaluation."]
+    chosen = METHODS[space.method].table.chosen_on_scored(space.metric)
+    return [*_about_best(ranking), *([f"Settings and steps were {chosen}."] if chosen else [])]
+
+
+def _about_best(ranking: Sequence[RankedSettings]) -> list[str]:
     first = ranking[0].trials[0]
     if not first.exploited_from:
         return [

@@ -18,8 +18,9 @@ from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation, relations_table, word_of
-from raybio.runtime.compare.runs import given_runs
+from raybio.runtime.compare.runs import GivenRun, Group, given_runs
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,
@@ -252,6 +253,17 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     assert not [line for line in table.all_remarks if "degree" in line]
 
 
+def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
+    _, results = stored_table(tmp_path, 1, rival=0.6)
+    run = Group("first", [GivenRun("first", results[0].folder)])
+    layout = replace(LAYOUT, oracles={"degree": "a baseline that sees gold answers"})
+    tests, relations, _ = differences(run, [], layout)
+    assert {each.word for each in relations if each.row == "degree"} == {"passes"}
+    assert {test.two for test in tests} == {"look-up"}
+    legend = ResultTable({"degree": run.runs[0].untrained["degree"]}, layout).legend
+    assert legend.endswith("; degree: a baseline that sees gold answers")
+
+
 def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:
     def relation(measure: str, word: str, p_holm: float | None = None) -> Relation:
         return Relation("degree", "run", "val", measure, word, p_holm)
@@ -464,6 +476,17 @@ def test_tests_that_are_not_shown_or_not_made_are_named(tmp_path: Path) -> None:
     write_comparison(found, tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
     assert "Not tested: held-out links, no end seen (C3). These repeat or refine" in report
+
+
+def test_links_without_a_twin_are_tested_and_held_out_links_count_most(tmp_path: Path) -> None:
+    for number in range(2):
+        folder = RunFolder(tmp_path, f"run{number}")
+        config = override_all(METHOD.config(), {"objective.lambda_spml": number / 10})
+        trained = {"trained": HARDNESS + NOISE[number]}
+        store_run(folder, config, trained, splits=("val", "no_twins", "c1"))
+    found = compare_runs(given_runs(["run*"], tmp_path))
+    assert {test.split for test in found.tests} == {"val", "no_twins"}
+    assert LAYOUT.compared[-1] == "val"
 
 
 def test_a_tested_initial_encoder_is_named_as_its_row(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from raybio.core.config import override_all
 from raybio.core.recipes import Recipe
 from raybio.core.records import write_record
 from raybio.core.table_layout import UNFINISHED
@@ -69,15 +71,19 @@ def test_the_published_length_is_that_of_the_runs_recipe_or_the_least_of_all() -
 
     small = {"small": {"max_epochs": 1}}
     two = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 3}, **small)
-    assert published_length(two, "paper_a") == (4, None, False)
-    assert published_length(two, "paper_b") == (3, None, False)
-    assert published_length(two, "small") == published_length(two, None) == (3, None, True)
+    assert published_length(two, "paper_a") == (4, None, False, False)
+    assert published_length(two, "paper_b") == (3, None, False, False)
+    assert published_length(two, "small") == published_length(two, None) == (3, None, True, False)
     equal = recipes(paper_a={"max_epochs": 4}, paper_b={"max_epochs": 4}, **small)
-    assert published_length(equal, "small") == published_length(equal, None) == (4, None, False)
+    least = published_length(equal, None)
+    assert published_length(equal, "small") == least == (4, None, False, False)
     in_steps = recipes(paper_a={"max_steps": 30}, paper_b={"max_steps": 10})
-    assert published_length(in_steps, "paper_a") == (None, 240, False)
-    assert published_length(in_steps, None) == (None, 80, True)
-    assert published_length({}, None) == published_length({}, "demo") == (None, None, False)
+    assert published_length(in_steps, "paper_a") == (None, 240, False, False)
+    assert published_length(in_steps, None) == (None, 80, True, False)
+    nothing = published_length({}, None)
+    assert nothing == published_length({}, "demo") == (None, None, False, False)
+    stopped = recipes(paper_a={"max_epochs": 4, "early_stopping_metric": "val/f1"}, **small)
+    assert published_length(stopped, None) == (4, None, False, True)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +104,30 @@ def test_every_method_has_a_least_published_length(
     method: str, epochs: float | None, rows: int | None
 ) -> None:
     assert published_length(METHODS[method].recipes, None)[:2] == (epochs, rows)
+
+
+@pytest.mark.parametrize(
+    "method, settings, facts, epochs",
+    [
+        ("sppt_synthetic", {"graph.kind": "cliques"}, {}, 8000),
+        ("sppt_synthetic", {"graph.kind": "structural"}, {}, 5000),
+        ("sppt_synthetic", {"graph.kind": "torus"}, {}, 1500),
+        ("finetune", {}, {"task": "fluorescence"}, 200),
+        ("finetune", {}, {"task": "acl_arc"}, 4),
+        ("finetune", {}, {"task": "protein_regression"}, 2),  # one of one's own: the least
+        ("mtb_pretrain", {}, {"is_directed": True}, 10),
+        ("relation_finetune", {}, {"is_directed": False}, 100),
+        ("relation_finetune", {}, {"is_directed": True}, 30),
+        ("sppt_protein", {}, {}, 1),
+    ],
+)
+def test_the_published_length_is_that_of_a_runs_graph_task_or_documents(
+    method: str, settings: dict[str, Any], facts: dict[str, Any], epochs: float
+) -> None:
+    entry = METHODS[method]
+    config = override_all(entry.config(), settings)
+    name = entry.published_recipe(config, SimpleNamespace(**facts))
+    assert published_length(entry.recipes, name).epochs == epochs
 
 
 def test_where_recipes_are_in_steps_rows_are_compared(tmp_path: Path) -> None:
@@ -125,7 +155,12 @@ def test_a_trial_is_before_its_end_by_the_step_that_its_sweep_kept(tmp_path: Pat
     log.append(1001, {"epoch": 0.4})
     assert unfinished_trial(spec, record) == "0.4 of 1 published epochs"
     write_record(folder.outcome, "outcome", {"status": "early_stopping"})
-    assert unfinished_trial(spec, record) is None
+    reason = unfinished_trial(spec, record)
+    assert reason == "stopped by validation at 0.4 of 1 published epochs"
+    # The published trainings of ADE end by validation, too.
+    space = spec.space.model_copy(update={"method": "relation_graphs"})
+    words = replace(spec, space=space)
+    assert unfinished_trial(words, record) is None
 
 
 def test_a_run_is_compared_with_the_recipe_that_it_began_with(tmp_path: Path) -> None:
@@ -141,6 +176,12 @@ def test_a_run_is_compared_with_the_recipe_that_it_began_with(tmp_path: Path) ->
         "paper_docred": "4 of 10 published epochs",
         None: None,
     }
+    # Of the published recipe of its documents, graph or task; its own published recipe goes first.
+    launch = {"workers": 1, "recipe": "small", "published": "paper_docred"}
+    write_record(run.folder.launch, "launch", launch)
+    assert unfinished_reason(run) == "4 of 10 published epochs"
+    write_record(run.folder.launch, "launch", launch | {"recipe": "paper_biored"})
+    assert unfinished_reason(run) is None
     short = given(tmp_path, "short", {10: 1.0})
     short.__dict__["identity"] = {**short.identity, "method": "mtb_pretrain"}
     assert unfinished_reason(short) == "2 of at least 3 published epochs"

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
+from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport
 from raybio.core.table_layout import TableLayout
@@ -25,6 +26,7 @@ from raybio.runtime.compare.variations import (
     Variant,
     Variation,
     over_steps,
+    run_remarks,
     score_rows,
     variants_of,
 )
@@ -326,6 +328,16 @@ def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) ->
     rows = score_rows(variants, [result_of(tmp_path, one, 0.1) for one in variants])
     assert list(rows) == ["initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"]
     assert "±" not in ResultTable(rows, LAYOUT).legend
+
+
+def test_the_remarks_say_if_weights_were_chosen_on_what_the_table_scores(tmp_path: Path) -> None:
+    for metric, expected in (("val/link_ndcg", 1), ("val/log_likelihood", 0), (None, 0)):
+        spec = request(tmp_path)
+        config = override_all(spec.config, {"schedule.keep_best": metric})
+        variants = variants_of(replace(spec, config=config), [])
+        remarks = run_remarks(variants, [result_of(tmp_path, one, 0.1) for one in variants])
+        assert len(remarks) == expected
+        assert all("weights was chosen by val/link_ndcg, on units" in line for line in remarks)
 
 
 def result_of(tmp_path: Path, one: Variant, value: float) -> Result:

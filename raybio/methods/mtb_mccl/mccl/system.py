@@ -32,6 +32,11 @@ DEMO_CORPUS = SIMULATED_DOCUMENTS
 """The corpus it trains on if no store is given."""
 
 
+def published_recipe(config: Config, store: DocumentStore) -> str:
+    """Return the name of the recipe for documents like a store's: DocRED's have ordered pairs."""
+    return "paper_docred" if store.is_directed else "paper_biored"
+
+
 def check(config: Config, store: DocumentStore) -> None:
     """Check settings and store before anything starts.
 

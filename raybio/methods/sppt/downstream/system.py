@@ -48,6 +48,11 @@ DEMO_CORPUS = SIMULATED_FOLDS
 """The corpus it trains on if no store is given."""
 
 
+def published_recipe(config: Config, store: TaskStore) -> str | None:
+    """Return the name of the recipe with the paper's settings of a task; None: it has others."""
+    return None if TASKS[store.task].is_own else f"paper_{store.task}"
+
+
 def check(config: Config, store: TaskStore) -> None:
     """Check, before anything starts, that encoder, head and input lengths fit the task.
 

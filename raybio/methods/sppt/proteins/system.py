@@ -2,7 +2,7 @@
 
 McDermott et al., *Structure-inducing pre-training*. The encoder learns to fill in masked residues
 and to place interacting proteins of a species close together. ``../README.md`` lists what is
-reproduced and where it differs from the authors' code.
+implemented and where it differs from the authors' code.
 """
 
 from collections.abc import Callable

@@ -24,6 +24,7 @@ class GraphScores(NamedTuple):
         noise: probability of a random link.
         homophily: fraction of nodes whose class is the most frequent one among their neighbors.
         letters: AUROC of character 2- to 4-grams, without training.
+        initial: AUROC of SPPT's encoder before training, of the draws where it was evaluated.
         alone: AUROC of the language model alone.
         with_graph: AUROC of SPPT.
         unfinished: why a training of them is not finished; None: all are.
@@ -33,6 +34,7 @@ class GraphScores(NamedTuple):
     noise: float
     homophily: list[float]
     letters: list[float]
+    initial: list[float]
     alone: list[float]
     with_graph: list[float]
     unfinished: str | None = None
@@ -58,6 +60,7 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
         *noise_column,
         "homophily",
         "AUROC, letters",
+        "AUROC, untrained",
         "AUROC, language model",
         f"AUROC, λ = {weight:g}",
         "gain",
@@ -71,8 +74,8 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
         if has_noise:
             cells.append(f"{row.noise:g}")
         cells.append(mean_over_seeds(row.homophily).text(digits=3, scale=1))
-        for values in (row.letters, row.alone, row.with_graph):
-            cell = mean_over_seeds(values).text(digits=3, scale=1)
+        for values in (row.letters, row.initial, row.alone, row.with_graph):
+            cell = mean_over_seeds(values).text(digits=3, scale=1) if values else "-"
             if len(values) >= MIN_DRAWS:
                 _, low, high = t_mean(values).difference
                 cell += f" [{low:.3f}, {high:.3f}]"

@@ -72,11 +72,16 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
     return settings
 
 
-def paper_recipe(kind: GraphKind) -> str:
+def paper_recipe(kind: str) -> str:
     """Return the name of the recipe with the paper's settings of a graph."""
     if kind in SURFACES:
         return "paper_surfaces"
     return "paper_cliques" if kind == "cliques" else "paper_cycles"
+
+
+def published_recipe(config: Config, store: TopicStore) -> str:
+    """Return the name of the recipe with the paper's settings of a run's graph."""
+    return paper_recipe(config.graph.kind)
 
 
 DEMO_CORPUS = SIMULATED_TOPICS
