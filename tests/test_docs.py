@@ -1,11 +1,15 @@
 """The documentation: links lead somewhere, and the code of the example method is the example method."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 import yaml
 from typer.core import TyperCommand, TyperGroup
@@ -237,6 +241,19 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
         for problem in problems_of(words)
     }
     assert wrong == set()
+
+
+@pytest.mark.nightly
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    for module in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(module, reason="the site needs the extra docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "index.html").is_file()
 
 
 def test_the_help_of_every_command_has_an_example_that_the_command_takes() -> None:

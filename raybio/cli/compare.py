@@ -46,7 +46,7 @@ def compare(
 
     Runs that differ only in seed or sentence set are repetitions: their mean is compared.
 
-    Example: raybio compare first second 'table6*' --out comparison/
+    Example: raybio compare first sweeps/lambda --out comparison/
     """
     check_writable_folder(out)
     if (out / RUN).exists():

@@ -18,7 +18,7 @@ GATED = ".gated"
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """The hub's /{id}/resolve/{revision}/{file} and /api/models/{id}, for some repositories."""
+    """The hub's /{id}/resolve/{revision}/{file}, /api/models/{id} and its tree, for some repositories."""
 
     folder_by_id: dict[str, Path]
 
@@ -61,17 +61,25 @@ class _Hub(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _api(self, name: str, folder: Path, rest: str) -> bytes:
-        if rest not in ("", "revision/main"):
-            return b""
-        files = [
-            {"rfilename": str(file.relative_to(folder))}
-            for file in folder.rglob("*")
-            if file.is_file()
-        ]
-        return json.dumps({"id": name, "sha": COMMIT, "tags": [], "siblings": files}).encode()
+        files = {
+            str(file.relative_to(folder)): file for file in folder.rglob("*") if file.is_file()
+        }
+        if rest in ("", "revision/main"):
+            siblings = [{"rfilename": file} for file in files]
+            info = {"id": name, "sha": COMMIT, "tags": [], "siblings": siblings}
+            return json.dumps(info).encode()
+        if rest == f"tree/{COMMIT}":
+            return json.dumps([_entry(path, file) for path, file in files.items()]).encode()
+        return b""
 
     def log_message(self, *_):
         pass
+
+
+def _entry(path: str, file: Path) -> dict[str, object]:
+    content = file.read_bytes()
+    oid = hashlib.sha1(content).hexdigest()
+    return {"type": "file", "path": path, "size": len(content), "oid": oid}
 
 
 def _file(folder: Path, rest: str) -> bytes:

@@ -138,11 +138,9 @@ def sweep(spec: SweepSpec) -> SweepResult:
         is_accepted = run.is_length_accepted or launch.get("is_length_accepted", False)
         run = replace(run, is_length_accepted=is_accepted)
         spec = replace(spec, run=run)
-        launch |= {
-            "given": dict(spec.options),
-            "tracking": run.tracking,
-            "is_length_accepted": is_accepted,
-        }
+        launch |= {"given": dict(spec.options), "tracking": run.tracking}
+        if is_accepted:
+            launch["is_length_accepted"] = True
         write_record(folder.launch, "launch", launch)
         _restore_records(folder, spec)
         _forget_cluster_failures(folder, spec)
