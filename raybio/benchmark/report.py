@@ -233,7 +233,7 @@ def difference_text(test: PairReport) -> str:
     return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
 
 
-class TaskChange(NamedTuple):
+class TrainingChange(NamedTuple):
     """What training changed on a task.
 
     Attributes:
@@ -256,7 +256,7 @@ class TaskChange(NamedTuple):
         return "gained" if self.test.difference > 0 else "lost"
 
 
-def changes(report: BenchmarkReport) -> list[TaskChange]:
+def changes(report: BenchmarkReport) -> list[TrainingChange]:
     """Return what training changed on each task that both encoders have; none without ``after``."""
     found = []
     for task in report.tasks:
@@ -264,7 +264,7 @@ def changes(report: BenchmarkReport) -> list[TaskChange]:
         test = pair_test(task, report.after, report.before)
         if test is not None:
             found.append(
-                TaskChange(task, row_by_name[report.before], row_by_name[report.after], test)
+                TrainingChange(task, row_by_name[report.before], row_by_name[report.after], test)
             )
     return found
 
