@@ -263,13 +263,19 @@ class BucketFolder:
                 drivers could hold one lease.
         """
         # In a folder of its own: a listing of this one may be long.
-        name = f".raybio-{os.getpid()}-{os.urandom(4).hex()}/probe"
+        folder = f".raybio-{os.getpid()}-{os.urandom(4).hex()}"
+        name = f"{folder}/probe"
         with named_by(option):
-            version = self.create(name, b"1")
             try:
-                problem = self._problem_of(name, version)
-            finally:
-                self.delete(name)
+                version = self.create(name, b"1")
+                try:
+                    problem = self._problem_of(name, version)
+                finally:
+                    self.delete(name)
+            except StorageError as error:
+                # Without its name: the user knows nothing of the object.
+                text = str(error).replace(f"/{name}", "").replace(f"/{folder}", "")
+                raise StorageError(text) from None
             if problem:
                 raise StorageError(f"{self.path}: {problem}")
 
