@@ -27,8 +27,7 @@ Cliques and cycles have the published 100 topics, surfaces 20: every triangle ne
 of 105,000 sentences too few triples of 100 topics have as many. Without PubTator Central MTB draws pairs that two
 documents share: the 5,400 documents of ``pubtator_ner`` have 16 pairs in 16 documents, the published threshold.
 ``--small`` runs a short queue on built-in corpora with two steps each, to test the script on any machine. It needs what
-``raybio`` imports below
-``raybio/runtime/``, and no network.
+``raybio`` imports below ``raybio/runtime/``, and no network.
 """
 
 import argparse
