@@ -42,9 +42,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three processes: one runs the commands that start clusters, one the tests of a shared cluster, which wait for much of
-# their time (tests/conftest.py groups them).
-PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadgroup --no-loadscope-reorder
+# Two processes: one begins with the commands that start clusters, one with the tests of a shared cluster
+# (tests/conftest.py groups them). A third gained nothing on two cores.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
 test: lint
 	$(PYTEST) -m "not nightly"

@@ -62,7 +62,7 @@ def pytest_configure() -> None:
     tryfirst=True
 )  # pytest-xdist's own hook, which reads the groups, would come before it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What one process of several runs (``-n 3 --dist loadgroup --no-loadscope-reorder``).
+    """What one process of several runs (``-n 2 --dist loadgroup --no-loadscope-reorder``).
 
     All commands, all tests of the shared cluster, or else a file; the first two begin first, since they take longest.
     """

@@ -51,10 +51,6 @@ CONTRASTIVE_LOSSES = {
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
 
 
-ONE_OF_EACH_ENCODER = {"sppt_protein", "biostransformers", "relation_graphs"}
-"""Methods whose overfitting the first tier tests: proteins, texts, words."""
-
-
 COVERED_DEMOS = {"sppt_mag"}
 """Demos of the second tier: texts and graphs are those of sppt_synthetic, links of sppt_protein."""
 
@@ -138,14 +134,7 @@ def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(
         METHODS[name].check(tiny_config(name, **{"encoder.source": "./nowhere"}), store)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in ONE_OF_EACH_ENCODER else pytest.mark.nightly)
-        for name in METHODS
-    ],
-    indirect=True,
-)
+@pytest.mark.nightly
 def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     config = tiny_config(name, **CASES[name].overfit)
     system = METHODS[name].build(config, store.path)

@@ -1,6 +1,5 @@
 import math
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +67,14 @@ def test_the_final_evaluation_can_draw_articles_and_says_so(
 
 
 @pytest.mark.parametrize(
-    ("conflicts", "symmetric"), [*product(["mask", "reject"], [False, True]), ("drop", False)]
+    ("conflicts", "symmetric"),
+    [
+        ("mask", True),
+        ("drop", False),
+        pytest.param("mask", False, marks=pytest.mark.nightly),
+        pytest.param("reject", False, marks=pytest.mark.nightly),
+        pytest.param("reject", True, marks=pytest.mark.nightly),
+    ],
 )
 def test_two_workers_have_the_gradient_of_one(
     conflicts: str, symmetric: bool, tiny_articles: ArticleStore, tmp_path: Path

@@ -62,7 +62,9 @@ def labeled(
     return labeled_store(tmp_path_factory.mktemp("labeled"))
 
 
-@pytest.fixture(scope="module", params=["mccl", "ce", "supcon"])
+@pytest.fixture(
+    scope="module", params=["mccl", "ce", pytest.param("supcon", marks=pytest.mark.nightly)]
+)
 def trained(request, labeled, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     config = tiny_config("relation_finetune", **CHANGES, **{"objective.kind": request.param})
     system = relation_extraction.build(config, labeled[0].path)

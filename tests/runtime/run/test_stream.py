@@ -106,7 +106,14 @@ def by_value() -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("world", "first_step", "num_tasks"), [(1, 0, 4), (2, 3, 1), (3, 1000, 1)])
+@pytest.mark.parametrize(
+    ("world", "first_step", "num_tasks"),
+    [
+        (2, 3, 1),
+        pytest.param(1, 0, 4, marks=pytest.mark.nightly),
+        pytest.param(3, 1000, 1, marks=pytest.mark.nightly),
+    ],
+)
 def test_streamed_shards_equal_those_made_here_and_no_global_batch_depends_on_the_workers(
     world: int, first_step: int, num_tasks: int, tiny_store: Store, tiny_training: TrainingConfig
 ) -> None:
@@ -152,7 +159,7 @@ def busy_cpus(ray_cluster: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy_cpus")
-@pytest.mark.parametrize("num_tasks", [1, 4])
+@pytest.mark.parametrize("num_tasks", [4, pytest.param(1, marks=pytest.mark.nightly)])
 def test_ray_data_collates_the_steps_that_training_has_not_reached(
     num_tasks: int, tmp_path: Path
 ) -> None:

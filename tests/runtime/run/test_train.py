@@ -135,6 +135,7 @@ def test_the_same_command_finds_a_finished_run_and_starts_no_workers(
     assert again.weights_sha256 == unbroken.weights_sha256
 
 
+@pytest.mark.nightly
 def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
     unbroken: Result, tiny_training: TrainingConfig, tiny_store: Store
 ) -> None:

@@ -48,7 +48,10 @@ def way(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     way.become("refused")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    ["refused", *(pytest.param(fault, marks=pytest.mark.nightly) for fault in FAULTS[1:])],
+)
 def test_a_server_away_at_the_start_and_again_later_gets_everything_and_training_never_waits(
     way: Way, tmp_path: Path, fault: str
 ) -> None:
@@ -67,7 +70,7 @@ def test_a_server_away_at_the_start_and_again_later_gets_everything_and_training
     sweep.check(way.address, last=100)
 
 
-@pytest.mark.parametrize("fault", ["refused", "hanging"])
+@pytest.mark.parametrize("fault", ["refused", pytest.param("hanging", marks=pytest.mark.nightly)])
 def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_next_start(
     way: Way,
     tmp_path: Path,

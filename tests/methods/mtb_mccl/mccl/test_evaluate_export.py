@@ -34,9 +34,16 @@ KINDS = {
     },
     "coarse supcon": COARSE | {"objective.kind": "supcon"},
 }
+FIRST_TIER = {"mccl", "ce", "coarse supcon"}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(kind, marks=() if kind in FIRST_TIER else pytest.mark.nightly)
+        for kind in KINDS
+    ],
+)
 def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
     config = tiny_config("relation_finetune", **CHANGES, **KINDS[request.param])
     system = relation_extraction.build(config, tiny_documents.path)
