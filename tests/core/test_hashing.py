@@ -27,6 +27,13 @@ def test_the_image_of_an_index_does_not_depend_on_the_other_indices():
     )
 
 
+def test_a_value_that_falls_outside_several_times_falls_inside_in_the_end():
+    """Of 7 rows the cipher's range is 9: with many keys, some values fall outside twice."""
+    for key in range(200):
+        permuted = keyed_permutation(np.arange(7), num_rows=7, key=key)
+        assert sorted(permuted.tolist()) == list(range(7))
+
+
 def test_over_many_keys_every_position_is_equally_likely():
     num_rows, num_keys = 12, 6000
     count = np.zeros((num_rows, num_rows))

@@ -21,14 +21,14 @@ from tests.ops.threads import in_threads
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
 
 
-def make_store(folder, num_articles=60, seed=0, validation_share=0.2):
+def make_store(folder, num_articles=60, seed=0, validation_share=0.2, first_pmid=100):
     rng = np.random.default_rng(seed)
     articles = []
     for number in range(num_articles):
         terms = [TERMS[term] for term in rng.choice(12, int(rng.integers(0, 4)), replace=False)]
         terms += ["Humans"] * bool(rng.random() < 0.6)
         abstract = f"abstract of {number}" if rng.random() < 0.5 else ""
-        articles.append(Article(100 + number, f"title of {number}", abstract, terms))
+        articles.append(Article(first_pmid + number, f"title of {number}", abstract, terms))
     with Draft(folder) as draft:
         collector = ArticleCollector(draft.folder)
         collector.add(to_batch(articles))
@@ -352,6 +352,8 @@ def test_the_split_goes_by_pmid_alone_so_a_corpus_that_grows_keeps_it(tmp_path):
     large = make_store(tmp_path / "large", num_articles=60)
     assert small.is_validation_N.tolist() == large.is_validation_N[:40].tolist()
     assert 0 < small.is_validation_N.mean() < 0.5
+    without_the_first = make_store(tmp_path / "late", num_articles=40, first_pmid=120)
+    assert without_the_first.is_validation_N.tolist() == large.is_validation_N[20:].tolist()
 
 
 def test_processes_of_a_machine_share_the_windows_that_one_has_planned(

@@ -80,6 +80,7 @@ def test_isolated_nodes_are_no_anchors() -> None:
     plan = LinkPlan(graph, PlanConfig(global_batch_rows=3), seed=0)
     assert sorted(plan.rows(0).anchor_B) == [0, 1, 3]
     assert plan.steps_per_epoch == 1
+    assert LinkPlan(graph, PlanConfig(global_batch_rows=2), seed=0).steps_per_epoch == 1.5
 
 
 def test_with_self_loops_each_node_is_an_anchor_and_one_of_its_own_positives() -> None:

@@ -182,6 +182,13 @@ def plan(store: DocumentStore, **changes) -> DocumentPairPlan:
     )
 
 
+def test_the_two_documents_of_a_pair_differ(tiny_documents):
+    pairs = EntityPairConfig(min_documents=2)
+    config = DocumentPairPlanConfig(global_batch_rows=2, max_pairs_per_document=5)
+    own = DocumentPairPlan(tiny_documents, pairs, config, seed=3)
+    assert {len(own.rows(step)) for step in range(200)} == {2}
+
+
 def test_each_pair_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_an_epoch(
     tiny_documents,
 ):
