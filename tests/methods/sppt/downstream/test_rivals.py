@@ -382,6 +382,29 @@ def test_ridge_on_windows_is_scikit_learns_and_sees_the_residue_before(
     assert len(residue_rivals.ResidueTask(store, evaluator.read).training_rows) == 1
 
 
+def test_dev_residues_choose_the_penalty_of_windows(residue_system, monkeypatch) -> None:
+    """One model is right on dev rows only, the other on test rows only."""
+    store, evaluator = residue_system
+    task = residue_rivals.ResidueTask(store, evaluator.read)
+
+    class RightOn:
+        def __init__(self, split: str) -> None:
+            self.rows = set(store.split_rows(split).tolist())
+
+        def predict(self, features: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+            class_K, row_K = features
+            is_right_K = np.isin(row_K, list(self.rows))
+            return np.where(is_right_K, class_K, (class_K + 1) % 3)
+
+    def features(row_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return task.classes(row_R), np.asarray(row_R)[task.residues(row_R)[0]]
+
+    models = [({"penalty": split}, RightOn(split)) for split in ("test", "dev")]
+    monkeypatch.setattr(residue_rivals, "fitted_ridges", lambda *_, **__: models)
+    rival = residue_rivals.residue_ridge_rival(task, "windows", features)
+    assert rival.settings["penalty"] == "dev"
+
+
 def test_the_final_table_shows_rivals_that_no_setting_of_training_changes(tiny_task) -> None:
     config = tiny_config("finetune", **{"schedule.max_steps": 1})
     system = METHODS["finetune"].build(config, tiny_task.path)
