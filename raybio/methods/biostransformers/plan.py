@@ -197,7 +197,6 @@ class PairPlan:
         size = self._window_pairs
         pairs = self._stream(number * size, (number + 1) * size)
         chosen_KB, was_deferred_W, is_forced_W = fill_window(
-            pairs.article_B.tolist(),
             pairs.term_B.tolist(),
             self._indices[0].terms_of(pairs.article_B),
             num_steps,
@@ -285,20 +284,19 @@ def cached_plan(store: ArticleStore, config: PairPlanConfig, seed: int) -> PairP
 
 
 def fill_window(
-    article_W: list[int], term_W: list[int], terms_W: list[list[int]], num_batches: int, batch: int
+    term_W: list[int], terms_W: list[list[int]], num_batches: int, batch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Assign the pairs of a window to batches, greedily without conflicts.
 
-    A pair (article, term) fits a batch if its article is not in the batch, its term is not among
-    the terms of the batch's articles, and no term of its article is a term of the batch. Pairs of
-    rare terms are assigned first: a pair of a term that nearly every article has would exclude
-    nearly all others.
+    A pair (article, term) fits a batch if its term is not among the terms of the batch's articles,
+    and no term of its article is a term of the batch. So no article is twice in a batch: it has the
+    terms of all of its pairs. Pairs of rare terms are assigned first: a pair of a term that nearly
+    every article has would exclude nearly all others.
 
     Args:
-        article_W: article of each pair, in the order of the stream: the own batch of pair w is
+        term_W: term of each pair, in the order of the stream: the own batch of pair w is
             ``w // batch``.
-        term_W: term of each pair.
-        terms_W: all terms of each pair's article.
+        terms_W: all terms of each pair's article; the pair's own is one of them.
         num_batches: K.
         batch: B; K * B is the number of pairs.
 
@@ -313,17 +311,15 @@ def fill_window(
     # Sets of batches are bits of an integer, so that a pair looks at its terms once, and not once
     # for each batch.
     open_batches = (1 << num_batches) - 1
-    with_article: dict[int, int] = {}
     with_target_T = [0] * num_numbers
     with_article_term_T = [0] * num_numbers
     pairs_K: list[list[int]] = [[] for _ in range(num_batches)]
-    was_deferred = np.zeros(len(article_W), dtype=bool)
-    is_forced = np.zeros(len(article_W), dtype=bool)
+    was_deferred = np.zeros(len(term_W), dtype=bool)
+    is_forced = np.zeros(len(term_W), dtype=bool)
     unassigned = []
     for pair in order:
-        article = article_W[pair]
         target = term_W[pair]
-        fits = open_batches & ~(with_article.get(article, 0) | with_article_term_T[target])
+        fits = open_batches & ~with_article_term_T[target]
         if fits:
             for term in terms_W[pair]:
                 fits &= ~with_target_T[term]
@@ -339,7 +335,6 @@ def fill_window(
         pairs_K[number].append(pair)
         if len(pairs_K[number]) == batch:
             open_batches &= ~chosen
-        with_article[article] = with_article.get(article, 0) | chosen
         with_target_T[target] |= chosen
         for term in terms_W[pair]:
             with_article_term_T[term] |= chosen

@@ -111,9 +111,7 @@ def test_pairs_that_fit_nowhere_are_few_and_spread_over_all_batches():
     pairs = [(article, term) for article, terms in enumerate(terms_of) for term in terms]
     pairs = [pairs[index] for index in rng.permutation(len(pairs))][:1024]
     article, term = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    chosen, deferred, forced = fill_window(
-        article, term, [terms_of[one] for one in article], 16, 64
-    )
+    chosen, deferred, forced = fill_window(term, [terms_of[one] for one in article], 16, 64)
     assert sorted(chosen.ravel().tolist()) == list(range(1024))
     num_common = term.count(400)
     assert forced.sum() <= 1.1 * num_common
@@ -200,9 +198,9 @@ def test_a_batch_that_dropping_cannot_fill_is_refused(store):
 
 def test_filling_a_window_equals_its_definition():
     # Pairs 0 and 1 share an article; pair 2's article has pair 0's term; pair 3 is free.
-    article, term, terms = [0, 0, 1, 2], [5, 6, 7, 8], [[5, 6], [5, 6], [5, 7], [8]]
+    term, terms = [5, 6, 7, 8], [[5, 6], [5, 6], [5, 7], [8]]
     # By how many pairs' articles have a term, the order is 2, 3 (one each), 1 (two), 0 (three).
-    chosen, deferred, forced = fill_window(article, term, terms, 2, 2)
+    chosen, deferred, forced = fill_window(term, terms, 2, 2)
     assert chosen.tolist() == [[1, 0], [2, 3]]
     assert deferred.tolist() == [True, False, False, False]
     assert forced.tolist() == [True, False, False, False]
@@ -240,7 +238,7 @@ def test_windows_are_filled_as_by_definition(num_batches, size):
     article = rng.integers(0, 60, num_batches * size).tolist()
     term = [int(rng.choice(terms_of[one])) for one in article]
     terms = [[int(t) for t in terms_of[one]] for one in article]
-    chosen, deferred, forced = fill_window(article, term, terms, num_batches, size)
+    chosen, deferred, forced = fill_window(term, terms, num_batches, size)
     expected, rest = fill_by_definition(article, term, terms, num_batches, size)
     assert chosen.tolist() == expected
     assert np.flatnonzero(forced).tolist() == sorted(rest)
@@ -252,7 +250,7 @@ def test_windows_are_filled_as_by_definition(num_batches, size):
 
 
 def test_what_fits_nowhere_is_taken_all_the_same_and_marked():
-    chosen, deferred, forced = fill_window([0, 0, 0, 0], [1, 2, 3, 4], [[1, 2, 3, 4]] * 4, 2, 2)
+    chosen, deferred, forced = fill_window([1, 2, 3, 4], [[1, 2, 3, 4]] * 4, 2, 2)
     assert sorted(chosen.ravel().tolist()) == [0, 1, 2, 3]
     assert forced.sum() == 2
 
