@@ -4,6 +4,8 @@ import contextlib
 import json
 import shutil
 import subprocess
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +20,12 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.runtime.spool.bucket_job import BucketJob
-from tests.s3 import ENVIRONMENT
+from tests.runtime_fixtures import fill
+from tests.s3 import ENVIRONMENT, S3
 
 pytestmark = pytest.mark.slow
+
+NETWORK_FAULTS = {"busy", "reset", "lost", "cut"}
 
 
 @pytest.fixture
@@ -129,3 +134,102 @@ def test_runs_of_one_command_train_at_the_same_time_in_a_bucket(
     compute = Compute(workers=1, threads_per_worker=threads)
     alone = train(replace(request_two, name="alone", compute=compute))
     assert job.result("mine")["weights_sha256"] == alone.weights_sha256
+
+
+def cause_faults(s3: S3, ended: threading.Event) -> None:
+    """Cause faults of all kinds at random moments until the event is set."""
+    random = np.random.default_rng(25)
+    while not ended.wait(random.uniform(0.1, 1.0)):
+        kind = random.choice([*sorted(NETWORK_FAULTS), "held"])
+        if kind == "held":
+            s3.hold("/")
+            ended.wait(random.uniform(0.1, 2.0))
+            s3.release()
+        else:
+            s3.fail(str(kind))
+
+
+@pytest.mark.nightly
+def test_two_workers_over_a_network_of_faults_end_with_the_weights_of_the_unbroken_run(
+    unbroken: Result, job: BucketJob, s3: S3
+) -> None:
+    ended = threading.Event()
+    thread = threading.Thread(target=cause_faults, args=(s3, ended))
+    process = job.start("mine", "--workers", "2")
+    thread.start()
+    try:
+        assert process.wait(timeout=1500) == 0, job.output
+    finally:
+        ended.set()
+        thread.join()
+        s3.heal()
+    assert {request.fault for request in s3.requests} >= NETWORK_FAULTS
+    assert job.result("mine")["weights_sha256"] == unbroken.weights_sha256, job.output
+    assert job.steps("mine") == list(range(25))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("held", ["/state.json", "/export/"])
+def test_a_driver_killed_during_an_upload_ends_with_the_weights_of_the_unbroken_run(
+    one_worker: Result, job: BucketJob, s3: S3, held: str
+) -> None:
+    """A checkpoint that is half in the bucket, or the model at the run's end."""
+    process = job.start("mine")
+    job.wait_for_checkpoint("mine", process)
+    s3.requests.clear()
+    s3.hold(held)
+    while not [one for one in s3.requests if one.method == "PUT" and held in one.path]:
+        assert process.poll() is None, job.output
+        time.sleep(0.05)
+    saved = job.checkpoints("mine")
+    job.kill(process)
+    s3.release()  # what was on its way arrives late
+    assert job.checkpoints("mine") == saved
+    resumed = job.finish("mine")
+    assert job.first_steps("mine")[-1] >= saved[-1]
+    assert resumed["weights_sha256"] == one_worker.weights_sha256, job.output
+    assert job.steps("mine") == list(range(25))
+    assert {"export/model.safetensors", "export/config.json"} <= {
+        info.name for info in job.of("mine").list("export")
+    }
+
+
+@pytest.mark.nightly
+def test_a_run_whose_permission_is_lost_for_a_while_ends_with_the_weights_of_the_unbroken_run(
+    one_worker: Result, job: BucketJob, s3: S3
+) -> None:
+    process = job.start("mine")
+    job.wait_for_checkpoint("mine", process)
+    saved = job.checkpoints("mine")
+    s3.requests.clear()
+    s3.fail("denied", times=10_000)
+    while not [one for one in s3.requests if "/checkpoints/" in one.path]:
+        assert process.poll() is None, job.output
+        time.sleep(0.05)
+    s3.heal()
+    if process.wait(timeout=1500):
+        assert "no permission to" in job.output
+    assert max(job.checkpoints("mine")) >= saved[-1]
+    assert job.finish("mine")["weights_sha256"] == one_worker.weights_sha256, job.output
+    assert job.steps("mine") == list(range(25))
+
+
+@pytest.mark.nightly
+def test_a_full_disk_of_the_drivers_cache_is_one_message_and_the_run_goes_on_when_there_is_room(
+    one_worker: Result, job: BucketJob, small_disk: Path
+) -> None:
+    cache = {"RAYBIO_CACHE": str(small_disk / "cache")}
+    process = job.start("mine", **cache)
+    job.wait_for_checkpoint("mine", process)
+    filler = fill(small_disk)
+    assert process.wait(timeout=1500) == 2, job.output
+    shown = job.log.read_text()
+    assert "Traceback" not in shown
+    errors = [line for line in shown.splitlines() if "Error: " in line]
+    assert len(errors) == 1 and str(small_disk) in errors[0], errors
+    saved = job.checkpoints("mine")[-1]
+    filler.unlink()
+    resumed = job.finish("mine", **cache)
+    assert job.first_steps("mine")[-1] >= saved > 0
+    assert resumed["weights_sha256"] == one_worker.weights_sha256, job.output
+    assert job.steps("mine") == list(range(25))
