@@ -88,6 +88,11 @@ class S3(ThreadingHTTPServer):
         fault = {"kind": kind, "method": method, "containing": containing, "times": times}
         self._faults.append(fault)
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether a fault waits for its request."""
+        return any(fault["times"] > 0 for fault in self._faults)
+
     def hold(self, text: str) -> None:
         """Let requests wait for ``release`` whose path or Range header contains a text."""
         self._is_released.clear()

@@ -1,6 +1,7 @@
 """Runs in a bucket: killed drivers with empty disks, and what the bucket then holds."""
 
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -137,16 +138,21 @@ def test_runs_of_one_command_train_at_the_same_time_in_a_bucket(
 
 
 def cause_faults(s3: S3, ended: threading.Event) -> None:
-    """Cause faults of all kinds at random moments until the event is set."""
+    """Cause faults of all kinds, one after the other, at random moments until the event is set."""
     random = np.random.default_rng(25)
-    while not ended.wait(random.uniform(0.1, 1.0)):
-        kind = random.choice([*sorted(NETWORK_FAULTS), "held"])
+    for kind in itertools.cycle([*sorted(NETWORK_FAULTS), "held"]):
+        # One at a time: faults that wait would fall on all tries of one request.
+        while s3.has_faults:
+            if ended.wait(0.02):
+                return
+        if ended.wait(random.uniform(0.02, 0.3)):
+            return
         if kind == "held":
             s3.hold("/")
-            ended.wait(random.uniform(0.1, 2.0))
+            ended.wait(random.uniform(0.1, 1.0))
             s3.release()
         else:
-            s3.fail(str(kind))
+            s3.fail(kind)
 
 
 @pytest.mark.nightly
@@ -156,6 +162,8 @@ def test_two_workers_over_a_network_of_faults_end_with_the_weights_of_the_unbrok
     ended = threading.Event()
     thread = threading.Thread(target=cause_faults, args=(s3, ended))
     process = job.start("mine", "--workers", "2")
+    # The check before a start gives up after seconds.
+    job.wait_for_checkpoint("mine", process)
     thread.start()
     try:
         assert process.wait(timeout=1500) == 0, job.output
