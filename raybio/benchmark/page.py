@@ -79,7 +79,8 @@ def _changes(report: BenchmarkReport) -> Iterator[str]:
     """Yield what training gained and what it cost, if the page is of a run and its encoder."""
     if not report.after:
         return
-    after, before = escape(report.after), escape(report.before)
+    after = escape(report.after)
+    before = escape(report.before)
     yield f"<section><h2>What training changed: {after} against {before}</h2>"
     found = changes(report)
     if not found:

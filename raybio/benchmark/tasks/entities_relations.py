@@ -18,7 +18,6 @@ from raybio.benchmark.stores import prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
-    Reads,
     TaskFacts,
     TaskScores,
     missing_files,
@@ -73,16 +72,6 @@ class EntitiesRelationsTask(BenchmarkTask):
     candidates: Literal["all", "chunk_ends"] = Field(
         "all", description="pairs that may be related: all, or those of ends of predicted entities"
     )
-
-    @property
-    def title(self) -> str:
-        """Name of the task."""
-        return self.name
-
-    @property
-    def reads(self) -> Reads:
-        """Kind of inputs."""
-        return "texts"
 
     @property
     def measure(self) -> str:

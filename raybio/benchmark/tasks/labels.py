@@ -67,11 +67,6 @@ class LabelsTask(BenchmarkTask):
     demo: bool = Field(False, description="the built-in simulated folds, instead of data")
 
     @property
-    def title(self) -> str:
-        """Name of the task."""
-        return self.name
-
-    @property
     def reads(self) -> Reads:
         """Kind of inputs."""
         return "texts" if self._kind.on_texts else "proteins"

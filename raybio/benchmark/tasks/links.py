@@ -58,11 +58,6 @@ class LinksTask(BenchmarkTask):
     )
 
     @property
-    def title(self) -> str:
-        """Name of the task."""
-        return self.name
-
-    @property
     def reads(self) -> Reads:
         """Kind of inputs."""
         if self.demo is not None:

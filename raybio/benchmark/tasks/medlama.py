@@ -13,7 +13,6 @@ from raybio.benchmark.models import BenchmarkModel, RandomVectors, on_device
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
-    Reads,
     TaskFacts,
     TaskScores,
 )
@@ -58,11 +57,6 @@ class FactProbeTask(BenchmarkTask):
     def title(self) -> str:
         """Name of the benchmark and its set."""
         return f"{self.name}: {self.subset} set"
-
-    @property
-    def reads(self) -> Reads:
-        """Kind of inputs."""
-        return "texts"
 
     @property
     def measure(self) -> str:

@@ -11,7 +11,6 @@ from raybio.benchmark.stores import prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
-    Reads,
     TaskFacts,
     TaskScores,
     missing_files,
@@ -48,16 +47,6 @@ class RelationProbeTask(BenchmarkTask):
     train: Path | None = Field(None, description="instead of a store: PubTator, BioC or DocRED")
     dev: Path | None = Field(None, description="documents to choose settings")
     test: Path | None = Field(None, description="documents that are scored")
-
-    @property
-    def title(self) -> str:
-        """Name of the task."""
-        return self.name
-
-    @property
-    def reads(self) -> Reads:
-        """Kind of inputs."""
-        return "texts"
 
     @property
     def measure(self) -> str:

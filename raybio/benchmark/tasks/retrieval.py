@@ -12,7 +12,6 @@ from raybio.benchmark.models import RandomVectors, on_device
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
-    Reads,
     TaskFacts,
     TaskScores,
     missing_files,
@@ -41,16 +40,6 @@ class BeirRetrievalTask(BenchmarkTask):
     corpus: Path = Field(description="JSON lines: _id, text and perhaps title")
     queries: Path = Field(description="JSON lines: _id, text")
     qrels: Path = Field(description="TSV with header: query-id, corpus-id, score")
-
-    @property
-    def title(self) -> str:
-        """Name of the task."""
-        return self.name
-
-    @property
-    def reads(self) -> Reads:
-        """Kind of inputs."""
-        return "texts"
 
     @property
     def measure(self) -> str:

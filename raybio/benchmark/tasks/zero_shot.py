@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from raybio.benchmark.models import RandomVectors, on_device
-from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, Reads, TaskFacts, TaskScores
+from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskFacts, TaskScores
 from raybio.evaluation.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
@@ -31,11 +31,6 @@ class ZeroShotTask(BenchmarkTask):
     def title(self) -> str:
         """Name of data set and task."""
         return f"{DATA_SETS[self._data_set].title}: {self.name}"
-
-    @property
-    def reads(self) -> Reads:
-        """Kind of inputs."""
-        return "texts"
 
     @property
     def measure(self) -> str:

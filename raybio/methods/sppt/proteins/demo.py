@@ -2,7 +2,7 @@
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``).
 Every root gene has a compartment, which its descendants keep. Proteins of one compartment interact
-(``interactions.py``), and a degenerate signal in their first residues tells which one it is
+(``interactions.py``), and a degenerate signal in their first residues says which one it is
 (``sorting_signals.py``). Families, which decide most of a sequence, have no part in that. All links
 of some clusters of relatives are held out: neither relatives nor k-mers nor the composition of
 whole sequences give these links away, and a model that has learned to read the signals predicts
