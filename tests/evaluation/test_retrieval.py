@@ -100,6 +100,16 @@ def test_measures_are_those_of_sentence_transformers_with_many_ties(num_document
         assert values.mean() == pytest.approx(theirs[f"{name}@k"][int(k)], abs=1e-6), measure
 
 
+@pytest.mark.parametrize("rank", [0, 9, 10, 99, 100])
+def test_a_relevant_document_at_a_cut_off_does_not_count(rank: int) -> None:
+    found = query_measures(Retrieval(np.array([0, 1]), np.array([rank]), 200))
+    assert found["mrr_at_10"] == (1 / (1 + rank) if rank < 10 else 0)
+    assert found["ndcg_at_10"] == (pytest.approx(1 / math.log2(rank + 2)) if rank < 10 else 0)
+    assert found["map_at_100"] == (1 / (1 + rank) if rank < 100 else 0)
+    for k in CUTOFFS:
+        assert found[f"accuracy_at_{k}"] == (rank < k)
+
+
 @pytest.mark.parametrize(("num_gold", "num_documents"), [(1, 1), (1, 5), (3, 5), (5, 5), (2, 6)])
 def test_chance_is_the_mean_over_all_orders(num_gold: int, num_documents: int) -> None:
     orders = [

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from raybio.core.config import BaseConfig
-from raybio.training.checkpoint import CheckpointStore
+from raybio.training.checkpoint import CheckpointStore, list_checkpoints
+from raybio.training.checkpoint_files import read_checkpoint
 from raybio.training.snapshot import TrainingState
 
 CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir")
@@ -42,9 +43,12 @@ def state_of(step: int) -> TrainingState:
 
 
 def loaded_step(folder: Path) -> int:
-    """The step that a fresh process would go on from, after checking that it is whole."""
+    """Return the step from which a process resumes; check that all that have a name are whole."""
     newest = CheckpointStore(folder, keep=1).load_newest(Settings(), "data")
     assert newest is not None, f"no checkpoint left in {sorted(p.name for p in folder.iterdir())}"
+    # Half of one that was being deleted would be reported as damaged.
+    for path in list_checkpoints(folder):
+        read_checkpoint(path)
     state = state_of(0)
     newest.restore(state.model, state.optimizer)
     for parameter in state.model.parameters():

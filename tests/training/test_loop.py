@@ -22,6 +22,7 @@ from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_o
 from raybio.training.collective import SingleProcess
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import fit, local_batches
+from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from raybio.training.step import TrainStep
@@ -480,6 +481,39 @@ def test_each_step_drops_out_other_units_and_a_repeated_one_the_same(tiny_store:
 
     assert norm(3) == norm(3)
     assert norm(3) != norm(4)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_the_loss_gets_embeddings_in_the_order_of_the_batch(
+    caching: bool, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Micro-batches are sorted by length."""
+    system = METHODS[NAME].build(tiny_config(NAME), tiny_store.path)
+    model = system.model.eval()
+    ((_, batch),) = local_batches(system, 1)(0)
+    assert batch.length_R.tolist() != sorted(batch.length_R.tolist(), reverse=True)
+    expected_RD = torch.zeros(batch.num_rows, model.width)
+    with torch.no_grad():
+        for tokens, rows in micro_batches(batch, model, torch.device("cpu"), max_tokens=1):
+            expected_RD[rows] = model(tokens).embedding_RD
+    seen = []
+    embedding_loss = type(system.objective).embedding_loss
+
+    def noted(objective: Objective, embedding_RD: torch.Tensor, *args: Any) -> LossReport:
+        seen.append(embedding_RD.detach())
+        return embedding_loss(objective, embedding_RD, *args)
+
+    monkeypatch.setattr(type(system.objective), "embedding_loss", noted)
+    compute_gradients(
+        system,
+        batch,
+        SingleProcess(),
+        max_tokens=64,
+        gradient_caching=caching,
+        precision=Precision("fp32", "cpu"),
+        seed_of=lambda number: number,
+    )
+    torch.testing.assert_close(seen, [expected_RD], rtol=1e-5, atol=1e-5)
 
 
 class SecondWorker(SingleProcess):

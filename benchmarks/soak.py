@@ -1,0 +1,327 @@
+"""Kill processes of every command at random until each has come to its end, and compare what it leaves.
+
+    python benchmarks/soak.py KILLS [--seed SEED] [--only NAME]... [--out FOLDER]
+
+The commands are the training of each method, a sweep, a cross-validation, bulk embedding and preparing a store: on
+built-in corpora, with default settings of cluster and precision. Each runs once undisturbed. Then they take turns: a
+command gets one to three kills, is given again until it ends, and must leave what the undisturbed one left, bit by bit.
+A kill is SIGKILL for the driver with its process group, or for one of its descendants: a training worker, another
+worker of Ray, a raylet, or Ray's head server. Its moment is random within the time that the undisturbed command took.
+A line of `FOLDER/endings.jsonl` is an ending; the same command goes on until KILLS kills are there. Exit status 1 if an
+ending differs or a command does not come to its end.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks.kill_and_resume import descendants, end_leftovers
+from raybio.core.config import override_all
+from raybio.core.records import read_record
+from raybio.methods import METHODS
+from raybio.store.store import Store
+
+RAYBIO = Path(sys.executable).with_name("raybio")
+NUM_STEPS = 24
+MAX_STARTS = 8
+LIMIT_SECONDS = 1800.0
+LETTERS = "ACDEFGHIKLMNPQRSTVWY"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of raybio.
+
+    Attributes:
+        name: its name here.
+        arguments: folder of its results -> what follows ``raybio``.
+        outcome: folder of its results -> what identifies them; empty before they are complete.
+    """
+
+    name: str
+    arguments: Callable[[Path], list[str]]
+    outcome: Callable[[Path], str]
+
+
+def file_outcome(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def training(name: str, inputs: Path) -> Command:
+    """The training of a method with two workers, by its demo's settings in a few steps."""
+    method = METHODS[name]
+    settings = {
+        "schedule.max_steps": NUM_STEPS,
+        "schedule.evaluate_every_steps": NUM_STEPS // 2,
+        "schedule.checkpoint_every_steps": 5,
+        "schedule.log_every_steps": 1,
+    }
+    config = inputs / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(override_all(method.demo, settings).to_mapping()))
+    store = method.prepare_demo(inputs / "stores")
+
+    def arguments(out: Path) -> list[str]:
+        options = ["train", name, "--store", str(store), "--config", str(config), "--name", "run"]
+        return [*options, "--runs", str(out / "runs"), "--workers", "2", "--no-baseline"]
+
+    def outcome(out: Path) -> str:
+        result = read_record(out / "runs" / "run" / "result.json", "result") or {}
+        return str(result["weights_sha256"]) if result.get("status") == "finished" else ""
+
+    return Command(name, arguments, outcome)
+
+
+def sweep(inputs: Path, trained: Command) -> Command:
+    """Four trials of SPPT on proteins."""
+    space = {
+        "method": trained.name,
+        "metric": "val/link_ndcg",
+        "mode": "max",
+        "budget": {"num_trials": 4, "max_steps": NUM_STEPS, "grace_steps": NUM_STEPS},
+        "scheduler": {"kind": "none"},
+        "search": {"kind": "grid"},
+        "space": {
+            "objective.lambda_spml": {"choice": [0.1, 0.5]},
+            "optim.peak_lr": {"choice": [1e-3, 2e-3]},
+        },
+    }
+    path = inputs / "space.yaml"
+    path.write_text(yaml.safe_dump(space))
+    given = trained.arguments(inputs)
+    store = given[given.index("--store") + 1]
+    config = given[given.index("--config") + 1]
+
+    def arguments(out: Path) -> list[str]:
+        options = ["sweep", str(path), "--store", store, "--config", config, "--name", "sweep"]
+        return [*options, "--sweeps", str(out / "sweeps")]
+
+    def outcome(out: Path) -> str:
+        result = read_record(out / "sweeps" / "sweep" / "result.json", "result") or {}
+        trials = [(each["settings"], each["values"]) for each in result.get("trials", [])]
+        is_complete = len(trials) == 4 and all(values[-1][0] == NUM_STEPS for _, values in trials)
+        return json.dumps(sorted(trials, key=str)) if is_complete else ""
+
+    return Command("sweep", arguments, outcome)
+
+
+def cross_validation(trained: Command) -> Command:
+    """CLDR and CLGS on each fold of the demo's sentences."""
+    options = trained.arguments(Path())
+    store_and_config = options[2:6]
+
+    def arguments(out: Path) -> list[str]:
+        folds = ["train", trained.name, *store_and_config, "--all-folds", "--compare", "model=clgs"]
+        return [*folds, "--name", "folds", "--runs", str(out / "runs")]
+
+    def outcome(out: Path) -> str:
+        folds = read_record(out / "runs" / "folds" / "folds.json", "cross-validation") or {}
+        return json.dumps(folds.get("scores", ""), sort_keys=True) if folds else ""
+
+    return Command("cross-validation", arguments, outcome)
+
+
+def embedding(inputs: Path, export: Path) -> Command:
+    """Embeddings of 20,000 random proteins."""
+    rng = random.Random(0)
+    fasta = inputs / "proteins.fasta"
+    with fasta.open("w") as file:
+        for number in range(20_000):
+            file.write(f">p{number}\n{''.join(rng.choices(LETTERS, k=rng.randint(20, 60)))}\n")
+
+    def arguments(out: Path) -> list[str]:
+        options = ["embed", "--model", str(export), "--input", str(fasta)]
+        return [*options, "--out", str(out / "embeddings.parquet"), "--rows-per-part", "1000"]
+
+    return Command("embed", arguments, lambda out: file_outcome(out / "embeddings.parquet"))
+
+
+def preparing(inputs: Path) -> Command:
+    """A store of 20,000 random proteins and 100,000 links."""
+    rng = random.Random(1)
+    edges = inputs / "edges.tsv"
+    with edges.open("w") as file:
+        file.write("protein1\tprotein2\n")
+        for _ in range(100_000):
+            file.write(f"p{rng.randrange(20_000)}\tp{rng.randrange(20_000)}\n")
+
+    def arguments(out: Path) -> list[str]:
+        options = ["prepare", "proteins", "--edges", str(edges), "--taxid", "1"]
+        return [*options, "--proteins", str(inputs / "proteins.fasta"), "--out", str(out / "store")]
+
+    def outcome(out: Path) -> str:
+        is_there = (out / "store").exists()
+        return Store.open(out / "store").content_digest() if is_there else ""
+
+    return Command("prepare", arguments, outcome)
+
+
+def kill_one(driver: subprocess.Popen[bytes], rng: random.Random) -> str:
+    """SIGKILL the driver's group or one of its descendants; return which, by its kind."""
+    victims: dict[str, list[psutil.Process]] = {"driver": []}
+    for process in descendants(driver.pid):
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        for kind in ("TrainWorker", "raylet", "gcs_server", "ray::"):
+            if kind in title:
+                victims.setdefault(kind, []).append(process)
+                break
+    kind = rng.choice(sorted(victims))
+    if kind == "driver":
+        os.killpg(driver.pid, signal.SIGKILL)
+        return kind
+    try:
+        rng.choice(victims[kind]).kill()
+    except psutil.NoSuchProcess:
+        return ""
+    return kind
+
+
+def wait_until(driver: subprocess.Popen[bytes], end: float) -> list[psutil.Process]:
+    """Wait for the driver, at most until ``end``; return its descendants as last seen."""
+    family: list[psutil.Process] = []
+    while driver.poll() is None and time.monotonic() < end:
+        family = descendants(driver.pid) or family
+        time.sleep(0.2)
+    return family
+
+
+def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Random) -> list[str]:
+    """Give a command until its outcome is there.
+
+    Args:
+        command: what is given.
+        out: folder of its results.
+        kills: seconds after a start at which a process of that start is killed.
+        rng: chooses the victims.
+
+    Returns:
+        The kinds of the processes that were killed.
+
+    Raises:
+        RuntimeError: if there is no outcome after ``MAX_STARTS`` starts.
+    """
+    killed: list[str] = []
+    out.mkdir(parents=True, exist_ok=True)
+    log = out.with_suffix(".log")
+    for _ in range(MAX_STARTS):
+        with log.open("ab") as file:
+            driver = subprocess.Popen(
+                [str(RAYBIO), *command.arguments(out)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=out,
+            )
+        start = time.monotonic()
+        family: list[psutil.Process] = []
+        if kills:
+            family = wait_until(driver, start + kills.pop(0))
+            if driver.poll() is None:
+                killed += filter(None, [kill_one(driver, rng)])
+        family = wait_until(driver, start + LIMIT_SECONDS) or family
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+        end_leftovers(family, patience_seconds=5)
+        if command.outcome(out) and driver.returncode == 0:
+            return killed
+    raise RuntimeError(
+        f"{command.name}: no end after {MAX_STARTS} starts\n{log.read_text(errors='replace')[-3000:]}"
+    )
+
+
+def all_commands(inputs: Path) -> list[Command]:
+    trainings = {name: training(name, inputs) for name in METHODS}
+    exported = inputs / "exported"
+    run_to_end(trainings["sppt_protein"], exported, [], random.Random(0))
+    return [
+        *trainings.values(),
+        sweep(inputs, trainings["sppt_protein"]),
+        cross_validation(trainings["relation_graphs"]),
+        embedding(inputs, exported / "runs" / "run" / "export"),
+        preparing(inputs),
+    ]
+
+
+def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, seed: int) -> bool:
+    """Return whether all endings are equal, those of earlier calls included."""
+    lines = endings.read_text().splitlines() if endings.exists() else []
+    done = [json.loads(line) for line in lines]
+    total = sum(len(ending["killed"]) for ending in done)
+    rng = random.Random(f"{seed} {len(done)}")
+    undisturbed: dict[str, tuple[str, float]] = {}
+    turn = len(done)
+    while total < num_kills:
+        command = commands[turn % len(commands)]
+        turn += 1
+        if command.name not in undisturbed:
+            start = time.monotonic()
+            run_to_end(command, folder / f"{command.name}-undisturbed", [], rng)
+            seconds = time.monotonic() - start
+            outcome = command.outcome(folder / f"{command.name}-undisturbed")
+            undisturbed[command.name] = (outcome, seconds)
+        expected, seconds = undisturbed[command.name]
+        moments = [rng.uniform(0, seconds) for _ in range(rng.randint(1, 3))]
+        out = folder / f"{command.name}-{turn}"
+        killed = run_to_end(command, out, moments, rng)
+        is_equal = command.outcome(out) == expected
+        ending = {"command": command.name, "killed": killed, "is_equal": is_equal}
+        done.append(ending)
+        total += len(killed)
+        with endings.open("a") as file:
+            file.write(json.dumps(ending) + "\n")
+        print(f"{total} of {num_kills} kills: {json.dumps(ending)}", flush=True)
+        if is_equal:
+            shutil.rmtree(out)
+    unequal = [ending["command"] for ending in done if not ending["is_equal"]]
+    print(f"{total} kills, {len(done)} endings, {len(unequal)} unequal {unequal or ''}")
+    return not unequal
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kills", type=int, help="how many kills, with those of earlier calls")
+    parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
+    parser.add_argument("--only", action="append", help="name of a command; repeatable")
+    parser.add_argument("--out", type=Path, default=Path("build/soak"), help="folder of endings")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="rb"))
+    for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(variable, None)
+    os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
+    os.environ["RAYBIO_CACHE"] = str(folder / "cache")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        inputs = folder / "inputs"
+        inputs.mkdir()
+        commands = all_commands(inputs)
+        if arguments.only:
+            commands = [each for each in commands if each.name in arguments.only]
+        endings = arguments.out / "endings.jsonl"
+        is_equal = soak(commands, folder, endings, arguments.kills, arguments.seed)
+    finally:
+        end_leftovers(descendants(os.getpid()))
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(not is_equal)
+
+
+if __name__ == "__main__":
+    main()
