@@ -38,6 +38,10 @@ class UnitScores:
     unit_U: NDArray[np.integer[Any]]
     value_by_measure: Mapping[str, NDArray[np.floating[Any]]]
 
+    def named(self, row_N: NDArray[np.integer[Any]]) -> "UnitScores":
+        """Return the scores of units that are positions in ``row_N``, under these rows."""
+        return UnitScores(row_N[self.unit_U], self.value_by_measure)
+
 
 @dataclass(frozen=True, eq=False)
 class LabeledMap:

@@ -122,6 +122,7 @@ class EntityRelationEvaluator(Evaluator):
 
     def _scores_of(self, results: Mapping[str, SentenceScores]) -> ModelScores:
         on_test = results["test"]
+        row_by_split = {"dev": self.fold.dev, "test": self.fold.test}
         details = {}
         if isinstance(on_test, VectorScores):
             details["knn_settings"] = on_test.settings._asdict()
@@ -138,7 +139,10 @@ class EntityRelationEvaluator(Evaluator):
                 )
                 for split in results
             },
-            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            unit_scores={
+                split: result.unit_scores().named(row_by_split[split])
+                for split, result in results.items()
+            },
             details=details,
         )
 

@@ -23,7 +23,7 @@ from raybio.evaluation.unit_scores import (
     untrained_difference,
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
-from raybio.runtime.compare.relations import Relation, word_of
+from raybio.runtime.compare.relations import CANNOT_BE_COMPARED, Relation, word_of
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
 from raybio.runtime.compare.table import over_repetitions, untrained_label
@@ -167,6 +167,9 @@ def _word(group: Group, stage: Stage, split: str, measure: str) -> str | None:
             units = [run.unit_scores for run in group.runs]
             scores = over_repetitions([run.scores for run in group.runs], units, [measure])
         trained = scores[split][measure]
+        if "num_runs" in trained and "deviation" not in trained:
+            # Runs on different units: their deviation is no interval.
+            return CANNOT_BE_COMPARED
         untrained = [run.untrained[stage][split][measure] for run in group.runs]
         low = trained["low"] - mean(score.get("high", score["value"]) for score in untrained)
         high = trained["high"] - mean(score.get("low", score["value"]) for score in untrained)

@@ -187,6 +187,11 @@ def test_rivals_choose_on_validation_and_the_initial_row_as_the_trained_one(
     rows = dict(evaluator_of(store).rivals("cpu", SingleProcess()))
     assert list(rows) == [LOOK_UP, CHARACTERS, CHOSEN]
     assert all(row.scores.keys() == {"dev", "test"} for row in rows.values())
+    # Folds of one store have other sentences under the same positions.
+    fold = evaluator_of(store).fold
+    for row in rows.values():
+        assert row.unit_scores["dev"].unit_U.tolist() == fold.dev.tolist()
+        assert row.unit_scores["test"].unit_U.tolist() == fold.test.tolist()
     # A run with the same candidates has these scores in its row "initial".
     candidates = {f"evaluation.{name}": list(values) for name, values in CANDIDATES.items()}
     chooses = evaluator_of(store, **candidates)

@@ -313,6 +313,20 @@ def test_a_rival_without_unit_scores_is_compared_by_its_interval(tmp_path: Path)
     assert set(words(table, row="degree").values()) == {"passes"}
 
 
+def test_the_deviation_of_runs_on_different_units_is_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deviations of 0.02 around 0.52 leave out 0.49, and the interval of the mean does not."""
+    units = UNITS
+    for seed in range(3):
+        monkeypatch.setattr(sys.modules[__name__], "UNITS", units + 1000 * seed)
+        values = {"degree": HARDNESS * 0 + 0.49, "trained": HARDNESS * 0 + 0.5 + 0.02 * seed}
+        config = METHOD.config().model_copy(update={"seed": seed})
+        store_run(RunFolder(tmp_path, f"run{seed}"), config, values)
+    found = compare_runs(given_runs(["run*"], tmp_path))
+    assert {each.word for each in found.relations if each.row == "degree"} == {"cannot be compared"}
+
+
 def test_undefined_scores_have_no_interval_and_no_test(tmp_path: Path) -> None:
     undefined = HARDNESS * np.nan
     for number in range(2):

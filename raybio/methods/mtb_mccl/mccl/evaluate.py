@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raybio.core.final_report import Stage
+from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.transformer import seeded_weights
@@ -126,9 +126,7 @@ class RelationEvaluator(Evaluator):
                 ModelScores(
                     scores={split: _intervals(scores) for split, scores in rival.scores.items()},
                     chance={split: self._chance(gold[split]) for split in rival.scores},
-                    unit_scores={
-                        split: scores.unit_scores() for split, scores in rival.scores.items()
-                    },
+                    unit_scores=self._unit_scores(rival.scores),
                     details={"rivals": dict(rival.settings)},
                 ),
             )
@@ -150,9 +148,16 @@ class RelationEvaluator(Evaluator):
             scores={split: _intervals(result) for split, result in results.items()},
             chance=chance,
             spread=spread_metrics(dev.pairs.embedding_PD),
-            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            unit_scores=self._unit_scores(results),
             details={"knn_settings": knn._asdict(), "relations": by_relation},
         )
+
+    def _unit_scores(self, results: Mapping[str, RelationScores]) -> dict[str, UnitScores]:
+        """Return the scores of each split's documents, under their rows in the store."""
+        return {
+            split: result.unit_scores().named(self.labeled(split).rows)
+            for split, result in results.items()
+        }
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """Export the encoder with everything that is needed to classify pairs."""

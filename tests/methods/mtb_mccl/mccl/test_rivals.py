@@ -155,6 +155,10 @@ def test_the_final_table_shows_rivals_of_the_same_labels(tiny_documents) -> None
         found = report.details["rivals"][name]
         assert found["training_pairs"] == evaluator.labeled("train").num_pairs
     assert report.scores["ridge on TF-IDF"]["test"]["f1"]["value"] > 0.5
+    # Other draws of the labels have other documents under the same positions.
+    for scores_by_split in report.unit_scores.values():
+        for split, units in scores_by_split.items():
+            assert units.unit_U.tolist() == evaluator.labeled(split).rows.tolist()
     other = evaluator_of(
         tiny_documents.path,
         **settings
