@@ -37,6 +37,11 @@ NO_VALIDATION = (
     "--set schedule.evaluate_every_steps=0"
 )
 
+NO_HELD_OUT = (
+    "[yellow]no link is held out[/]: tables will have no held-out links. Prepare the store again "
+    "with more links, or with a larger --heldout-share"
+)
+
 
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     """Return the files that match, by pattern in order and by name within a pattern.
@@ -236,6 +241,8 @@ def show_store(store: "Store", started: float) -> None:
     is_without_validation = manifest["counts"].get("validation_articles") == 0
     if is_without_validation and manifest["parameters"]["validation_share"]:
         console.print(NO_VALIDATION, soft_wrap=True, highlight=False)
+    if manifest["counts"].get("heldout_links") == 0 and manifest["parameters"]["heldout_share"]:
+        console.print(NO_HELD_OUT, soft_wrap=True, highlight=False)
     for broken in manifest.get("broken_files", []):
         line = f"broken: {broken['file']}: {broken['reason']}"
         console.print(line, soft_wrap=True, markup=False, highlight=False)

@@ -76,7 +76,7 @@ class LinkPlan:
             raise ConfigError(
                 f"plan.global_batch_rows = {self.config.global_batch_rows}, but only "
                 f"{len(self._nodes)} nodes have a link and group_first draws without replacement: "
-                "make the batch smaller"
+                f"set plan.global_batch_rows={len(self._nodes)} or less, or prepare more links"
             )
 
     def check_negatives(self) -> None:
