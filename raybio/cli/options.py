@@ -196,8 +196,10 @@ NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="train only this
 
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run",
-        help="print the runs, with their time if a similar one has finished; train none"),
+    typer.Option(
+        "--dry-run",
+        help="print the runs, with their time if a similar one has finished; train none",
+    ),
 ]
 
 

@@ -110,7 +110,10 @@ def sweep(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="print the trials, with their time if a similar run has finished; start none"),
+        typer.Option(
+            "--dry-run",
+            help="print the trials, with their time if a similar run has finished; start none",
+        ),
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="accept a sweep of more than a day on CPUs")

@@ -43,8 +43,8 @@ class HelpTexts(NamedTuple):
 
 
 CORPUS = (
-    "Without --store it trains on a built-in simulated corpus, by the recipe demo; the defaults below "
-    "are those with --store. The same command resumes the run."
+    "Without --store it trains on a built-in simulated corpus, by the recipe demo; the defaults "
+    "below are those with --store. The same command resumes the run."
 )
 
 

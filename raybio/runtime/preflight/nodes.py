@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from raybio.runtime.preflight.here import (
     free_space,
     write_and_read,
 )
+from raybio.runtime.preflight.ports import open_ports
 from raybio.runtime.search.faiss_package import CUDA_BY_PACKAGE
 from raybio.store.remote_model import model_path
 from raybio.store.remote_store import check_copy_fits, has_copy, store_digest
@@ -113,6 +114,7 @@ class NodeFacts:
         token: what is wrong with the token's file; empty for nothing.
         bucket: what is wrong with the buckets; empty for nothing.
         driver: NVIDIA's driver against torch's build.
+        ports: kind of Ray's process -> its ports that other machines reach.
     """
 
     node: str
@@ -127,6 +129,7 @@ class NodeFacts:
     token: str
     bucket: str = ""
     driver: Finding = Finding("driver", OK, "")
+    ports: dict[str, list[int]] = field(default_factory=dict)
 
 
 def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
@@ -183,6 +186,7 @@ def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFa
         token=_token_problem(),
         bucket="; ".join(filter(None, problems)),
         driver=next(look_at_driver()),
+        ports=open_ports(places[0]),
     )
 
 

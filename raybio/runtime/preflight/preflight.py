@@ -33,6 +33,7 @@ from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
+from raybio.runtime.preflight.ports import compare_ports
 from raybio.runtime.run.options import (
     RunOptions,
     base_configs,
@@ -405,5 +406,6 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         yield there.compare_disks(nodes, intent.min_free_gib)
         yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
         yield from there.compare_rest(nodes, bool(configs))
+        yield compare_ports({one.node: one.ports for one in nodes})
         if store is not None:
             yield there.compare_stores(open_store(store).digest, nodes)
