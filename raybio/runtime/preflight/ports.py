@@ -54,10 +54,8 @@ def open_ports(folder: str) -> dict[str, list[int]]:
     return {kind: sorted(of_kind) for kind, of_kind in sorted(ports.items())}
 
 
-def compare_ports(
-    ports_by_node: Mapping[str, Mapping[str, list[int]]], *, has_tls: bool
-) -> Finding:
-    """List the open ports of each node, with what closes them."""
+def compare_ports(ports_by_node: Mapping[str, Mapping[str, list[int]]]) -> Finding:
+    """List the open ports of each node, with what protects them."""
     shown = []
     for node, ports in ports_by_node.items():
         kinds = [f"{kind} {', '.join(map(str, numbers))}" for kind, numbers in ports.items()]
