@@ -10,13 +10,14 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test test-all nightly mutants lint bench site clean
+.PHONY: help install demo test test-all nightly mutants soak lint bench site clean
 help:
 	@echo "make demo    prepare the built-in corpus, train, evaluate, print the table"
 	@echo "make test    lint, type check and run the first tier of tests"
 	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make nightly the tests that make test leaves out"
 	@echo "make mutants break the sources in some 200 places, one at a time, and see that a test notices (make mutants ONLY=lease)"
+	@echo "make soak    kill processes of every command at random, 200 times, and compare what each leaves (hours; make soak KILLS=20)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
 	@echo "make site    build the documentation as a site in build/site; a link that leads nowhere is an error"
 	@echo "make lint    ruff and mypy alone"
@@ -58,6 +59,10 @@ nightly: install
 # Results are kept in build/mutants: what neither a mutant's file nor its tests have changed is not run again.
 mutants: install
 	$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only "$(ONLY)")
+
+# Endings are kept in build/soak: the same command goes on until KILLS kills are there.
+soak: install
+	PYTHONPATH=. $(BIN)/python benchmarks/soak.py $(or $(KILLS),200)
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))

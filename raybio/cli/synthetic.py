@@ -55,6 +55,7 @@ def synthetic(
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,
     tracking_uri: shared.TrackingUri = None,
+    yes: shared.Yes = False,
     verbose: shared.Verbose = False,
     help_: Annotated[bool, help_option(NAME)] = False,
     help_all: Annotated[bool, help_all_option(NAME)] = False,
@@ -76,6 +77,7 @@ def synthetic(
         compute=Compute(
             cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker, device=device
         ),
+        yes=yes,
         verbose=verbose,
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments

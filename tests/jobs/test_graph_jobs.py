@@ -110,6 +110,7 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         tiny_topics.path,
         "--cpus-per-worker",
         "1",
+        "--yes",
     ]
     command = [
         sys.executable,
@@ -124,6 +125,7 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         done = run(home, *command[1:])
         assert done.returncode == 0, done.stderr[-3000:]
         folder = home / "sweeps" / "syn"
+        assert (read_record(folder / "launch.json", "launch") or {})["is_length_accepted"]
         tables.append(read_record(folder / "graphs.json", "synthetic graphs")["graphs"])
         assert (folder / "graphs.md").read_text() in done.stdout
         assert {path.name for path in folder.glob("map-*.png")} == {
