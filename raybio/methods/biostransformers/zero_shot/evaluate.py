@@ -47,6 +47,8 @@ def evaluate_zero_shot(
 ) -> list[TaskResult]:
     """Evaluate models, TF-IDF, BM25 and chance on tasks.
 
+    Documents that TF-IDF or BM25 score alike are in random order: most share no word with a query.
+
     Args:
         models: folders or hub ids; all scorers are tested against the first.
         tasks: data sets ("hoc", "pubmedqa", "bioasq": all their tasks) or names of single tasks.
