@@ -83,11 +83,12 @@ def run_tasks_here(
     """Run tasks on the connected cluster; as ``run_tasks`` otherwise."""
     import ray
 
+    remote = ray.remote(_work)
     pending = {}
     for task in tasks:
         options = reservation(reserved, needs_gpu=needs_gpu(task))
-        remote = ray.remote(_work).options(**options, max_retries=MAX_RETRIES)
-        pending[remote.remote(task, reserved)] = task
+        reference = remote.options(**options, max_retries=MAX_RETRIES).remote(task, reserved)
+        pending[reference] = task
     try:
         while pending:
             (done,), _ = ray.wait(list(pending))
