@@ -18,12 +18,14 @@ from raybio.benchmark.report import (
 from raybio.benchmark.statistics import mean_of_tasks
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
+from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.benchmark.work import RivalResults
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.ops.significance import Interval
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
@@ -163,6 +165,13 @@ def test_files_that_change_roles_are_prepared_again(
     expected = num_of_splits(dev, test)
     assert expected[0] != expected[1]
     assert num_of_splits(test, dev) == expected[::-1]
+
+
+def test_links_say_how_many_can_be_looked_up(tiny_citations: LinkedTextStore) -> None:
+    counts = tiny_citations.manifest["leakage"]
+    leakage = LinksTask(name="links", store=Path(str(tiny_citations.path))).facts().leakage
+    assert leakage.startswith(f"Of {counts['links']:,} held-out links, {counts['with_twin']:,} ")
+    assert f"of {counts['c1']:,} (C1)" in leakage
 
 
 def test_rivals_without_an_encoder_leave_the_gpu_to_others() -> None:
