@@ -3,24 +3,25 @@
 Shape letters: N inputs, D width.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from raybio.benchmark.log import BenchmarkLog
-from raybio.benchmark.saved_embeddings import EmbeddingCost, Vectors, embedding_costs
+from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vectors
+from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
-from raybio.benchmark.task import RANDOM, Reads
+from raybio.benchmark.task import CHANCE, RANDOM, RIVAL_ROWS, Reads
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
-from raybio.core.records import read_record
-from raybio.encoders.checkpoints import model_names
+from raybio.core.records import FORMATS, read_record
 from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
@@ -40,6 +41,9 @@ RIVALS = {
 }
 """Name on the command line -> the rows that it may mean; a task has one of them or none."""
 
+RESERVED = {RIVAL_ROWS, CHANCE, *RIVALS, *(row for rows in RIVALS.values() for row in rows)}
+"""Names that no model may have. A task may have more rivals, which the report checks."""
+
 _RANDOM_WIDTH = 256
 
 
@@ -58,6 +62,10 @@ class RandomVectors:
                 rng = np.random.default_rng(derive_seed(0, "random vectors", text))
                 vector_by_input[text] = rng.standard_normal(_RANDOM_WIDTH, np.float32)
         return np.stack([vector_by_input[text] for text in inputs])
+
+    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return no remark: no input is cut."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,16 @@ class BenchmarkModel:
         array = self.saved(str(self.reads), distinct, lambda: self._computed(distinct))
         return array[[row_by_input[text] for text in inputs]]
 
-    def saved(self, what: str, inputs: Sequence[str], make: Any) -> Vectors:
+    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return a remark on each kind of inputs that has some cut; of many texts, on a sample."""
+        remarks = []
+        for name, inputs in inputs_by_name.items():
+            contents = pa.array(self.embedding.contents_of(inputs), pa.large_binary())
+            lengths = self.embedding.input_lengths([pa.chunked_array([contents])], 1)
+            remarks.append(replace(lengths, name=name).remark)
+        return [remark for remark in remarks if remark]
+
+    def saved(self, what: str, inputs: Sequence[str], make: Callable[[], Embedded]) -> Vectors:
         """Return embeddings that are computed once; see ``saved_embeddings``.
 
         Raises:
@@ -110,27 +127,29 @@ class BenchmarkModel:
         """
         say = BenchmarkLog(self.out).say
 
-        def checked() -> Vectors:
-            array = make()
-            if not np.isfinite(array).all():
+        def checked() -> Embedded:
+            made = make()
+            if not np.isfinite(made.vector_ND).all():
                 raise ConfigError(
                     f"MODEL {self.name}: its embeddings are not finite, want numbers. Are its "
                     "weights of a training that diverged?"
                 )
-            return array
+            return made
 
         return saved(self._home, what, self.name, inputs, checked, say)
 
     def costs(self) -> list[EmbeddingCost]:
         """Return the costs of its saved embeddings."""
-        return embedding_costs(self._home)
+        return costs_of(self._home)
 
     @property
     def _home(self) -> Path:
-        return self.out / "embeddings" / self.digest[:16]
+        # Those of other versions of the program stay unread.
+        return self.out / "embeddings" / f"{FORMATS[KIND].version}-{self.digest[:16]}"
 
-    def _computed(self, inputs: Sequence[str]) -> Vectors:
-        return self.embedding.embed(_loaded(self.embedding), self.embedding.contents_of(inputs))
+    def _computed(self, inputs: Sequence[str]) -> Embedded:
+        contents = self.embedding.contents_of(inputs)
+        return Embedded(self.embedding.embed(_loaded(self.embedding), contents), len(inputs))
 
 
 def read_models(
@@ -142,11 +161,11 @@ def read_models(
         given: runs, exports, model folders, hub ids, or names of rivals.
         out: folder of the report.
         pooling: of models whose folder does not state it.
-        after: a run that comes first; the encoder that it began from comes next, with the run's
-            pooling if it states none.
+        after: a run that comes first; the encoder that it began from comes next, and embeds by
+            the run's settings.
 
     Raises:
-        ConfigError: if a model cannot be found, or is given twice.
+        ConfigError: if a model cannot be found, is given twice, or has the name of another row.
     """
     base = None
     if after is not None:
@@ -161,27 +180,60 @@ def read_models(
             # Workers may have another working directory.
             path = Path(local_model(name, "MODEL")).expanduser()
             folder_by_name[name] = str(path.absolute())
-    label_by_folder = {
-        folder: label for label, folder in model_names(list(folder_by_name.values())).items()
-    }
+    label_by_folder = _labels(list(folder_by_name.values()))
     models: list[BenchmarkModel | str] = []
     for name in given:
         if name in RIVALS:
             models.append(name)
             continue
         folder = folder_by_name[name]
-        own_pooling = pooling
         if name == base and isinstance(models[0], BenchmarkModel):
-            own_pooling = models[0].embedding.pooling
-        embedding = _embedding_model(folder, own_pooling)
-        label = label_by_folder[folder]
-        parent = Path(folder).absolute().parent
-        if label == "model":  # says nothing, and its parent does
-            label = parent.name
-        elif parent.name == "snapshots":  # of the hub's cache: models--OWNER--NAME
-            label = parent.parent.name.rpartition("--")[2]
-        models.append(BenchmarkModel(label, embedding, embedding.digest(), out))
+            of_run = models[0].embedding
+            embedding = replace(
+                _embedding_model(folder, of_run.pooling),
+                pooling=of_run.pooling,
+                max_tokens=of_run.max_tokens,
+                is_normalized=of_run.is_normalized,
+            )
+        else:
+            embedding = _embedding_model(folder, pooling)
+        models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
     return models
+
+
+def _labels(folders: Sequence[str]) -> dict[str, str]:
+    """Return folder -> name of its row: the shortest of its names that no other model has.
+
+    Raises:
+        ConfigError: if two are one folder, or a name is that of another row.
+    """
+    names_by_folder = {folder: _names(Path(folder)) for folder in folders}
+    resolved = [Path(folder).resolve() for folder in folders]
+    label_by_folder = {}
+    for folder, path in zip(folders, resolved, strict=True):
+        if resolved.count(path) > 1:
+            raise ConfigError(f"MODEL {folder}: is given twice; want each model once")
+        others = {
+            name for other, names in names_by_folder.items() if other != folder for name in names
+        }
+        label = next(name for name in names_by_folder[folder] if name not in others)
+        if label in RESERVED:
+            raise ConfigError(
+                f"MODEL {folder}: {label} is the name of another row; give its folder another name"
+            )
+        label_by_folder[folder] = label
+    return label_by_folder
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of a model from short to long; the last one is its own."""
+    names = [folder.name]
+    if folder.name in ("export", "model"):  # says nothing, and its parent does
+        names = [folder.parent.name]
+    elif folder.parent.parent.name.startswith("models--"):  # hub's cache: models--OWNER--NAME
+        hub_id = folder.parent.parent.name.split("--")[1:]
+        names = [hub_id[-1], "/".join(hub_id)]
+    return [*names, str(folder)]
 
 
 def base_of_run(run: str) -> str:

@@ -18,6 +18,7 @@ from raybio.benchmark.report import (
     number,
     pair_test,
 )
+from raybio.benchmark.task import RIVAL_ROWS
 from raybio.core.text import count_of
 from raybio.store.table_rows import replaced_file
 
@@ -38,14 +39,13 @@ def write_page(path: Path, report: BenchmarkReport) -> None:
 
 def _body(report: BenchmarkReport) -> Iterator[str]:
     ran = [task for task in report.tasks if task.rows]
-    num_tests = sum(len(task.tests) for task in ran)
     yield f"<header><h1>Benchmark: {escape(report.title)}</h1>"
     yield (
         f'<p class="soft">{count_of(len(report.models), "model")}, {len(ran)} of '
         f"{count_of(len(report.tasks), 'task')}. "
         "Brackets and bars are 95 % bootstrap intervals over the units of a task (queries, rows, "
-        f"nodes, documents). p: paired permutation tests, adjusted by Holm over all {num_tests} "
-        "tests of this page. Higher is better everywhere.</p></header><main>"
+        "nodes, documents). p: paired permutation tests, adjusted by Holm within each task. "
+        "Higher scores are better.</p></header><main>"
     )
     yield from _leaderboard(report)
     yield from _changes(report)
@@ -60,7 +60,7 @@ def _body(report: BenchmarkReport) -> Iterator[str]:
 
 
 def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
-    header = ("model", "mean of common tasks", "rival higher in", "rows/s", "weights", "memory")
+    header = ("model", "mean of common tasks", "rival higher in", "rows/s", "weights")
     yield "<section><h2>Models</h2><div class=scroll><table><thead><tr>"
     yield "".join(f"<th>{name}</th>" for name in header) + "</tr></thead><tbody>"
     ranked = sorted(report.models, key=lambda model: -1.0 if model.mean is None else -model.mean)
@@ -69,9 +69,9 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
     yield (
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
         "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
-        "below. Rows/s: inputs that are embedded "
-        "in a second of processor time. Memory: the largest resident memory of an embedding "
-        "process. A rival needs no training of an encoder.</p></section>"
+        "below. Its interval is the mean of theirs: a wide one, since tasks may share inputs. "
+        "Rows/s: inputs that are embedded in a second of processor time. A rival needs no training "
+        "of an encoder; one that reads gold answers is no rival to beat.</p></section>"
     )
 
 
@@ -116,12 +116,11 @@ def _cells(model: ModelReport) -> Iterator[str]:
     yield f'<span class="mark">{wins}</span>' if model.num_rival_higher else wins
     cost = model.cost
     if cost is None:
-        yield from ("—", "—", "—")
+        yield from ("—", "—")
         return
     speed = cost.rows_per_processor_second
     yield "—" if speed is None else f"{speed:,.0f}"
     yield f"{cost.weight_bytes / 1e6:,.0f} MB"
-    yield f"{cost.peak_bytes / 1e9:,.1f} GB" if cost.peak_bytes else "—"
 
 
 def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
@@ -129,14 +128,16 @@ def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
     yield from _dots(task)
     yield "<details><summary>Protocol, tests, further measures</summary>"
     yield f"<p>{escape(task.protocol)}</p>"
-    yield f'<p class="soft">Data: {escape(task.size)}. {task.num_units:,} units.</p>'
+    size = f"Data: {escape(task.size)}. " if task.size else ""
+    yield f'<p class="soft">{size}{task.num_units:,} units.</p>'
     if task.leakage:
         yield f"<p><b>Leakage.</b> {escape(task.leakage)}</p>"
     for row in task.rows:
         for remark in row.remarks:
             yield f'<p class="soft">{escape(row.name)}: {escape(remark)}.</p>'
     for name, reason in task.skipped.items():
-        yield f'<p class="soft">{escape(name)} has no row: {escape(reason)}.</p>'
+        has = "have" if name == RIVAL_ROWS else "has"
+        yield f'<p class="soft">{escape(name)} {has} no row: {escape(reason)}.</p>'
     if task.tests:
         yield _table(
             ("first", "second", "difference", "p", "p (Holm)"),

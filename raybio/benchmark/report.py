@@ -15,8 +15,9 @@ from typing import NamedTuple
 from raybio.benchmark.models import RIVALS, BenchmarkModel
 from raybio.benchmark.statistics import difference_test, mean_of_tasks, score_interval, task_seed
 from raybio.benchmark.task import BenchmarkTask, TaskScores
-from raybio.benchmark.work import ModelResult, RivalResults
+from raybio.benchmark.work import RivalResults
 from raybio.core.config import BaseConfig
+from raybio.core.errors import ConfigError
 from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 from raybio.core.records import FORMATS, write_record
@@ -34,6 +35,8 @@ class RowReport(BaseConfig):
 
     name: str
     is_rival: bool
+    is_oracle: bool
+    """Whether the rival reads gold answers: it is no rival to beat."""
     value: float | None
     low: float | None
     high: float | None
@@ -44,7 +47,7 @@ class RowReport(BaseConfig):
 class PairReport(BaseConfig):
     """The difference first - second with its 95 % interval, and a paired permutation test.
 
-    p_holm is adjusted over all tests of the report.
+    p_holm is adjusted over all tests of the task.
     """
 
     first: str
@@ -72,7 +75,7 @@ class TaskReport(BaseConfig):
     rows: list[RowReport]
     tests: list[PairReport]
     skipped: dict[str, str]
-    """Model -> why it has no row; "" -> why the task did not run at all."""
+    """Model -> why it has no row; "rivals" -> why none has; "" -> why the task did not run."""
 
 
 class CostReport(BaseConfig):
@@ -82,7 +85,6 @@ class CostReport(BaseConfig):
     rows: int
     rows_per_processor_second: float | None
     processor_seconds: float
-    peak_bytes: int
 
 
 class ModelReport(BaseConfig):
@@ -118,8 +120,8 @@ class TaskResults:
 
     Attributes:
         task: the task.
-        rivals: facts and rivals; None: the task did not run.
-        by_model: result of each model that has one.
+        rivals: facts and rivals; None: the task did not run, or they were refused.
+        by_model: scores of each model that has some.
         skipped: see ``TaskReport``.
     """
 
@@ -127,19 +129,27 @@ class TaskResults:
         """Begin without results."""
         self.task = task
         self.rivals: RivalResults | None = None
-        self.by_model: dict[str, ModelResult] = {}
+        self.by_model: dict[str, TaskScores] = {}
         self.skipped: dict[str, str] = {}
 
     def rows(self, names: Sequence[str]) -> tuple[dict[str, TaskScores], list[str]]:
         """Return the scores by row, models first, and the rows that are rivals.
 
-        A rival that is given as a model is one.
+        A rival that is given as a model has that name, and stays a rival.
+
+        Raises:
+            ConfigError: if a model has the name of a rival.
         """
         rows = {}
         rivals = dict(self.rivals.scores) if self.rivals is not None else {}
         for name in names:
             if name in self.by_model:
-                rows[name] = self.by_model[name].scores
+                if name in rivals:
+                    raise ConfigError(
+                        f"MODEL {name}: is the name of another row of {self.task.name}; give its "
+                        "folder another name"
+                    )
+                rows[name] = self.by_model[name]
             elif name in RIVALS:
                 own = next((row for row in RIVALS[name] if row in rivals), None)
                 if own is not None:
@@ -148,7 +158,8 @@ class TaskResults:
                     self.skipped[name] = "the task has no such rival"
                 elif self.rivals is not None:
                     self.skipped[name] = "rivals are read in the tokens of a model, and none fits"
-        return rows | rivals, list(rivals)
+        given = [name for name in rows if name in RIVALS]
+        return rows | rivals, [*given, *rivals]
 
 
 def benchmark_report(
@@ -171,7 +182,7 @@ def benchmark_report(
         with_before: whether the second model is the encoder that the first one began from.
     """
     names = [model if isinstance(model, str) else model.name for model in models]
-    tasks = _with_holm([_task_report(each, names, seed) for each in results])
+    tasks = [_task_report(each, names, seed) for each in results]
     reports = [_model_report(model, tasks, results, models) for model in models]
     after, before = names[:2] if with_before else ("", "")
     return BenchmarkReport(
@@ -216,8 +227,11 @@ def card_table(report: BenchmarkReport, model: str) -> str:
 
 
 def best_rival(task: TaskReport) -> RowReport | None:
-    """Return the best row of a rival."""
-    return next((row for row in task.rows if row.is_rival and row.value is not None), None)
+    """Return the best row of a rival that reads no gold answers."""
+    for row in task.rows:
+        if row.is_rival and not row.is_oracle and row.value is not None:
+            return row
+    return None
 
 
 def pair_test(task: TaskReport, first: str, second: str) -> PairReport | None:
@@ -293,6 +307,7 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
             RowReport(
                 name=name,
                 is_rival=name in rivals,
+                is_oracle=name in task.oracles,
                 **_numbers(interval),
                 others={key: _number(value) for key, value in scores.others.items()},
                 remarks=list(scores.remarks),
@@ -312,7 +327,7 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         chance={name: float(value) for name, value in facts.chance.items()} if facts else {},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
-        tests=list(_tests(rows, [name for name in names if name in rows], of_task)),
+        tests=_with_holm(list(_tests(rows, [name for name in names if name in rows], of_task))),
         skipped=results.skipped,
     )
 
@@ -337,17 +352,13 @@ def _tests(
                 )
 
 
-def _with_holm(tasks: Sequence[TaskReport]) -> list[TaskReport]:
-    """Adjust the p values over all tests of the report."""
-    adjusted = iter(holm([test.p for task in tasks for test in task.tests]).tolist())
-    return [
-        task.model_copy(
-            update={
-                "tests": [test.model_copy(update={"p_holm": next(adjusted)}) for test in task.tests]
-            }
-        )
-        for task in tasks
-    ]
+def _with_holm(tests: Sequence[PairReport]) -> list[PairReport]:
+    """Adjust the p values over the tests of a task.
+
+    Over those of all tasks, the least p of a permutation test could become insignificant.
+    """
+    adjusted = holm([test.p for test in tests]).tolist()
+    return [test.model_copy(update={"p_holm": p}) for test, p in zip(tests, adjusted, strict=True)]
 
 
 def _model_report(
@@ -406,7 +417,6 @@ def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
         rows=rows,
         rows_per_processor_second=rows / embedding if embedding else None,
         processor_seconds=embedding + of_tasks,
-        peak_bytes=max((cost.peak_bytes for cost in costs), default=0),
     )
 
 

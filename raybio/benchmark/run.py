@@ -10,8 +10,9 @@ from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_report, write_report
 from raybio.benchmark.suite import Suite
+from raybio.benchmark.task import RIVAL_ROWS
 from raybio.benchmark.work import Part, Results, WorkItem, identity_of
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, DataError, StoreError
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.tracking.model_runs import track_models
@@ -106,20 +107,26 @@ def _evaluated(
     for each in results:
         task = each.task
         reason = task.check()
+        if not reason:
+            try:
+                reads = task.reads
+                of_task = task.identity()
+            except (DataError, StoreError) as error:
+                reason = str(error)
         if reason:
             each.skipped[""] = reason
             say(f"skipped: {task.name}: {reason}")
             continue
-        fitting = [model for model in encoders if model.reads == task.reads]
+        fitting = [model for model in encoders if model.reads == reads]
         for model in encoders:
             if model not in fitting:
-                each.skipped[model.name] = f"reads {model.reads}, the task has {task.reads}"
+                each.skipped[model.name] = f"reads {model.reads}, the task has {reads}"
         first = fitting[0] if fitting and task.rivals_read_the_model else None
-        part = Part(task, identity_of(task, first, is_rivals=True), is_rivals=True)
+        part = Part(task, identity_of(of_task, first, is_rivals=True), is_rivals=True)
         rival_parts[task.name] = part
         items.setdefault((task.group, "" if first is None else first.name), []).append(part)
         for model in fitting:
-            part = Part(task, identity_of(task, model, is_rivals=False), is_rivals=False)
+            part = Part(task, identity_of(of_task, model, is_rivals=False), is_rivals=False)
             model_parts[task.name, model.name] = part
             items.setdefault((task.group, model.name), []).append(part)
     if not rival_parts:
@@ -142,7 +149,8 @@ def _evaluated(
             for part in item.parts:
                 reason = item.reason_by_part.get(str(part), "")
                 if part.task is each.task and reason:
-                    each.skipped[item.model.name if item.model else ""] = reason
+                    name = item.model.name if item.model and not part.is_rivals else RIVAL_ROWS
+                    each.skipped[name] = reason
     return results
 
 
@@ -154,7 +162,9 @@ def _do(work: Sequence[WorkItem], *, with_ray: bool, verbose: bool, out: Path) -
         if item.is_done:
             say(f"read back: {item}")
     if with_ray:
-        run_tasks(missing, Compute(), verbose=verbose)
+        run_tasks(
+            missing, Compute(), needs_gpu=lambda item: item.model is not None, verbose=verbose
+        )
         return
     for number, item in enumerate(missing, start=1):
         item.keep(item.work())

@@ -8,11 +8,11 @@ Shape letters: N inputs, D width.
 
 import fcntl
 import os
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,26 @@ class EmbeddingCost:
     """The cost of some embeddings.
 
     Attributes:
-        rows: inputs that were embedded.
+        rows: inputs that the encoder read.
         seconds: elapsed time, without loading the model.
         processor_seconds: processor time of all threads.
-        peak_bytes: largest resident memory of the process until then.
     """
 
     rows: int
     seconds: float
     processor_seconds: float
-    peak_bytes: int
+
+
+class Embedded(NamedTuple):
+    """Embeddings that were just computed.
+
+    Attributes:
+        vector_ND: a vector for each input of the corpus.
+        num_read: inputs that the encoder read: some may be known, or have several vectors.
+    """
+
+    vector_ND: Vectors
+    num_read: int
 
 
 def saved_embeddings(
@@ -48,7 +58,7 @@ def saved_embeddings(
     what: str,
     model: str,
     inputs: Sequence[str],
-    make: Callable[[], Vectors],
+    make: Callable[[], Embedded],
     say: Callable[[str], None],
 ) -> Vectors:
     """Return the embeddings (N, D) of a corpus; the first call computes and writes them.
@@ -77,12 +87,12 @@ def saved_embeddings(
         say(f"embedding {corpus}")
         started = time.perf_counter()
         processor_started = time.process_time()
-        array = np.ascontiguousarray(make(), np.float32)
+        made = make()
+        array = np.ascontiguousarray(made.vector_ND, np.float32)
         cost = EmbeddingCost(
-            len(inputs),
+            made.num_read,
             time.perf_counter() - started,
             time.process_time() - processor_started,
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
         with replaced_file(path) as partial, partial.open("wb") as file:
             np.save(file, array)

@@ -7,7 +7,7 @@ Shape letters: U units (queries, rows, documents, nodes) of intervals and tests,
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from raybio.core.config import BaseConfig
-from raybio.core.digest import file_digest
+from raybio.store.sources import describe_files
 from raybio.training.embedding_model import digest_of
 
 Floats = NDArray[np.float64]
@@ -26,6 +26,12 @@ Reads = Literal["texts", "proteins"]
 
 RANDOM = "random"
 """Name of the rival that embeds every input as a random vector."""
+
+CHANCE = "chance"
+"""Name of the row of a random order, where a task has one."""
+
+RIVAL_ROWS = "rivals"
+"""Stands for all rivals where a task's are refused."""
 
 
 class BenchmarkEncoder(Protocol):
@@ -45,6 +51,10 @@ class BenchmarkEncoder(Protocol):
         """Return the embeddings (N, D) of proteins or texts; each corpus is embedded once."""
         ...
 
+    def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return a remark on each kind of inputs, such as "queries", that has some cut."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class TaskScores:
@@ -60,6 +70,7 @@ class TaskScores:
         value: the score where the units are a sample of all; None: that of the units.
         others: further measures, without intervals.
         remarks: what a reader of the score should know, such as truncated texts.
+        processor_seconds: of a task that embeds by itself; saved embeddings have their own costs.
     """
 
     unit_ids: tuple[str, ...]
@@ -68,6 +79,7 @@ class TaskScores:
     value: float | None = None
     others: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    processor_seconds: float = 0.0
 
     @classmethod
     def of_means(
@@ -101,6 +113,7 @@ class TaskScores:
             "value": self.value,
             "others": dict(self.others),
             "remarks": list(self.remarks),
+            "processor_seconds": self.processor_seconds,
         }
 
     @classmethod
@@ -113,6 +126,7 @@ class TaskScores:
             content["value"],
             content["others"],
             tuple(content["remarks"]),
+            content["processor_seconds"],
         )
 
 
@@ -145,8 +159,8 @@ class BenchmarkTask(BaseConfig, ABC):
     rivals_read_the_model: ClassVar[bool] = False
     """Whether rivals need a model, such as its tokens: then the first model that fits is given."""
 
-    embeds_by_itself: ClassVar[bool] = False
-    """Whether embeddings are not those of ``BenchmarkEncoder.embed``, which are saved."""
+    oracles: ClassVar[Collection[str]] = ()
+    """Rivals that read gold answers."""
 
     name: str = Field(min_length=1, description="name in the report, unique in a suite")
 
@@ -175,8 +189,11 @@ class BenchmarkTask(BaseConfig, ABC):
         """Return why the task cannot run and what to do; empty if its data is there."""
 
     @abstractmethod
-    def files(self) -> Sequence[Path]:
-        """Return the files that the scores depend on."""
+    def files(self) -> Mapping[str, Path]:
+        """Return the files that the scores depend on, by what they are to the task.
+
+        Keys are names of fields, or paths below the folder of a field.
+        """
 
     @abstractmethod
     def facts(self) -> TaskFacts:
@@ -207,12 +224,21 @@ class BenchmarkTask(BaseConfig, ABC):
         """Return everything but the model that scores depend on; plain JSON."""
         ignored = {"name", *self.path_fields}
         settings = {key: part for key, part in self.to_mapping().items() if key not in ignored}
-        names = {path.as_posix(): file_digest(path) for path in self.files()}
         return {
             "task": type(self).__name__,
             "settings": settings,
-            "data": digest_of({"files": sorted(names.values())}),
+            "data": files_digest(self.files()),
         }
+
+
+def files_digest(files: Mapping[str, Path]) -> str:
+    """Return the sha256 of files and of what they are to a task, in hex."""
+    return digest_of({name: describe_files([path])["sha256"] for name, path in files.items()})
+
+
+def by_relative_path(home: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """Return files of a folder by their path below it; of a single file by "."."""
+    return {path.relative_to(home).as_posix(): path for path in sorted(paths)}
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
@@ -221,7 +247,7 @@ def nearest_name(name: str, known: Sequence[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def missing_files(paths: Sequence[Path], what: str) -> str:
+def missing_files(paths: Iterable[Path], what: str) -> str:
     """Return why a task cannot run, if one of its files is missing; else an empty text.
 
     Args:

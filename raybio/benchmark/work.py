@@ -5,21 +5,22 @@ they depend on. The same command again reads them back.
 """
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
-from raybio.core.errors import ConfigError, DataError
+from raybio.core.errors import RaybioError
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.runtime.cluster.resources import TrialResources
 
-_VERSION = 2
+_VERSION = 3
 """Raised whenever the same data and weights give other scores."""
 
 
@@ -34,20 +35,6 @@ class RivalResults:
 
     facts: TaskFacts
     scores: Mapping[str, TaskScores]
-
-
-@dataclass(frozen=True)
-class ModelResult:
-    """The result of a model on a task.
-
-    Attributes:
-        scores: its scores.
-        processor_seconds: of tasks that embed by themselves; 0 for others, whose embeddings are
-            saved and counted for the model.
-    """
-
-    scores: TaskScores
-    processor_seconds: float
 
 
 class Part(NamedTuple):
@@ -79,12 +66,10 @@ class Results:
         """Return whether a result is kept."""
         return self._saved.read(part.identity) is not None
 
-    def of_model(self, part: Part) -> ModelResult | None:
-        """Return a model's result."""
+    def of_model(self, part: Part) -> TaskScores | None:
+        """Return a model's scores."""
         content = self._saved.read(part.identity)
-        if content is None:
-            return None
-        return ModelResult(TaskScores.from_json(content["scores"]), content["processor_seconds"])
+        return None if content is None else TaskScores.from_json(content)
 
     def of_rivals(self, part: Part) -> RivalResults | None:
         """Return facts and rivals of a task."""
@@ -106,10 +91,10 @@ class Results:
         self._saved.write(part.identity, json.dumps(content))
 
 
-def identity_of(task: BenchmarkTask, model: BenchmarkModel | None, *, is_rivals: bool) -> Identity:
-    """Return everything that a result depends on."""
-    of_task = task.identity() | {"version": _VERSION}
-    return of_task | {"model": "" if model is None else model.digest, "rivals": is_rivals}
+def identity_of(of_task: Identity, model: BenchmarkModel | None, *, is_rivals: bool) -> Identity:
+    """Return everything that a result depends on; of the task, its ``identity``."""
+    digest = "" if model is None else model.digest
+    return {**of_task, "version": _VERSION, "model": digest, "rivals": is_rivals}
 
 
 @dataclass
@@ -147,7 +132,7 @@ class WorkItem:
             with results.lock(part):
                 try:
                     self._compute(part, results)
-                except (ConfigError, DataError) as error:
+                except (RaybioError, ValueError, torch.OutOfMemoryError) as error:
                     # One model or data set that cannot be read does not end the others.
                     refused[str(part)] = str(error)
                     BenchmarkLog(self.out).say(f"skipped: {self._named(part)}: {error}")
@@ -172,10 +157,7 @@ class WorkItem:
 
     def _scores(self, part: Part) -> dict[str, Any]:
         assert self.model is not None
-        started = time.process_time()
-        scores = part.task.score(self.model)
-        spent = time.process_time() - started if part.task.embeds_by_itself else 0.0
-        return {"scores": scores.to_json(), "processor_seconds": spent}
+        return part.task.score(self.model).to_json()
 
     def _rivals(self, part: Part) -> dict[str, Any]:
         scores: Mapping[str, TaskScores] = {}

@@ -1,6 +1,6 @@
 """The spread of embeddings: has an encoder collapsed to one direction or to a line?
 
-Shape letters: N rows, D embedding width.
+Shape letters: N rows, K some of them, P pairs, D embedding width.
 """
 
 from typing import NamedTuple
@@ -50,10 +50,8 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
     num_rows = len(embedding_ND)
     if num_rows < 2:
         raise ValueError(f"the spread of embeddings needs two rows at least, got {num_rows}")
-    if num_rows > max_rows:
-        row_K = torch.arange(max_rows, device=embedding_ND.device) * num_rows // max_rows
-        embedding_ND = embedding_ND[row_K]
-        num_rows = max_rows
+    embedding_ND = _evenly_spaced(embedding_ND, max_rows)
+    num_rows = len(embedding_ND)
     # The rounding errors of a collapsed encoder span many directions and would hide the collapse.
     row_ND = without_rounding_noise(embedding_ND.detach().cpu().double(), embedding_ND.dtype)
     unit_ND = normalize(row_ND)
@@ -68,6 +66,35 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
         return {}
     spread = embedding_spread(embedding_ND)
     return {MEAN_COSINE: spread.mean_cosine, EFFECTIVE_RANK: spread.effective_rank}
+
+
+def alignment(embedding_ND: Tensor, pair_P2: Tensor) -> float:
+    """Return the mean squared distance of P pairs of rows on the unit sphere, from 0 to 4.
+
+    With ``uniformity`` it is the quality of embeddings by Wang & Isola, "Understanding contrastive
+    representation learning through alignment and uniformity on the hypersphere" (ICML 2020), Eq. 2
+    with alpha 2: positive pairs are near each other where it is low.
+    """
+    unit_ND = normalize(embedding_ND.detach().double())
+    first_P, second_P = pair_P2.to(unit_ND.device).T
+    return float((unit_ND[first_P] - unit_ND[second_P]).square().sum(1).mean())
+
+
+def uniformity(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> float:
+    """Return ``log(mean(exp(-2 |u - v|^2)))`` over all pairs of rows on the unit sphere.
+
+    Wang & Isola (2020), Eq. 3 with t 2: rows cover the sphere where it is low, 0 is a collapse.
+    """
+    unit_KD = normalize(_evenly_spaced(embedding_ND, max_rows).detach().double())
+    return float(torch.pdist(unit_KD).square().mul(-2).exp().mean().log())
+
+
+def _evenly_spaced(embedding_ND: Tensor, max_rows: int) -> Tensor:
+    num_rows = len(embedding_ND)
+    if num_rows <= max_rows:
+        return embedding_ND
+    row_K = torch.arange(max_rows, device=embedding_ND.device) * num_rows // max_rows
+    return embedding_ND[row_K]
 
 
 def _effective_rank(row_ND: Tensor) -> float:

@@ -1,6 +1,7 @@
 """A benchmark of tiny encoders: the figures are those of the single commands, and nothing is computed twice."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -10,10 +11,11 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -22,12 +24,15 @@ from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
 from raybio.benchmark.report import BenchmarkReport, TaskReport, TaskResults
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.statistics import difference_test
-from raybio.benchmark.suite import TASKS, read_suite
-from raybio.benchmark.task import TaskFacts, TaskScores
+from raybio.benchmark.suite import TASKS, Suite, read_suite
+from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskFacts, TaskScores
+from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
+from raybio.benchmark.tasks.medlama import FactProbeTask
+from raybio.benchmark.tasks.zero_shot import ZeroShotTask
 from raybio.benchmark.work import RivalResults
 from raybio.cli.benchmark import app
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, StoreError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
@@ -205,15 +210,21 @@ def test_other_tasks_have_the_figures_of_their_commands(
     found = values(task_of(report, "interactions"))
     for stage, scores in links.scores.items():
         row = {"trained": "proteins"}.get(stage, stage)
-        if stage != "chance":
-            assert found[row] == pytest.approx(scores["val"]["lrap"]["value"])
-    assert {"degree", "common neighbors", "random"} <= found.keys()
+        assert found[row] == pytest.approx(scores["val"]["lrap"]["value"])
+    assert {"degree", "common neighbors", "random", "chance"} <= found.keys()
+    (own,) = [row for row in task_of(report, "interactions").rows if row.name == "proteins"]
+    spread = links.spread["trained"]
+    assert own.others["effective rank"] == pytest.approx(spread["spread/effective_rank"])
+    assert own.others["mean cosine of two nodes"] == pytest.approx(spread["spread/mean_cosine"])
+    for name in ("alignment of held-out links", "uniformity"):
+        value = own.others[f"{name} (lower is better)"]
+        assert value is not None and math.isfinite(value)
 
     found = values(task_of(report, "relations"))
-    chance, words, *_, own = probe_relations(str(given.texts), tiny_documents)
+    chance, words, *_, probed_texts = probe_relations(str(given.texts), tiny_documents)
     # TF-IDF was given as a model.
     assert words.name == "ridge on TF-IDF"
-    expected = {chance.name: chance, "tfidf": words, "texts": own}
+    expected = {chance.name: chance, "tfidf": words, "texts": probed_texts}
     assert found == pytest.approx({row: each.test.values["f1"] for row, each in expected.items()})
 
 
@@ -314,7 +325,7 @@ def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
     record = json.loads((out / "report.json").read_text())
     schema = json.loads((out / "report.schema.json").read_text())
     jsonschema.validate(record, schema)
-    assert (record["format"], record["version"]) == ("benchmark report", 1)
+    assert (record["format"], record["version"]) == ("benchmark report", 2)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**record, "version": 0}, schema)
     lines = (out / "results.csv").read_text().splitlines()
@@ -366,6 +377,27 @@ def test_other_data_and_damaged_results_are_computed_again(given: Given, tmp_pat
     (tmp_path / "test.tsv").write_text("\n".join(lines[:10]) + "\n")
     changed = benchmark(given, out, str(given.texts), suite=suite)
     assert changed.tasks[0].num_units == 9
+
+
+def test_costs_count_what_the_encoder_reads(
+    done: tuple[Path, BenchmarkReport], tiny_words: WordStore
+) -> None:
+    out, report = done
+    records = [json.loads(path.read_text()) for path in (out / "embeddings").glob("*/*.json")]
+    words = [record["rows"] for record in records if record["what"].startswith("words of")]
+    assert sum(words) == tiny_words.num_rows  # sentences
+    probed = [record["rows"] for record in records if record["what"].startswith("probed texts")]
+    # Queries and names of the hard set are known from the full one.
+    assert sorted(probed)[:2] == [0, 0] and max(probed) > 0
+    # The probe's own time, although the rivals of the first model have computed it.
+    (seconds,) = [
+        json.loads(record["content"])["processor_seconds"]
+        for record in (json.loads(path.read_text()) for path in (out / "scores").glob("*.json"))
+        if record["identity"]["task"] == "RelationProbeTask" and not record["identity"]["rivals"]
+    ]
+    assert seconds > 1e-3
+    cost = report.models[0].cost
+    assert cost is not None and cost.processor_seconds > seconds
 
 
 def test_two_commands_do_not_write_one_report(given: Given, tmp_path: Path) -> None:
@@ -448,7 +480,8 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
     after, before = read_models([], tmp_path, after=str(run))
     assert isinstance(after, BenchmarkModel) and isinstance(before, BenchmarkModel)
     assert (after.name, before.name) == ("first", "base")
-    assert before.embedding.pooling == after.embedding.pooling
+    assert before.embedding == replace(after.embedding, folder=before.folder)
+    assert before.embedding.max_tokens == 128
     with pytest.raises(ConfigError, match="pooling"):
         read_models([str(hub)], tmp_path)
 
@@ -462,6 +495,128 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
         base_of_run(str(tmp_path))
     result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])
     assert isinstance(result.exception, ConfigError)
+
+
+def test_models_of_one_name_have_rows_of_their_own(given: Given, tmp_path: Path) -> None:
+    folders = []
+    for owner in ("a", "b"):
+        folder = tmp_path / f"models--{owner}--bert" / "snapshots" / "0a1b"
+        shutil.copytree(given.texts, folder)
+        folders.append(str(folder))
+    export = tmp_path / "bert" / "export"
+    shutil.copytree(given.texts, export)
+
+    def names(*models: str) -> list[str]:
+        return [str(getattr(model, "name", model)) for model in read_models(models, tmp_path)]
+
+    assert names(folders[0]) == names(str(export)) == ["bert"]
+    assert names(*folders) == ["a/bert", "b/bert"]
+    assert names(str(export), folders[1]) == [str(export), "b/bert"]
+    (tmp_path / "link").symlink_to(export)
+    with pytest.raises(ConfigError, match="is given twice"):
+        names(str(export), str(tmp_path / "link"))
+
+
+def test_facts_are_probed_by_the_pooling_of_the_model(given: Given, tmp_path: Path) -> None:
+    folder = shutil.copytree(given.texts, tmp_path / "unstated")
+    # As a folder of save_pretrained, which does not state its pooling.
+    (folder / "modules.json").unlink()
+    task = FactProbeTask(name="facts", data=given.data / "medlama")
+    benchmarks = {"facts": read_benchmark(given.data / "medlama")}
+    scores = {}
+    for pooling in ("mean", "cls"):
+        (model,) = read_models([str(folder)], tmp_path / pooling, pooling)
+        assert isinstance(model, BenchmarkModel)
+        scores[pooling] = task.score(model)
+        probed = probe_models([str(folder)], benchmarks, ProbeConfig(), pooling=pooling)
+        assert scores[pooling].score == pytest.approx(probed["facts"][0].outcome.macro(10))
+    assert not np.array_equal(scores["mean"].numerator_U, scores["cls"].numerator_U)
+
+
+def test_cut_inputs_are_said_as_by_the_single_command(given: Given, tmp_path: Path) -> None:
+    texts, proteins = read_models([str(given.texts), str(given.proteins)], tmp_path)
+    assert isinstance(texts, BenchmarkModel) and isinstance(proteins, BenchmarkModel)
+    texts = replace(texts, embedding=replace(texts.embedding, max_tokens=4))
+    proteins = replace(proteins, embedding=replace(proteins.embedding, max_tokens=8))
+    task_by_name = {task.name: task for task in read_suite(str(given.suite), given.data).tasks}
+    name = "pubmedqa-answers"
+    (single,) = evaluate_zero_shot([str(given.texts)], [name], given.data, max_length=4)
+    assert single.cuts["texts"]
+    assert list(task_by_name[name].score(texts).remarks) == single.cuts["texts"]
+    own = task_by_name["own"].score(texts).remarks
+    assert [remark.split(":")[0] for remark in own] == ["queries", "documents"]
+    (remark,) = task_by_name["folds"].score(proteins).remarks
+    assert remark.startswith("rows: ") and "residues" in remark
+
+
+def test_pairs_without_a_common_word_are_answered_in_random_order(
+    given: Given, tmp_path: Path
+) -> None:
+    """In the order of the file, TF-IDF would answer the first pairs with yes, here the right ones."""
+    record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
+    decisions = ["yes"] * 10 + ["no"] * 10
+    questions = {str(row): {**record, "final_decision": one} for row, one in enumerate(decisions)}
+    (tmp_path / "ori_pqal.json").write_text(json.dumps(questions))
+    name = "pubmedqa-yesno-topk"
+    (single,) = evaluate_zero_shot([str(given.texts)], [name], tmp_path)
+    rivals = ZeroShotTask(name=name, data=tmp_path).rivals(None)
+    for found in single.scorers[1:]:
+        assert found.micro.value < 0.9
+        assert rivals[found.scorer].score == found.micro.value
+
+
+class FailingTask(BenchmarkTask):
+    """A task of a user, whose model or rivals fail."""
+
+    family: ClassVar[str] = "Own"
+
+    fails: Literal["model", "rivals", "memory"]
+
+    @property
+    def measure(self) -> str:
+        return "score"
+
+    def check(self) -> str:
+        return ""
+
+    def files(self) -> dict[str, Path]:
+        return {}
+
+    def facts(self) -> TaskFacts:
+        return TaskFacts("A protocol.", "2 rows")
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        if self.fails == "memory":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if self.fails == "model":
+            raise ValueError("shapes do not fit")
+        return TaskScores.of_means([0, 1], [0.5, 1.0])
+
+    def rivals(self, model: BenchmarkEncoder | None) -> dict[str, TaskScores]:
+        if self.fails == "rivals":
+            raise StoreError("the store is damaged")
+        return {"degree": TaskScores.of_means([0, 1], [0.0, 1.0])}
+
+
+def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
+    given: Given, tmp_path: Path
+) -> None:
+    (tmp_path / "folds").mkdir()
+    tasks = (
+        LabelsTask(name="damaged", labels="remote_homology", data=tmp_path / "folds"),
+        *(FailingTask(name=fails, fails=fails) for fails in ("model", "memory", "rivals")),
+    )
+    out = tmp_path / "report"
+    models = read_models([str(given.texts)], out)
+    report = run_benchmark(models, Suite("own", "Own", tasks), out, with_ray=False)
+    assert "holds no known layout" in task_of(report, "damaged").skipped[""]
+    assert task_of(report, "model").skipped == {"texts": "shapes do not fit"}
+    assert values(task_of(report, "model")) == {"degree": 0.5}
+    assert task_of(report, "memory").skipped == {"texts": "CUDA out of memory"}
+    assert task_of(report, "rivals").skipped == {"rivals": "the store is damaged"}
+    assert values(task_of(report, "rivals")) == {"texts": 0.75}
+    page = (out / "report.html").read_text()
+    assert "rivals have no row: the store is damaged." in page
 
 
 def test_what_training_changed_is_compared_on_the_same_nodes(

@@ -3,7 +3,14 @@ import math
 import pytest
 import torch
 
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, embedding_spread, spread_metrics
+from raybio.ops.spread import (
+    EFFECTIVE_RANK,
+    MEAN_COSINE,
+    alignment,
+    embedding_spread,
+    spread_metrics,
+    uniformity,
+)
 from tests import oracles
 
 
@@ -76,3 +83,29 @@ def test_the_rounding_noise_of_a_collapsed_encoder_has_rank_zero() -> None:
     assert (result.mean_cosine, result.effective_rank) == (pytest.approx(1.0), 0.0)
     apart = embedding_spread(point + 1e4 * noise)
     assert apart.effective_rank > 10  # small, and no noise
+
+
+def test_alignment_and_uniformity_are_those_of_loops_over_pairs() -> None:
+    row_ND = rows()
+    unit_ND = [row / row.norm() for row in row_ND]
+    pairs = [(0, 3), (8, 1), (4, 5)]
+    expected = sum(float(((unit_ND[i] - unit_ND[j]) ** 2).sum()) for i, j in pairs) / 3
+    found = alignment(1e3 * row_ND, torch.tensor(pairs))
+    assert found == pytest.approx(expected, abs=1e-12)
+    kernel = [
+        math.exp(-2 * float(((unit_ND[i] - unit_ND[j]) ** 2).sum()))
+        for i in range(9)
+        for j in range(i)
+    ]
+    expected = math.log(sum(kernel) / len(kernel))
+    assert uniformity(1e3 * row_ND.flip(0)) == pytest.approx(expected, abs=1e-12)
+    assert uniformity(row_ND, max_rows=3) == uniformity(row_ND[::3])
+
+
+def test_a_collapse_is_aligned_and_not_uniform() -> None:
+    collapsed_ND = rows(1).expand(9, 5)
+    assert alignment(collapsed_ND, torch.tensor([[0, 1]])) == 0
+    assert uniformity(collapsed_ND) == pytest.approx(0, abs=1e-12)
+    opposite_ND = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    assert alignment(opposite_ND, torch.tensor([[0, 1]])) == pytest.approx(4)
+    assert uniformity(opposite_ND) == pytest.approx(-8)

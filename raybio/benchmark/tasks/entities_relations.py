@@ -4,7 +4,7 @@ They are those of its rows "initial - chosen settings" and "initial" on test sen
 model as ``encoder.source``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
+from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
@@ -87,10 +88,10 @@ class EntitiesRelationsTask(BenchmarkTask):
         """Return why the task cannot run."""
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
-        paths = self._sources if self.store is None else [self.store]
+        paths = self._sources.values() if self.store is None else [self.store]
         return missing_files(paths, "want sentences, as `raybio prepare ade` reads them")
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""
         return self._sources if self.store is None else store_files(self.store)
 
@@ -146,9 +147,14 @@ class EntitiesRelationsTask(BenchmarkTask):
         return KnnConfig(candidates=self.candidates)
 
     @property
-    def _sources(self) -> list[Path]:
-        given = (self.sentences, self.splits, self.dev, self.test)
-        return [path for path in given if path is not None]
+    def _sources(self) -> dict[str, Path]:
+        given = {
+            "sentences": self.sentences,
+            "splits": self.splits,
+            "dev": self.dev,
+            "test": self.test,
+        }
+        return {name: path for name, path in given.items() if path is not None}
 
     @property
     def _fold(self) -> FoldRows:
@@ -210,5 +216,9 @@ class _SavedWords:
             for word in range(len(self.store.sentence(row)))
         ]
         what = f"words of the store {self.store.content_digest[:12]}"
-        array = self._model.saved(what, words, lambda: self._encoder.embed(rows)[0].cpu().numpy())
+
+        def make() -> Embedded:
+            return Embedded(self._encoder.embed(rows)[0].cpu().numpy(), len(rows))
+
+        array = self._model.saved(what, words, make)
         return on_device(array), on_device(array)

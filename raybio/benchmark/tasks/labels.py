@@ -5,7 +5,8 @@ The figures are those of the rows "ridge on ..." and "kNN on ..." of ``raybio tr
 Shape letters: N rows of the store, Q test rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,6 +22,7 @@ from raybio.benchmark.task import (
     Reads,
     TaskFacts,
     TaskScores,
+    by_relative_path,
     nearest_name,
 )
 from raybio.core.errors import ConfigError
@@ -95,10 +97,10 @@ class LabelsTask(BenchmarkTask):
             return f"{path} does not exist: want the files of {self.labels}"
         return ""
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the source files, or the manifest of the store."""
         if self.data is not None:
-            return read_task_files(self.labels, self.data).files
+            return by_relative_path(self.data, read_task_files(self.labels, self.data).files)
         return store_files(self._store.location)
 
     def facts(self) -> TaskFacts:
@@ -117,9 +119,10 @@ class LabelsTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Fit a ridge classifier, or ridge regression, on embeddings; choose its penalty on dev."""
-        embedding_ND = model.embed(self._store.texts(np.arange(self._store.num_rows)))
-        features = frozen_features(embedding_ND, self._store.split_rows("train"))
-        return self._fitted(features)[0]
+        inputs = self._store.texts(np.arange(self._store.num_rows))
+        features = frozen_features(model.embed(inputs), self._store.split_rows("train"))
+        remarks = model.cut_remarks({"rows": inputs})
+        return replace(self._fitted(features)[0], remarks=tuple(remarks))
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Fit the same on residues or words, and on random vectors."""
@@ -193,7 +196,7 @@ class LabelsTask(BenchmarkTask):
         files, examples = read_task_files(self.labels, self.data)
         return prepared(
             self.labels,
-            list(files),
+            by_relative_path(self.data, files),
             TaskConfig(),
             TaskStore,
             lambda path: prepare_task(path, self.labels, files, examples),

@@ -1,16 +1,20 @@
 """Link retrieval of SPPT on a store: the figures of ``raybio evaluate links``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
+from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import store_files
 from raybio.benchmark.task import (
+    CHANCE,
     RANDOM,
     BenchmarkEncoder,
     BenchmarkTask,
@@ -25,7 +29,7 @@ from raybio.methods.sppt.graph_store import open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
-from raybio.ops.significance import Interval
+from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, alignment, uniformity
 from raybio.runtime.run.options import default_folder
 
 _SPLIT = "val"
@@ -35,6 +39,14 @@ _PROTOCOL = (
     "For each node with a held-out link, the other nodes of its group are ranked by the distance "
     "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP of held-out links (label ranking "
     "average precision), the mean over nodes. Training links are no candidates."
+)
+
+_SPREAD = {MEAN_COSINE: "mean cosine of two nodes", EFFECTIVE_RANK: "effective rank"}
+
+_LEAKAGE = (
+    "Of {links:,} held-out links, {with_twin:,} have a twin: training links relatives of both "
+    "ends. Training links reach both ends, or relatives of theirs, of {c1:,} (C1), one end of "
+    "{c2:,} (C2), none of {c3:,} (C3)."
 )
 
 
@@ -81,7 +93,7 @@ class LinksTask(BenchmarkTask):
             )
         return ""
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the store's manifest."""
         return store_files(self._path)
 
@@ -90,23 +102,53 @@ class LinksTask(BenchmarkTask):
         store = open_graph(self._path)
         graph = store.graph
         size = f"{graph.num_nodes:,} nodes, {len(store.heldout):,} held-out links"
-        leakage = str(store.manifest.get("leakage", "") and "See the store's report of leakage.")
+        counts = store.manifest.get("leakage")
+        leakage = _LEAKAGE.format(**counts) if counts else ""
         return TaskFacts(_PROTOCOL, size, leakage)
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
-        """Retrieve links by distances of embeddings."""
-        return self._scores(self._evaluated(model, with_rivals=False), "trained")
+        """Retrieve links by distances of embeddings; measure the quality of these."""
+        embedded: list[tuple[np.ndarray, Tensor]] = []
+        report = self._evaluated(model, embedded, with_rivals=False)
+        scores = self._scores(report, "trained")
+        return replace(scores, others={**scores.others, **self._quality(report, embedded)})
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Retrieve links without an encoder; contents are read in the first model's tokens."""
         assert model is not None
-        report = self._evaluated(model, with_rivals=True)
-        untrained = [name for name in report.unit_scores if name not in ("initial", "trained")]
-        return {name: self._scores(report, name) for name in untrained if name != RANDOM} | {
-            RANDOM: self._scores(report, RANDOM)
+        report = self._evaluated(model, [], with_rivals=True)
+        untrained = [
+            name for name in report.scores if name not in (CHANCE, RANDOM, "initial", "trained")
+        ]
+        return {name: self._scores(report, name) for name in [*untrained, RANDOM, CHANCE]}
+
+    def _quality(
+        self, report: FinalReport, embedded: Sequence[tuple[np.ndarray, Tensor]]
+    ) -> dict[str, float]:
+        """Return the spread of embeddings, and how near linked ones are on the unit sphere."""
+        spread = report.spread.get("trained", {})
+        found = {title: spread[name] for name, title in _SPREAD.items() if name in spread}
+        graph = open_graph(self._path)
+        row_S, embedding_SD = embedded[-1]
+        number_N = np.full(graph.graph.num_nodes, -1)
+        number_N[row_S] = np.arange(len(row_S))
+        pair_P2 = number_N[np.asarray(graph.heldout)]
+        pair_P2 = pair_P2[(pair_P2 >= 0).all(axis=1)]
+        return found | {
+            "alignment of held-out links (lower is better)": alignment(
+                embedding_SD, torch.from_numpy(pair_P2)
+            ),
+            "uniformity (lower is better)": uniformity(embedding_SD),
         }
 
-    def _evaluated(self, model: BenchmarkEncoder, *, with_rivals: bool) -> FinalReport:
+    def _evaluated(
+        self,
+        model: BenchmarkEncoder,
+        embedded: list[tuple[np.ndarray, Tensor]],
+        *,
+        with_rivals: bool,
+    ) -> FinalReport:
+        """Return the evaluation, and append rows (S,) and embeddings (S, D) of the nodes."""
         assert isinstance(model, BenchmarkModel)
         options = LinkEvaluationOptions(
             self.nodes, self.metric, None, with_rivals, as_in_its_run=False
@@ -115,7 +157,10 @@ class LinksTask(BenchmarkTask):
 
         def kept(row_N: np.ndarray, compute: Callable[[], Tensor]) -> Tensor:
             rows = [str(row) for row in row_N]
-            return on_device(model.saved(what, rows, lambda: compute().cpu().numpy()))
+            vectors = model.saved(what, rows, lambda: Embedded(compute().cpu().numpy(), len(rows)))
+            embedding_ND = on_device(vectors)
+            embedded.append((row_N, embedding_ND))
+            return embedding_ND
 
         return evaluate_model_links({model.name: model.embedding}, self._path, options, kept=kept)
 
@@ -131,8 +176,10 @@ class LinksTask(BenchmarkTask):
                 is_primary = (split, measure) == (_SPLIT, _PRIMARY)
                 if not is_primary and measure in scores.get(split, {}):
                     others[f"{short}, {title}"] = scores[split][measure]["value"]
+        value = scores[_SPLIT][_PRIMARY]["value"]
+        if stage == CHANCE:  # exact, without units
+            return TaskScores.of_means([], [], others, value=value)
         units = report.unit_scores[stage][_SPLIT]
-        value = Interval(**scores[_SPLIT][_PRIMARY]).value
         return TaskScores.of_means(
             units.unit_U.tolist(),
             np.asarray(units.value_by_measure[_PRIMARY], np.float64),

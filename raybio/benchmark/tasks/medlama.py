@@ -1,6 +1,6 @@
 """Factual probing of Contrastive-Probe: the figures of ``raybio evaluate probe``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -10,11 +10,13 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, RandomVectors, on_device
+from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
     TaskScores,
+    by_relative_path,
 )
 from raybio.methods.contrastive_probe.accuracy import (
     chance_scores,
@@ -24,6 +26,7 @@ from raybio.methods.contrastive_probe.accuracy import (
 from raybio.methods.contrastive_probe.benchmark.biolama import is_biolama, read_benchmark
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS, ProbeConfig
+from raybio.methods.contrastive_probe.method import METHOD
 from raybio.methods.contrastive_probe.probe import embed_benchmark, truncation_remarks
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder, load_embedder
@@ -45,6 +48,7 @@ class FactProbeTask(BenchmarkTask):
     task: Literal["medlama"] = "medlama"
     family: ClassVar[str] = "Facts"
     path_fields: ClassVar[tuple[str, ...]] = ("data",)
+    oracles: ClassVar[Collection[str]] = METHOD.table.oracles
 
     data: Path = Field(description="folder of MedLAMA's files, or of a source of BioLAMA")
     subset: Literal["full", "hard"] = Field("full", description="set of queries")
@@ -77,11 +81,10 @@ class FactProbeTask(BenchmarkTask):
             ") or a source of BioLAMA, as `raybio evaluate probe --benchmark` reads them"
         )
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return all files below the folder."""
-        return sorted(
-            path for path in self.data.rglob("*") if path.is_file() and path.name != "README.md"
-        )
+        paths = [path for path in self.data.rglob("*") if path.is_file()]
+        return by_relative_path(self.data, [path for path in paths if path.name != "README.md"])
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""
@@ -164,14 +167,16 @@ class _SavedEmbedder(TextEmbedder):
     """The probe's embedder, whose embeddings are saved with those of the benchmark."""
 
     def __init__(self, model: BenchmarkModel) -> None:
-        embed = load_embedder(model.folder)
+        embed = load_embedder(model.folder, model.embedding.pooling)
         super().__init__(embed.encoder)
         self._model = model
 
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
         what = f"probed texts of {max_tokens} tokens, {self.encoder.pooling} pooling"
 
-        def make() -> np.ndarray:
-            return super(_SavedEmbedder, self).__call__(texts, max_tokens).cpu().numpy()
+        def make() -> Embedded:
+            num_known = len(self.known_UD)
+            vector_ND = super(_SavedEmbedder, self).__call__(texts, max_tokens).cpu().numpy()
+            return Embedded(vector_ND, len(self.known_UD) - num_known)
 
         return on_device(self._model.saved(what, texts, make))

@@ -1,6 +1,8 @@
 """Relations by classifiers on frozen pairs: the figures of ``raybio evaluate relation-probe``."""
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -41,7 +43,6 @@ class RelationProbeTask(BenchmarkTask):
     family: ClassVar[str] = "Relations by a frozen head"
     path_fields: ClassVar[tuple[str, ...]] = ("store", "train", "dev", "test")
     rivals_read_the_model: ClassVar[bool] = True
-    embeds_by_itself: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of documents, with all splits")
     train: Path | None = Field(None, description="instead of a store: PubTator, BioC or DocRED")
@@ -55,13 +56,13 @@ class RelationProbeTask(BenchmarkTask):
 
     def check(self) -> str:
         """Return why the task cannot run."""
-        sources = [path for path in (self.train, self.dev, self.test) if path is not None]
+        sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
-        paths = sources if self.store is None else [self.store]
+        paths = sources.values() if self.store is None else [self.store]
         return missing_files(paths, "want documents, as `raybio prepare documents` reads them")
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""
         return self._sources if self.store is None else store_files(self.store)
 
@@ -76,22 +77,22 @@ class RelationProbeTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Classify pairs by their nearest training pairs."""
-        results = {result.name: result for result in _probed(model.folder, self)[_NUM_RIVALS:]}
+        probed, seconds = _probed(model.folder, self)
+        results = {result.name: result for result in probed[_NUM_RIVALS:]}
         others = {
             f"F1 by {name}": result.test.values["f1"]
             for name, result in results.items()
             if name != _CLASSIFIER
         }
         remarks = truncation_remarks(model.folder, self._documents)
-        return self._scores(results[_CLASSIFIER], others, remarks)
+        scores = self._scores(results[_CLASSIFIER], others, remarks)
+        return replace(scores, processor_seconds=seconds)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Predict by words, in the first model's tokens, and the most frequent relation."""
         assert model is not None
-        return {
-            result.name: self._scores(result)
-            for result in _probed(model.folder, self)[:_NUM_RIVALS]
-        }
+        probed, _ = _probed(model.folder, self)
+        return {result.name: self._scores(result) for result in probed[:_NUM_RIVALS]}
 
     def _scores(
         self,
@@ -110,14 +111,15 @@ class RelationProbeTask(BenchmarkTask):
         )
 
     @property
-    def _sources(self) -> list[Path]:
-        return [path for path in (self.train, self.dev, self.test) if path is not None]
+    def _sources(self) -> dict[str, Path]:
+        given = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: path for name, path in given.items() if path is not None}
 
     @cached_property
     def _documents(self) -> DocumentStore:
         if self.store is not None:
             return open_store(self.store, DocumentStore)
-        train, dev, test = self._sources
+        train, dev, test = self._sources.values()
         return prepared(
             "documents",
             self._sources,
@@ -128,6 +130,12 @@ class RelationProbeTask(BenchmarkTask):
 
 
 @lru_cache(maxsize=1)
-def _probed(folder: str, task: RelationProbeTask) -> list[FrozenProbeResult]:
-    """Return the results of a model; rivals are among them, so the last ones are kept."""
-    return probe_relations(folder, task._documents)
+def _probed(folder: str, task: RelationProbeTask) -> tuple[list[FrozenProbeResult], float]:
+    """Return the results of a model, and their seconds of processor time.
+
+    Rivals are among them, so the last ones are kept.
+    """
+    documents = task._documents
+    started = time.process_time()
+    results = probe_relations(folder, documents)
+    return results, time.process_time() - started

@@ -48,11 +48,13 @@ class BeirRetrievalTask(BenchmarkTask):
 
     def check(self) -> str:
         """Return why the task cannot run."""
-        return missing_files(self.files(), "want a corpus, queries and judgments in BEIR's layout")
+        return missing_files(
+            self.files().values(), "want a corpus, queries and judgments in BEIR's layout"
+        )
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the three files."""
-        return [self.corpus, self.queries, self.qrels]
+        return {"corpus": self.corpus, "queries": self.queries, "qrels": self.qrels}
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""
@@ -69,9 +71,11 @@ class BeirRetrievalTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Rank by cosines."""
-        query_QD = on_device(model.embed(self._files.queries))
-        document_CD = on_device(model.embed(self._files.documents))
-        return self._scores(cosine_scores(query_QD, document_CD))
+        files = self._files
+        query_QD = on_device(model.embed(files.queries))
+        document_CD = on_device(model.embed(files.documents))
+        remarks = model.cut_remarks({"queries": files.queries, "documents": files.documents})
+        return self._scores(cosine_scores(query_QD, document_CD), remarks)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Rank by words, and by random vectors."""
@@ -83,14 +87,15 @@ class BeirRetrievalTask(BenchmarkTask):
         random = RandomVectors()
         return found | {random.name: self.score(random)}
 
-    def _scores(self, scores: Scores) -> TaskScores:
+    def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         found = query_measures(retrieve(scores, self._files.indptr, self._files.indices))
         others = {
             title: float(found[key].mean())
             for key, title in RETRIEVAL.measures.items()
             if key != _PRIMARY
         }
-        return TaskScores.of_means(self._files.position_Q.tolist(), found[_PRIMARY], others)
+        position_Q = self._files.position_Q.tolist()
+        return TaskScores.of_means(position_Q, found[_PRIMARY], others, remarks=remarks)
 
     @cached_property
     def _files(self) -> RetrievalFiles:

@@ -8,8 +8,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from raybio.benchmark.models import RandomVectors, on_device
-from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskFacts, TaskScores
-from raybio.evaluation.lexical import BASELINES
+from raybio.benchmark.task import (
+    BenchmarkEncoder,
+    BenchmarkTask,
+    TaskFacts,
+    TaskScores,
+    by_relative_path,
+)
+from raybio.evaluation.lexical import BASELINES, with_random_ties
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
 from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
@@ -50,15 +56,16 @@ class ZeroShotTask(BenchmarkTask):
         data_set = DATA_SETS[self._data_set]
         return f"{self.data} holds no {data_set.title}: want {' or '.join(data_set.paths)} in it"
 
-    def files(self) -> Sequence[Path]:
+    def files(self) -> Mapping[str, Path]:
         """Return the files of the data set."""
         for path in DATA_SETS[self._data_set].paths:
             found = self.data / path
             if found.is_dir():
-                return sorted(each for each in found.iterdir() if ".json" in each.name)
+                paths = [each for each in found.iterdir() if ".json" in each.name]
+                return by_relative_path(found, paths)
             if found.exists():
-                return [found]
-        return []
+                return {"data": found}
+        return {}
 
     def identity(self) -> dict[str, Any]:
         """Return what scores depend on: the name chooses queries and documents, too."""
@@ -80,21 +87,23 @@ class ZeroShotTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Rank by cosines."""
-        query_QD = on_device(model.embed(self._ranking.queries))
-        document_CD = on_device(model.embed(self._ranking.documents))
-        return self._scores(cosine_scores(query_QD, document_CD))
+        task = self._ranking
+        query_QD = on_device(model.embed(task.queries))
+        document_CD = on_device(model.embed(task.documents))
+        remarks = model.cut_remarks({"queries": task.queries, "documents": task.documents})
+        return self._scores(cosine_scores(query_QD, document_CD), remarks)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Rank by words, and by random vectors."""
         task = self._ranking
         found = {
-            name: self._scores(scorer(task.queries, task.documents))
+            name: self._scores(with_random_ties(scorer(task.queries, task.documents)))
             for name, scorer in BASELINES.items()
         }
         random = RandomVectors()
         return found | {random.name: self.score(random)}
 
-    def _scores(self, scores: Scores) -> TaskScores:
+    def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         hits = self._ranking.count_hits(scores, _BLOCK_ROWS)
         others = {}
         if hits.has_macro:
@@ -104,6 +113,7 @@ class ZeroShotTask(BenchmarkTask):
             hits.hits_U.astype(float),
             hits.total_U.astype(float),
             others=others,
+            remarks=tuple(remarks),
         )
 
     @property

@@ -81,6 +81,7 @@ def relations(
         str(evaluation.knn_settings),
         evaluation.confusion_CC,
         chance=evaluation.chance,
+        chance_of=evaluation.chance_of,
         truncation=evaluation.truncation,
     )
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))

@@ -1,6 +1,7 @@
 """Ray tasks that keep their results: a task whose result is kept does not run again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from raybio.core.errors import RaybioError
@@ -29,12 +30,19 @@ class Task(Protocol):
         ...
 
 
-def run_tasks(tasks: Sequence[Task], compute: Compute, *, verbose: bool = False) -> None:
+def run_tasks(
+    tasks: Sequence[Task],
+    compute: Compute,
+    *,
+    needs_gpu: Callable[[Any], bool] = lambda task: True,
+    verbose: bool = False,
+) -> None:
     """Run the tasks that are not done, as many at a time as fit; start a cluster if there is none.
 
     Args:
         tasks: tasks, each of one worker.
         compute: CPUs and GPUs of a task; None: equal parts of the CPUs, and 1 GPU if there is any.
+        needs_gpu: whether a task reserves the GPU, where there is any.
         verbose: show Ray's own logs.
 
     Raises:
@@ -53,19 +61,34 @@ def run_tasks(tasks: Sequence[Task], compute: Compute, *, verbose: bool = False)
             cpus_per_worker=compute.cpus_per_worker,
             gpus_per_worker=compute.gpus_per_worker,
         )
-        run_tasks_here(missing, reserved)
+        if reserved.gpus_per_worker and not all(map(needs_gpu, missing)):
+            # Tasks with a GPU leave a CPU to those without.
+            cpus = max(reserved.cpus_per_worker - 1, 1.0)
+            reserved = replace(reserved, cpus_per_worker=cpus)
+        run_tasks_here(missing, reserved, needs_gpu)
 
 
-def run_tasks_here(tasks: Sequence[Task], reserved: TrialResources) -> None:
+def reservation(reserved: TrialResources, *, needs_gpu: bool) -> dict[str, float]:
+    """Return Ray's options of a task; one that needs no GPU leaves it to others, and has a CPU."""
+    if reserved.gpus_per_worker and not needs_gpu:
+        return {"num_cpus": 1.0, "num_gpus": 0.0}
+    return {"num_cpus": reserved.cpus_per_worker, "num_gpus": reserved.gpus_per_worker}
+
+
+def run_tasks_here(
+    tasks: Sequence[Task],
+    reserved: TrialResources,
+    needs_gpu: Callable[[Any], bool] = lambda task: True,
+) -> None:
     """Run tasks on the connected cluster; as ``run_tasks`` otherwise."""
     import ray
 
-    remote = ray.remote(_work).options(
-        num_cpus=reserved.cpus_per_worker,
-        num_gpus=reserved.gpus_per_worker,
-        max_retries=MAX_RETRIES,
-    )
-    pending = {remote.remote(task, reserved): task for task in tasks}
+    remote = ray.remote(_work)
+    pending = {}
+    for task in tasks:
+        options = reservation(reserved, needs_gpu=needs_gpu(task))
+        reference = remote.options(**options, max_retries=MAX_RETRIES).remote(task, reserved)
+        pending[reference] = task
     try:
         while pending:
             (done,), _ = ray.wait(list(pending))

@@ -17,7 +17,7 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
-from raybio.evaluation.lexical import BASELINES
+from raybio.evaluation.lexical import BASELINES, TextScorer, with_random_ties
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
@@ -47,6 +47,8 @@ def evaluate_zero_shot(
 ) -> list[TaskResult]:
     """Evaluate models, TF-IDF, BM25 and chance on tasks.
 
+    Documents that TF-IDF or BM25 score alike are in random order: most share no word with a query.
+
     Args:
         models: folders or hub ids; all scorers are tested against the first.
         tasks: data sets ("hoc", "pubmedqa", "bioasq": all their tasks) or names of single tasks.
@@ -75,7 +77,7 @@ def evaluate_zero_shot(
         name: encoder_scorer(text_embedder(model, max_length))
         for name, model in model_by_name.items()
     }
-    scorers = encoders | dict(BASELINES)
+    scorers = encoders | {name: _with_random_ties(scorer) for name, scorer in BASELINES.items()}
     results = []
     for task in ranking_tasks:
         report(task.name)
@@ -92,6 +94,10 @@ def evaluate_zero_shot(
                 cuts[name] = remarks
         results.append(replace(result, num_trained_on=num_trained_on, cuts=cuts))
     return results
+
+
+def _with_random_ties(scorer: TextScorer) -> TextScorer:
+    return lambda queries, documents: with_random_ties(scorer(queries, documents))
 
 
 def _reader(model: str, max_length: int | None) -> TextReader:

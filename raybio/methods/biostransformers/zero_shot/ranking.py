@@ -1,7 +1,8 @@
 """Ranking tasks: queries, documents, gold, and how a ranking is counted.
 
 For each query the k nearest documents count, k being the number of its gold documents. Precision,
-recall and F1 are then equal: the R-precision. Ties are broken by the order of the documents.
+recall and F1 are then equal: the R-precision. Equal scores are ranked in the order of the
+documents; those of TF-IDF and BM25 are made unequal at random (``with_random_ties``).
 
 Shape letters: Q queries, C documents, U units (queries or pairs) of intervals and tests.
 """

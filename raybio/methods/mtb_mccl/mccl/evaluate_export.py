@@ -20,7 +20,7 @@ from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
-from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
+from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
 from raybio.store.store import open_store
 
 
@@ -32,7 +32,8 @@ class RelationEvaluation(NamedTuple):
         scores: scores of the split's pairs.
         knn_settings: how pairs were classified.
         confusion_CC: number of pairs by gold and predicted class; None if a pair may have several.
-        chance: scores of predicting the split's most frequent relation for every pair.
+        chance: scores of predicting the most frequent relation of ``chance_of`` for every pair.
+        chance_of: the training pairs; the split, if neither model nor store has them.
         truncation: remarks on documents that are truncated.
     """
 
@@ -41,6 +42,7 @@ class RelationEvaluation(NamedTuple):
     knn_settings: KnnSettings
     confusion_CC: np.ndarray | None
     chance: RelationScores
+    chance_of: str
     truncation: list[str]
 
 
@@ -95,6 +97,11 @@ def evaluate_relations(
         knn, _ = choose_knn_settings(model.classifier, gold_pairs("dev"), model.knn_candidates)
     gold = gold_pairs(split)
     predicted_PC = predict_classes(model.classifier, knn, gold.pairs.embedding_PD)
+    num_C = _training_counts(model, store)
+    chance_of = "the training pairs"
+    if num_C is None:
+        num_C = gold.label_PC.sum(axis=0)
+        chance_of = f"the {split} pairs (the training pairs are unknown)"
     confusion_CC = None
     if not store.is_multi_label:
         confusion_CC = confusion_matrix(
@@ -105,6 +112,17 @@ def evaluate_relations(
         scores=score_predictions(gold, predicted_PC),
         knn_settings=knn,
         confusion_CC=confusion_CC,
-        chance=score_most_frequent(gold, gold.label_PC.sum(axis=0)),
+        chance=score_most_frequent(gold, num_C),
+        chance_of=chance_of,
         truncation=truncation,
     )
+
+
+def _training_counts(model: RelationModel, store: DocumentStore) -> np.ndarray | None:
+    """Return the number of training pairs of each class; None if they are unknown."""
+    if model.classifier.reference is not None:
+        return np.asarray(model.classifier.reference.label_PC.sum(axis=0))
+    labeled = LabeledPairs(store, "train", model.label_fraction, model.label_seed)
+    if not len(labeled.rows):
+        return None
+    return np.sum([labeled.labels(row).sum(axis=0) for row in labeled.rows.tolist()], axis=0)

@@ -19,6 +19,7 @@ def report_data(
     confusion_CC: np.ndarray | None,
     *,
     chance: RelationScores,
+    chance_of: str,
     truncation: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the content of the report as plain JSON.
@@ -28,7 +29,8 @@ def report_data(
         scores: scores of the predictions.
         classification: describes how pairs were classified.
         confusion_CC: number of pairs by gold and predicted class, or None.
-        chance: scores of predicting the most frequent relation for every pair.
+        chance: scores of predicting the most frequent relation of ``chance_of`` for every pair.
+        chance_of: the pairs whose relations are counted.
         truncation: remarks on truncated documents.
     """
     intervals = scores.intervals(np.random.default_rng(BOOTSTRAP_SEED))
@@ -43,6 +45,7 @@ def report_data(
     return {
         "scores": {name: interval._asdict() for name, interval in intervals.items()},
         "chance": {name: chance.values[name] for name in intervals},
+        "chance_of": chance_of,
         "classification": classification,
         "truncation": list(truncation),
         "relations": relations,
@@ -57,7 +60,7 @@ def report_markdown(data: Mapping[str, Any], title: str) -> str:
         f"# {title}",
         "; ".join([data["classification"], "intervals over documents", *data["truncation"]]),
         _scores_table(data),
-        "Chance: the most frequent relation of these documents for every pair.",
+        f"Chance: the most frequent relation of {data['chance_of']} for every pair.",
         _relations_table(data),
     ]
     if data["confusion"] is not None:

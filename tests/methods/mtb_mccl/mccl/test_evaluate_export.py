@@ -1,7 +1,10 @@
 """An exported relation model is loaded and evaluated, also by the command."""
 
+import gzip
 import json
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
@@ -72,6 +76,36 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
         == has_reference
     )
     assert found.confusion_CC[1:].sum() == gold
+
+
+@pytest.mark.parametrize("kind", ["mccl", "ce"])
+def test_chance_is_the_most_frequent_relation_of_training_as_in_the_runs_table(
+    kind: str, tmp_path: Path
+) -> None:
+    """Also where it is rare among the evaluated documents: nobody knows their relations before."""
+    config = DocumentsConfig(num_entities=6, num_facts=8, num_train=24, num_dev=1, num_test=1)
+    train, dev, _ = write_documents(tmp_path / "raw", config)
+    documents = gzip.decompress(train.read_bytes()).decode().strip().split("\n\n")
+    number = Counter(name for text in documents for name in _relations(text))
+    frequent, others = number.most_common()[0][0], set(number)
+    chosen = [text for text in documents if frequent not in _relations(text)]
+    assert chosen and others != {frequent}
+    test = tmp_path / "test.PubTator"
+    test.write_text(re.sub(r"^(?=[0-9])", "9", "\n\n".join(chosen) + "\n\n", flags=re.MULTILINE))
+    store = prepare_documents(tmp_path / "store", [train], [dev], [test], min_type_pair_relations=1)
+    system = relation_extraction.build(tiny_config("relation_finetune", **KINDS[kind]), store.path)
+    export = system.export(tmp_path / "export", {})
+    final = system.final_evaluate(system.model, SingleProcess())
+    found = evaluate_relations(export, store.path, "test")
+    assert found.chance_of == "the training pairs"
+    for measure, score in final.scores["chance"]["test"].items():
+        assert found.chance.values[measure] == pytest.approx(score["value"], abs=1e-6, nan_ok=True)
+
+
+def _relations(text: str) -> set[str]:
+    """Return the relations of a document in PubTator's format."""
+    lines = [line.split("\t") for line in text.splitlines()]
+    return {fields[1] for fields in lines if len(fields) in (4, 5) and not fields[1].isdigit()}
 
 
 def test_documents_are_read_in_windows_as_long_as_in_training(

@@ -1,0 +1,182 @@
+"""What a benchmark makes of given scores and files: names of rows, tests, rivals, identities."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.benchmark.models import read_models
+from raybio.benchmark.page import write_page
+from raybio.benchmark.report import (
+    BenchmarkReport,
+    TaskResults,
+    benchmark_report,
+    best_rival,
+    card_table,
+)
+from raybio.benchmark.statistics import mean_of_tasks
+from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
+from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
+from raybio.benchmark.tasks.links import LinksTask
+from raybio.benchmark.tasks.medlama import FactProbeTask
+from raybio.benchmark.tasks.relation_probe import RelationProbeTask
+from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
+from raybio.benchmark.work import RivalResults
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.ops.significance import Interval
+from raybio.runtime.cluster.resources import Node, fit_trials
+from raybio.runtime.run.tasks import reservation
+
+
+def retrieval(name: str) -> BeirRetrievalTask:
+    return BeirRetrievalTask(name=name, corpus=Path("c"), queries=Path("q"), qrels=Path("t"))
+
+
+def scores(level: float, seed: int = 0) -> TaskScores:
+    noise_U = np.random.default_rng(seed).normal(size=50)
+    return TaskScores.of_means(range(50), level + 0.01 * noise_U)
+
+
+def results(
+    task: BenchmarkTask, models: dict[str, TaskScores], rivals: dict[str, TaskScores]
+) -> TaskResults:
+    found = TaskResults(task)
+    found.by_model.update(models)
+    found.rivals = RivalResults(TaskFacts("", ""), rivals)
+    return found
+
+
+def report_of(of_tasks: list[TaskResults], names: list[str]) -> BenchmarkReport:
+    return benchmark_report("suite", "Suite", of_tasks, names, 0)
+
+
+def test_holm_adjusts_within_each_task() -> None:
+    """Over all tests of a page with many models, the least p of 10,000 draws is significant nowhere."""
+    tasks = []
+    for number in range(3):
+        models = {"first": scores(0.5), "second": scores(0.5, seed=1), "third": scores(0.6)}
+        tasks.append(results(retrieval(f"task {number}"), models, {}))
+    for task in report_of(tasks, ["first", "second", "third"]).tasks:
+        p_by_rank = sorted(test.p for test in task.tests)
+        assert len(p_by_rank) == 3
+        assert min(test.p_holm for test in task.tests) == pytest.approx(3 * p_by_rank[0])
+
+
+def test_a_rival_that_is_named_on_the_command_line_still_counts_as_one(tmp_path: Path) -> None:
+    rivals = {"TF-IDF": scores(0.8), "BM25": scores(0.2)}
+    report = report_of(
+        [results(retrieval("own"), {"encoder": scores(0.5)}, rivals)], ["encoder", "tfidf"]
+    )
+    task = report.tasks[0]
+    assert {row.name: row.is_rival for row in task.rows} == {
+        "tfidf": True,
+        "encoder": False,
+        "BM25": True,
+    }
+    assert report.models[0].num_rival_higher == 1
+    assert "| tfidf 0.8" in card_table(report, "encoder")
+    write_page(tmp_path / "report.html", report)
+    page = (tmp_path / "report.html").read_text()
+    assert "tfidf, without training, is higher than encoder" in page
+
+
+def test_a_rival_that_reads_gold_answers_is_none_to_beat() -> None:
+    task = FactProbeTask(name="facts", data=Path("medlama"))
+    rivals = {"oracle prior": scores(0.9), "character 2-4-grams": scores(0.1)}
+    report = report_of([results(task, {"encoder": scores(0.5)}, rivals)], ["encoder"])
+    best = best_rival(report.tasks[0])
+    assert best is not None
+    assert best.name == "character 2-4-grams"
+    assert report.models[0].num_rival_higher == 0
+
+
+def test_the_mean_of_tasks_is_no_surer_than_they_are() -> None:
+    """The same queries twice are no more data."""
+    interval = Interval(0.5, 0.4, 0.7)
+    assert mean_of_tasks([interval, interval]) == pytest.approx(interval)
+
+
+def test_a_model_with_the_name_of_a_rivals_row_is_refused(tmp_path: Path) -> None:
+    for name in ("degree", "BM25", "random", "chance", "rivals"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        with pytest.raises(ConfigError, match=f"{name} is the name of another row"):
+            read_models([str(folder)], tmp_path)
+    found = results(retrieval("own"), {"look-up": scores(0.5)}, {"look-up": scores(0.6)})
+    with pytest.raises(ConfigError, match="MODEL look-up: is the name of another row of own"):
+        found.rows(["look-up"])
+
+
+def test_scores_depend_on_what_each_file_is_to_a_task(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in "abc")
+    for path in (first, second, third):
+        path.write_text(path.name)
+
+    def probe(train: Path, dev: Path, test: Path) -> BenchmarkTask:
+        return RelationProbeTask(name="own", train=train, dev=dev, test=test)
+
+    def words(**files: Path) -> BenchmarkTask:
+        return EntitiesRelationsTask(name="own", sentences=first, **files)
+
+    identities = [
+        probe(first, second, third).identity(),
+        probe(first, third, second).identity(),
+        words(dev=second, test=third).identity(),
+        words(dev=third, test=second).identity(),
+        words(dev=second).identity(),
+        words(test=second).identity(),
+    ]
+    for number, identity in enumerate(identities):
+        assert identity not in identities[:number]
+    # Not on where they lie.
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    copies = [Path(shutil.copy(path, moved)) for path in (first, second, third)]
+    assert probe(*copies).identity() == identities[0]
+    data = tmp_path / "data"
+    (data / "below").mkdir(parents=True)
+    for name, text in (("x.csv", "1"), ("below/y.csv", "2")):
+        (data / name).write_text(text)
+    before = FactProbeTask(name="own", data=data).identity()
+    (data / "x.csv").write_text("2")
+    (data / "below" / "y.csv").write_text("1")
+    assert FactProbeTask(name="own", data=data).identity() != before
+
+
+def test_files_that_change_roles_are_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    paths = []
+    for number in (20, 10, 14):
+        config = WordsConfig(num_sentences=number, num_drugs=6, num_effects=6)
+        sentences, _ = write_words(tmp_path / str(number), config)
+        paths.append(Path(shutil.copy(sentences, tmp_path / f"{number}.json.gz")))
+    train, dev, test = paths
+
+    def num_of_splits(dev: Path, test: Path) -> tuple[int, int]:
+        task = EntitiesRelationsTask(name="own", sentences=train, dev=dev, test=test)
+        return len(task._fold.dev), len(task._fold.test)
+
+    expected = num_of_splits(dev, test)
+    assert expected[0] != expected[1]
+    assert num_of_splits(test, dev) == expected[::-1]
+
+
+def test_links_say_how_many_can_be_looked_up(tiny_citations: LinkedTextStore) -> None:
+    counts = tiny_citations.manifest["leakage"]
+    leakage = LinksTask(name="links", store=Path(str(tiny_citations.path))).facts().leakage
+    assert leakage.startswith(f"Of {counts['links']:,} held-out links, {counts['with_twin']:,} ")
+    assert f"of {counts['c1']:,} (C1)" in leakage
+
+
+def test_rivals_without_an_encoder_leave_the_gpu_to_others() -> None:
+    reserved = fit_trials([Node(8, 2)], workers=1, at_most=6, least_cpus=1.0)
+    assert reservation(reserved, needs_gpu=True)["num_gpus"] == 1
+    assert reservation(reserved, needs_gpu=False) == {"num_cpus": 1, "num_gpus": 0}
+    without = fit_trials([Node(8)], workers=1, at_most=4, least_cpus=1.0)
+    assert reservation(without, needs_gpu=False) == reservation(without, needs_gpu=True)
