@@ -156,7 +156,7 @@ def training_app(
                 method, given, compared=compared, seeds=seeds, has_last_training=last_training
             )
             return
-        if default_comparison is not None and not (compared or no_baseline or all_folds):
+        if default_comparison is not None and not (compared or no_baseline):
             compared = (default_comparison,)
         specs = {
             part: resolve(method, part_options)

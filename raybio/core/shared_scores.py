@@ -6,7 +6,6 @@ change of anything in it gives another file, and files of an old identity are ne
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import RecordError
+from raybio.core.files import locked
 from raybio.core.records import read_recomputable, write_record
 
 _log = logging.getLogger(__name__)
@@ -86,9 +86,7 @@ class SharedScores:
         with contextlib.ExitStack() as stack:
             with self._or_warning():
                 self.folder.mkdir(exist_ok=True)
-                file = stack.enter_context(open(self.path(identity).with_suffix(".lock"), "a"))
-                # The system releases it when the process ends, in whatever way.
-                fcntl.flock(file, fcntl.LOCK_EX)
+                stack.enter_context(locked(self.path(identity).with_suffix(".lock")))
             yield
 
     @contextlib.contextmanager

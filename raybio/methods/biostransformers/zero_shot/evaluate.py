@@ -31,6 +31,7 @@ from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.precision import default_device
 
 MAX_TOKENS_PER_BATCH = 16_384
 
@@ -166,7 +167,7 @@ def text_embedder(model: str, max_length: int | None) -> Embed:
         ConfigError: if the model cannot be loaded, or neither it nor its tokenizer states a length.
     """
     encoder = build_text_encoder(_encoder_config(model, max_length), seed=0).eval()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     encoder.to(device)
     source = TokenizerSource.of(encoder.tokenizer)
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)
