@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats
 from raybio.core.errors import DataError
 from raybio.core.files import replacing
 from raybio.core.final_report import Stage, UnitScores
@@ -25,8 +25,6 @@ from raybio.ops.significance import (
     hierarchical_test,
     mean_interval,
 )
-
-Floats = NDArray[np.float64]
 
 ScoresBySplit = Mapping[str, UnitScores]
 

@@ -6,14 +6,14 @@ Shape letters: R rows or slices, Q queries, each into a slice of its own.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from raybio.core.arrays import Integers
+
 Positions = NDArray[np.int64]
 
-Integers = NDArray[np.integer[Any]]
 
 Predicate = Callable[[Positions], NDArray[np.bool_]]
 

@@ -10,13 +10,14 @@ K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.interfaces import Collective
 from raybio.methods.sppt.average_precision import (
     average_precision_contributions,
@@ -34,8 +35,6 @@ from raybio.ops.segments import expand
 CUTOFFS = (1, 5, 10, 25, 100)
 """The cut-offs k of precision and recall at k."""
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
 Pairs = tuple[Integers, Integers]
 """Rows and columns of pairs, in ascending order of row."""
 

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.scores import without_rounding_noise
 from raybio.ops.significance import mean_interval
 
 NUM_NEIGHBORS = 3
-
-Floats = NDArray[np.float64]
 
 
 class LeaveOneOut(NamedTuple):

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.synthetic.simplicial import Floats, geodesic_distances
-from raybio.ops.segments import Integers, Positions, expand
+from raybio.methods.sppt.synthetic.simplicial import geodesic_distances
+from raybio.ops.segments import Positions, expand
 
 JOINT_DISTANCE = 4
 """Distance on the cycle between nodes with a graphlet."""
