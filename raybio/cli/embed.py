@@ -12,7 +12,7 @@ from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder, local_model
 from raybio.runtime.run.options import runs_folder
 
-app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(help=__doc__, add_completion=False)
 
 
 @app.command()

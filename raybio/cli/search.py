@@ -19,9 +19,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import local_model
 
-app = typer.Typer(
-    help=__doc__, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
-)
+app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
 
 @app.command()

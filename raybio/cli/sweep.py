@@ -36,7 +36,7 @@ from raybio.training.settings import TrainingConfig
 if TYPE_CHECKING:
     from raybio.runtime.tune.driver import SweepResult
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 SHOWN_SETTINGS = 10

@@ -49,7 +49,7 @@ def training_app(
     default_comparison = METHODS[method].comparison
     has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
     texts = texts or help_texts(method)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False)
 
     class Command(TyperCommand):
         """Keeps the parts of the training in the context."""

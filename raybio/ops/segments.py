@@ -63,6 +63,12 @@ def indptr_from_lengths(length_R: ArrayLike) -> Positions:
     return np.concatenate([[0], np.cumsum(length_R)]).astype(np.int64)
 
 
+def positions_within(length_R: Integers) -> Positions:
+    """Return the positions 0 to length - 1 of each row, end to end."""
+    before_R = np.cumsum(length_R) - length_R
+    return np.arange(int(length_R.sum())) - np.repeat(before_R, length_R)
+
+
 def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Positions]:
     """Return all positions of slices ``[first, first + length)``, and the slice of each."""
     owner = np.repeat(np.arange(len(first_R)), length_R)

@@ -22,6 +22,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
+from raybio.ops.segments import positions_within
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows, embed_tokens
@@ -219,7 +220,7 @@ class EmbeddingModel(InputEmbedder):
         state_TD = embed_tokens(encoder, batch, max_tokens=MAX_TOKENS_AT_ONCE).numpy()
         row_T = np.repeat(np.arange(batch.num_rows), batch.length_R.numpy())[is_shown_T]
         count_R = np.bincount(row_T, minlength=batch.num_rows)
-        position_T = np.arange(len(row_T)) - np.repeat(np.cumsum(count_R) - count_R, count_R)
+        position_T = positions_within(count_R)
         return pa.table(
             {
                 "key": keys.take(pa.array(row_T)),

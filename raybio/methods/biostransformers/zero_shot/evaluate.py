@@ -14,7 +14,7 @@ from raybio.core.randomness import derive_seed
 from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
 from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.input_lengths import text_lengths
+from raybio.encoders.input_lengths import lengths_of_texts
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.evaluation.lexical import BASELINES
@@ -113,16 +113,10 @@ def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
     """Return remarks on the task's texts that the model truncates."""
     remarks = []
     for what, texts in {"queries": task.queries, "documents": task.documents}.items():
-        rows = np.arange(len(texts))
-        read = partial(_take, texts)
-        lengths = text_lengths(what, read, rows, reader, max_length=reader.max_tokens)
+        lengths = lengths_of_texts(what, texts, reader, max_length=reader.max_tokens)
         if lengths.remark:
             remarks.append(lengths.remark)
     return remarks
-
-
-def _take(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
-    return [texts[row] for row in row_R.tolist()]
 
 
 def training_pmids(model: str) -> np.ndarray | None:
