@@ -258,7 +258,7 @@ def write_results(
 def _write_leaderboard(path: Path, spec: SweepSpec, ranking: Sequence[RankedSettings]) -> None:
     space = spec.space
     header = ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
-    rows: list[list[object]] = [header]
+    rows: list[Sequence[object]] = [header]
     for number, ranked in enumerate(ranking, start=1):
         settings = [ranked.settings.get(path, "") for path in space.space]
         scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
@@ -269,7 +269,7 @@ def _write_leaderboard(path: Path, spec: SweepSpec, ranking: Sequence[RankedSett
 def _write_trials(path: Path, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
     space = spec.space
     header = ["trial", "status", space.metric, "best_step", "last_step", "worker_hours", SEED]
-    rows: list[list[object]] = [[*header, *space.space, "error"]]
+    rows: list[Sequence[object]] = [[*header, *space.space, "error"]]
     for trial in trials:
         row = [
             trial.name,
