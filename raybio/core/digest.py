@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,14 @@ def canonical_json(value: Any) -> bytes:
 def json_digest(value: Any) -> str:
     """Return the sha256 of ``canonical_json``, in hex."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of JSON with sorted keys and spaces, in hex.
+
+    Embeddings, indexes and shared scores on disk have digests of this form.
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def weights_digest(named_tensors: Iterable[tuple[str, "Tensor"]]) -> str:

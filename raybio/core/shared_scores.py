@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from raybio.core.digest import digest_of
 from raybio.core.errors import RecordError
 from raybio.core.files import locked
 from raybio.core.records import read_recomputable, write_record
@@ -54,7 +55,7 @@ class SharedScores:
 
     def path(self, identity: Identity) -> Path:
         """Return the file of an identity."""
-        return self.folder / f"{_digest(identity)}.json"
+        return self.folder / f"{digest_of(identity)}.json"
 
     def read(self, identity: Identity) -> Any:
         """Return what was written for an identity; None, with a warning, if it is damaged."""
@@ -97,10 +98,5 @@ class SharedScores:
             _log.warning("%s: %s; other runs compute the scores again", self.folder, error.strerror)
 
 
-def _digest(identity: Identity) -> str:
-    text = json.dumps(identity, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _checksum(identity: Identity, text: str) -> str:
-    return hashlib.sha256(f"{_digest(identity)}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest_of(identity)}\n{text}".encode()).hexdigest()

@@ -23,6 +23,7 @@ import pyarrow as pa
 import torch
 
 from raybio.core.cache import cache_folder
+from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.files import check_writable_file
 from raybio.core.location import BucketPath, Location, absolute
@@ -49,7 +50,7 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model
-from raybio.training.embedding_model import EmbeddingModel, InputEmbedder, digest_of
+from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import (
     decide_precision,
     default_device,

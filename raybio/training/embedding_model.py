@@ -3,13 +3,11 @@
 Shape letters: R inputs, M some of them, T tokens, D embedding width.
 """
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.batch import TokenBatch
-from raybio.core.digest import file_digest
+from raybio.core.digest import digest_of, file_digest
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
@@ -296,11 +294,6 @@ def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None)
     pooling = stated or given
     assert pooling is not None
     return pooling
-
-
-def digest_of(content: dict[str, Any]) -> str:
-    """Return the sha256 of JSON values, in hex; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raybio.core.digest import digest_of
 from raybio.runtime.tracking import mlflow as mlflow_run
 from raybio.runtime.tracking.tracker import shown_uri
-from raybio.training.embedding_model import digest_of
 
 _log = logging.getLogger(__name__)
 
