@@ -22,7 +22,7 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.methods import METHODS
-from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.link_retrieval import embedding_scores, rank_links
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.ops.contrastive import info_nce
@@ -299,7 +299,10 @@ def retrieval(bench: Bench) -> None:
     width = bench.size.encoder.width
     small_ND = torch.randn(2000, width, device=bench.device)
     links = random_links(2000, 2000)
-    here, there = link_retrieval(small_ND, *links), link_retrieval(small_ND.cpu(), *links)
+    here, there = (
+        rank_links(embedding_scores(row_ND, "euclidean"), *links)
+        for row_ND in (small_ND, small_ND.cpu())
+    )
     assert abs(here.lrap - there.lrap) < 1e-6, "this device and the CPU disagree on link retrieval"
 
     embedding_ND = torch.randn(num_rows, width, device=bench.device)
@@ -308,9 +311,8 @@ def retrieval(bench: Bench) -> None:
     for dtype in (torch.float64, torch.float32):
 
         def retrieve(dtype: torch.dtype = dtype) -> object:
-            return link_retrieval(
-                embedding_ND, indptr, indices, collective=share, score_dtype=dtype
-            )  # type: ignore[arg-type]
+            in_group = embedding_scores(embedding_ND, "euclidean", dtype)
+            return rank_links(in_group, indptr, indices, collective=share)  # type: ignore[arg-type]
 
         def search(dtype: torch.dtype = dtype) -> None:
             row_ND = embedding_ND.to(dtype)

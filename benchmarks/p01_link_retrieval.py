@@ -1,4 +1,4 @@
-"""P1: ``link_retrieval`` itself beside argsort (1 k anchors, 50 k candidates) and scikit-learn (3 k x 3 k); d = 256.
+"""P1: link retrieval itself beside argsort (1 k anchors, 50 k candidates) and scikit-learn (3 k x 3 k); d = 256.
 
 All sides score and rank; ours returns all its measures.
 """
@@ -11,7 +11,7 @@ from gpu_figures import OneOf, random_links
 from sklearn.metrics import label_ranking_average_precision_score
 
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.link_retrieval import embedding_scores, rank_links
 
 NUM_ANCHORS, NUM_CANDIDATES = (50, 500) if SMALL else (1000, 50_000)
 NUM_IN_SQUARE = 200 if SMALL else 3000
@@ -47,13 +47,11 @@ def rectangle() -> None:
                 column_AL[anchor] = (column_AL[anchor] + num_links) % NUM_CANDIDATES
 
         def ours(indptr: np.ndarray = indptr, column_AL: np.ndarray = column_AL) -> float:
-            return link_retrieval(
-                row_ND,
+            return rank_links(
+                embedding_scores(row_ND, "dot", torch.float32),
                 indptr,
                 column_AL.ravel(),
-                metric="dot",
                 collective=OneOf(NUM_CANDIDATES // NUM_ANCHORS),  # type: ignore[arg-type]
-                score_dtype=torch.float32,
             ).lrap
 
         def peer(column_AL: np.ndarray = column_AL) -> float:
@@ -85,7 +83,8 @@ def square() -> None:
         )
 
     def ours() -> float:
-        return link_retrieval(embedding, graph.indptr, graph.indices).lrap
+        in_group = embedding_scores(embedding, "euclidean")
+        return rank_links(in_group, graph.indptr, graph.indices).lrap
 
     assert abs(by_scikit_learn() - ours()) < 1e-6
     note = f"{num:,} x {num:,}, 14 links a node, fp64; theirs: LRAP alone; ours: all metrics, AP over all pairs included"

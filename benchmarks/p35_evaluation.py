@@ -13,7 +13,7 @@ import torch
 from _measure import NUM_PAIRS, SMALL, core_seconds_of, interleaved, peak_growth_bytes, report
 
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.link_retrieval import embedding_scores, rank_links
 from raybio.ops.rank_counts import count_ranks
 from raybio.ops.retrieval import cosine_scores, retrieve
 from raybio.ops.scores import scorer
@@ -68,7 +68,7 @@ def main() -> None:
 
     show(
         "fp32 matrix products",
-        lambda: link_retrieval(nodes, graph.indptr, graph.indices),
+        lambda: rank_links(embedding_scores(nodes, "euclidean"), graph.indptr, graph.indices),
         products,
         f"{NUM_NODES:,} x {NUM_NODES:,} x {WIDTH}, all measures, average precision over all pairs included",
     )

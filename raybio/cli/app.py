@@ -98,13 +98,11 @@ def _names(parameter: str, info: OptionInfo) -> set[str]:
 def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
     """Yield the function of the command; that of an app's only command has no name to type."""
     commands = app.registered_commands
-    is_only = len(commands) == 1 and not app.registered_groups
-    for command in commands:
-        callback = command.callback
-        assert callback is not None
-        name = command.name or callback.__name__.replace("_", "-")
-        if is_only or name in arguments[:1]:
-            yield inspect.unwrap(callback)
+    if len(commands) == 1 and not app.registered_groups:
+        assert commands[0].callback is not None
+        yield inspect.unwrap(commands[0].callback)
+    else:
+        yield from _named(app, arguments)
     for group in app.registered_groups:
         inner = group.typer_instance
         assert inner is not None
@@ -115,7 +113,7 @@ def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[
 
 
 def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
-    """Yield the function of a command of a group, where even an only one is called by its name."""
+    """Yield the function of a command by its name, which even an only one of a group has."""
     for command in app.registered_commands:
         callback = command.callback
         assert callback is not None

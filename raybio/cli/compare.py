@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raybio.runtime.compare.compare import Comparison
     from raybio.runtime.compare.table import ResultTable
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 SHOWN_TESTS = 12

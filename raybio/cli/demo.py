@@ -10,7 +10,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.runtime.run.options import RunOptions, resolve
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

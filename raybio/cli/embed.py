@@ -5,14 +5,14 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import fraction, positive
+from raybio.cli.options import fraction, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import RunFolder, local_model
 from raybio.runtime.run.options import runs_folder
 
-app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(help=__doc__, add_completion=False)
 
 
 @app.command()
@@ -84,8 +84,7 @@ def embed(
     """
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
-    if pooling not in (None, "cls", "mean"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    chosen_pooling = parse_pooling(pooling)
     if dtype not in ("float32", "float16"):
         raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
     if precision not in ("fp32", "tf32", "bf16"):
@@ -115,11 +114,11 @@ def embed(
         from raybio.store.remote_model import fetched_model
 
         bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
-        chosen = embedder_of_folder(fetched, pooling)  # type: ignore[arg-type]
+        chosen = embedder_of_folder(fetched, chosen_pooling)
     elif run is not None:
         chosen = model_of_run(folder, run)
     else:
-        chosen = embedder_of_folder(local_model(str(model), "--model"), pooling)  # type: ignore[arg-type]
+        chosen = embedder_of_folder(local_model(str(model), "--model"), chosen_pooling)
     print(chosen)
     summary = embed_file(
         chosen,

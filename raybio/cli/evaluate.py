@@ -14,7 +14,6 @@ from raybio.cli.commands import (
 app = typer.Typer(
     help="Evaluate trained models on labeled data.",
     add_completion=False,
-    pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
 for _commands in (

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.cli.console import stdout_console
-from raybio.cli.options import LocationType, location_option, model_option
+from raybio.cli.options import LocationType, location_option, model_option, parse_pooling
 from raybio.cli.stores import check_store, local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
+from raybio.encoders.config import Pooling
 from raybio.runtime.run.folder import local_model
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Models = Annotated[
         "the first with the others"
     ),
 ]
-Pooling = Annotated[
+PoolingOption = Annotated[
     str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
 ]
 Report = Annotated[Path, typer.Option(help="folder of the report")]
@@ -44,7 +45,7 @@ def retrieval(
     queries: Annotated[LocationType, location_option("JSON lines: _id, text (.gz too)")],
     qrels: Annotated[LocationType, location_option("TSV with header: query-id, corpus-id, score")],
     out: Report,
-    pooling: Pooling = None,
+    pooling: PoolingOption = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
     """Rank a corpus for queries (BEIR's files); compare with TF-IDF, BM25 and chance.
@@ -55,13 +56,14 @@ def retrieval(
     Example: raybio evaluate retrieval --model runs/bios --corpus corpus.jsonl
     --queries queries.jsonl --qrels test.tsv --out report/
     """
-    _check_report(out, pooling)
+    chosen_pooling = parse_pooling(pooling)
+    check_writable_folder(out)
     folder_by_name = _folders(model)
     sources = [
         local_copy(source, option)
         for source, option in ((corpus, "--corpus"), (queries, "--queries"), (qrels, "--qrels"))
     ]
-    model_by_name = _read_models(folder_by_name, pooling)
+    model_by_name = _read_models(folder_by_name, chosen_pooling)
     for name, each in model_by_name.items():
         if each.reads != "texts":
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
@@ -114,7 +116,7 @@ def links(
     metric: Annotated[
         str | None, typer.Option(help="euclidean or cosine; default: as the run, else euclidean")
     ] = None,
-    pooling: Pooling = None,
+    pooling: PoolingOption = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -134,10 +136,11 @@ def links(
     layout = _shown(LINK_RETRIEVAL, split)
     if metric not in (None, "euclidean", "cosine"):
         raise ConfigError(f"--metric: got {metric!r}, want euclidean or cosine")
-    _check_report(out, pooling)
+    chosen_pooling = parse_pooling(pooling)
+    check_writable_folder(out)
     folder_by_name = _folders(model)
     check_store(store)
-    model_by_name = _read_models(folder_by_name, pooling)
+    model_by_name = _read_models(folder_by_name, chosen_pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
     options = LinkEvaluationOptions(nodes, metric, seed)
@@ -147,19 +150,13 @@ def links(
     _show(model[0], report, layout, out, settings)
 
 
-def _check_report(out: Path, pooling: str | None) -> None:
-    if pooling not in (None, "cls", "mean"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
-    check_writable_folder(out)
-
-
 def _folders(models: Sequence[str]) -> dict[str, str]:
     """Return the local folder of each model, by what the user called it."""
     return {name: local_model(name, "--model") for name in models}
 
 
 def _read_models(
-    folder_by_name: Mapping[str, str], pooling: str | None
+    folder_by_name: Mapping[str, str], pooling: Pooling | None
 ) -> "dict[str, EmbeddingModel]":
     """Return how each model embeds; no weights are loaded."""
     # Imported here: torch takes seconds to import.
@@ -173,7 +170,7 @@ def _read_models(
             if pooling is None:
                 raise
             # Of several models, --pooling is for those that do not state theirs.
-            model_by_name[name] = model_of_folder(folder, pooling)  # type: ignore[arg-type]
+            model_by_name[name] = model_of_folder(folder, pooling)
     return model_by_name
 
 
@@ -182,10 +179,11 @@ def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
     import torch
 
     from raybio.ops.retrieval import Scores, cosine_scores
+    from raybio.training.precision import default_device
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
         print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = default_device()
         encoder = model.load().to(device)
         embeddings = []
         for texts in (queries, documents):

@@ -10,7 +10,7 @@ from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from raybio.cli.options import model_argument
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import local_model
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 HELP = (
     "Export a trained encoder to ONNX: graph, tokenizer and a README with code.\n\n"

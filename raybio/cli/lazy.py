@@ -94,7 +94,6 @@ def lazy_app(group: type[LazyGroup], description: str) -> typer.Typer:
         callback=no_options,
         add_completion=False,
         no_args_is_help=True,
-        pretty_exceptions_enable=False,
     )
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raybio.core.errors import ConfigError
 from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
+from raybio.encoders.config import Pooling
 from raybio.runtime.run.folder import model_address
 
 if TYPE_CHECKING:
@@ -51,6 +53,21 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
     if not (math.isfinite(value) and is_wanted(value)):
         raise typer.BadParameter(f"got {text}, want {wanted}")
     return value
+
+
+def parse_pooling(text: str | None) -> Pooling | None:
+    """Return the pooling that an option gives, or None.
+
+    Raises:
+        ConfigError: if it is neither cls nor mean.
+    """
+    poolings: tuple[Pooling, ...] = ("cls", "mean")
+    for pooling in poolings:
+        if text == pooling:
+            return pooling
+    if text is not None:
+        raise ConfigError(f"--pooling: got {text!r}, want cls or mean")
+    return None
 
 
 def path_or_uri(text: str) -> Location:

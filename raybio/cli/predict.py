@@ -10,7 +10,7 @@ from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import local_model
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 HELP = (
     "Predict for new inputs with a trained model.\n\n"

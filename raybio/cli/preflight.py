@@ -17,7 +17,7 @@ from raybio.cli.options import non_negative, positive
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
 
-app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(help=__doc__, add_completion=False)
 
 
 @app.command(help=__doc__)

@@ -9,7 +9,6 @@ from raybio.cli.prepare_benchmarks import benchmarks
 app = typer.Typer(
     help="Prepare a store or a benchmark from source files.",
     add_completion=False,
-    pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
 for _commands in (

@@ -8,7 +8,7 @@ from raybio.cli.options import model_argument
 from raybio.core.files import check_local
 from raybio.runtime.run.folder import model_folder
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 HELP = (
     "Push a trained model to the Hugging Face hub: weights, tokenizer, head and model card.\n\n"

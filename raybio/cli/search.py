@@ -11,6 +11,7 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
+    parse_pooling,
     path_or_uri,
 )
 from raybio.cli.stores import local_copy
@@ -18,9 +19,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import local_model
 
-app = typer.Typer(
-    help=__doc__, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
-)
+app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
 
 @app.command()
@@ -99,8 +98,7 @@ def query(
     """
     if (source is None) == (not text):
         raise ConfigError("want either --input or --text")
-    if pooling not in (None, "cls", "mean"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    chosen_pooling = parse_pooling(pooling)
     if out is not None:
         if out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
             raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
@@ -120,7 +118,7 @@ def query(
         input_file,
         text or [],
         chosen,
-        pooling,  # type: ignore[arg-type]
+        chosen_pooling,
         max_bad_share,
     )
     opened = EmbeddingIndex(store)

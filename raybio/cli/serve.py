@@ -11,7 +11,7 @@ from raybio.cli import options as shared
 from raybio.cli.options import model_argument, positive
 from raybio.runtime.run.folder import model_address
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

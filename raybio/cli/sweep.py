@@ -36,7 +36,7 @@ from raybio.training.settings import TrainingConfig
 if TYPE_CHECKING:
     from raybio.runtime.tune.driver import SweepResult
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 SHOWN_SETTINGS = 10
@@ -326,10 +326,8 @@ def _print_result(swept: "SweepResult") -> None:
         first = swept.ranking[0].trials[0]
         export = path / "trials" / first.name / "export"
         lines["model"] = f"{export}, of its step {first.best_step:,}"
-    # What stands before "@" may be a password.
-    uri = swept.uri.split("@")[-1]
     if swept.spec.run.bucket is not None:
         lines["bucket"] = f"{swept.spec.run.bucket / swept.folder.name}, with all of it"
-    lines["MLflow"] = f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}"
+    lines["MLflow"] = swept.mlflow_line
     for title, text in lines.items():
         console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)

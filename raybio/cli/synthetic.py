@@ -19,7 +19,7 @@ ABOUT = (
     "sentences; raybio prepare topics makes a store."
 )
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 
 @app.command(

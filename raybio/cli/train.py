@@ -49,7 +49,7 @@ def training_app(
     default_comparison = METHODS[method].comparison
     has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
     texts = texts or help_texts(method)
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False)
 
     class Command(TyperCommand):
         """Keeps the parts of the training in the context."""
@@ -156,7 +156,7 @@ def training_app(
                 method, given, compared=compared, seeds=seeds, has_last_training=last_training
             )
             return
-        if default_comparison is not None and not (compared or no_baseline or all_folds):
+        if default_comparison is not None and not (compared or no_baseline):
             compared = (default_comparison,)
         specs = {
             part: resolve(method, part_options)

@@ -12,6 +12,7 @@ from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
 from raybio.runtime.spool.spool import publish
 from raybio.runtime.tracking.registry import Registration, register
+from raybio.runtime.tracking.tracker import how_to_show
 
 
 def train_and_compare(
@@ -119,6 +120,4 @@ def mlflow_line(folder: RunFolder, run_id: str | None) -> str:
     run_id = tracked.get("run_id") or run_id
     if not run_id:
         return "has no run yet; the same command sends it"
-    # What stands before "@" may be a password.
-    shown_uri = tracked.get("uri", "").split("@")[-1]
-    return f"run {run_id}, mlflow ui --backend-store-uri {shown_uri}"
+    return how_to_show(run_id, tracked.get("uri", ""))

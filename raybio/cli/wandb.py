@@ -8,7 +8,7 @@ import typer
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RunFolder
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False)
 
 HELP = (
     "Write metrics of runs as offline runs of Weights & Biases.\n\n"

@@ -5,7 +5,6 @@ while the others wait.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_local
+from raybio.core.files import check_local, locked, replacing
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +55,7 @@ def cached_folder(key: str, make: Callable[[Path], object]) -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f".{folder.name}.lock").open("a") as lock:
-            # The system releases it when the process ends, in whatever way.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(folder.with_name(f".{folder.name}.lock")):
             if not folder.is_dir():
                 make(folder)
     except OSError as error:
@@ -87,12 +84,12 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
         return array
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(folder / ".lock"):
             array = _mapped(path)
             if array is None:
                 array = make()
-                _write_array(path, array)
+                with replacing(path) as file:
+                    np.save(file, array, allow_pickle=False)
                 _remove_old(folder)
     except OSError as error:
         if array is None:
@@ -107,15 +104,6 @@ def _mapped(path: Path) -> np.ndarray | None:
     except (OSError, ValueError):
         # There is none, or a power loss has cut it off.
         return None
-
-
-def _write_array(path: Path, array: np.ndarray) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 def _remove_old(folder: Path) -> None:

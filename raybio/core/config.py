@@ -2,8 +2,6 @@
 
 import contextlib
 import difflib
-import hashlib
-import json
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError
 
 
@@ -234,8 +233,7 @@ def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
         for parent in parents:
             node = node[parent]
         del node[leaf]
-    canonical = json.dumps(mapping, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return json_digest(mapping)[:16]
 
 
 def changed_settings(old: dict[str, Any], new: BaseConfig) -> list[str]:

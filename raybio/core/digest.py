@@ -1,10 +1,11 @@
-"""Digests of files, and of a model: of all weights, and of what else it computes with."""
+"""Digests of files, of JSON, and of a model: of all weights, and of what else it computes with."""
 
 import hashlib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,6 +27,24 @@ def file_digest(path: str | Path, algorithm: str = "sha256") -> str:
     with open(path, "rb") as file:
         new = partial(hashlib.new, algorithm, usedforsecurity=False)
         return hashlib.file_digest(file, new).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return JSON with sorted keys and no spaces, as UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def json_digest(value: Any) -> str:
+    """Return the sha256 of ``canonical_json``, in hex."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """Return the sha256 of JSON with sorted keys and spaces, in hex.
+
+    Embeddings, indexes and shared scores on disk have digests of this form.
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def weights_digest(named_tensors: Iterable[tuple[str, "Tensor"]]) -> str:

@@ -3,12 +3,14 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from raybio.core.errors import ConfigError
 from raybio.core.location import is_uri, without_credentials
@@ -204,22 +206,47 @@ def _sync_all(folder: Path) -> None:
         sync(file)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is made, for a block; other processes wait.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    with path.open("a") as file:
+        # The system releases it when the process ends, in whatever way.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def replace_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file in one atomic step that survives a power loss; an older one is replaced.
+    """Write a UTF-8 file as ``replacing`` does.
 
     Raises:
         OSError: if it cannot be written, with the path and the bytes that were to be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     content = text.encode()
+    with named_failure(path, len(content)), replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that gets its name after the block; an older one is replaced.
+
+    That is one atomic step, which survives a power loss. If the block fails, the older file stays.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with named_failure(path, len(content)):
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-    except OSError:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
         # Half a file must not take the space of a full disk.
         with contextlib.suppress(OSError):
             temporary.unlink()

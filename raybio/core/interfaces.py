@@ -147,14 +147,13 @@ class Objective(Protocol):
         """Whether the coupling part is used."""
         ...
 
-    def normalizer(self, batch: Any, collective: Collective) -> Tensor:
-        """Return the global count that divides the separable part; called before encoding."""
-        ...
-
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
-        """Compute the separable part over one micro-batch."""
+        """Compute the separable part over one micro-batch.
+
+        ``num_labels`` is the number of labeled tokens of the global batch, at least 1.
+        """
         ...
 
     def embedding_loss(

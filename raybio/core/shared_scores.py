@@ -6,7 +6,6 @@ change of anything in it gives another file, and files of an old identity are ne
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -14,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from raybio.core.digest import digest_of
 from raybio.core.errors import RecordError
+from raybio.core.files import locked
 from raybio.core.records import read_recomputable, write_record
 
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class SharedScores:
 
     def path(self, identity: Identity) -> Path:
         """Return the file of an identity."""
-        return self.folder / f"{_digest(identity)}.json"
+        return self.folder / f"{digest_of(identity)}.json"
 
     def read(self, identity: Identity) -> Any:
         """Return what was written for an identity; None, with a warning, if it is damaged."""
@@ -86,9 +87,7 @@ class SharedScores:
         with contextlib.ExitStack() as stack:
             with self._or_warning():
                 self.folder.mkdir(exist_ok=True)
-                file = stack.enter_context(open(self.path(identity).with_suffix(".lock"), "a"))
-                # The system releases it when the process ends, in whatever way.
-                fcntl.flock(file, fcntl.LOCK_EX)
+                stack.enter_context(locked(self.path(identity).with_suffix(".lock")))
             yield
 
     @contextlib.contextmanager
@@ -99,10 +98,5 @@ class SharedScores:
             _log.warning("%s: %s; other runs compute the scores again", self.folder, error.strerror)
 
 
-def _digest(identity: Identity) -> str:
-    text = json.dumps(identity, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _checksum(identity: Identity, text: str) -> str:
-    return hashlib.sha256(f"{_digest(identity)}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{digest_of(identity)}\n{text}".encode()).hexdigest()

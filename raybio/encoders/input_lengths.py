@@ -146,6 +146,26 @@ def text_lengths(
     )
 
 
+def lengths_of_texts(
+    name: str,
+    texts: Sequence[str],
+    reader: TextReader,
+    *,
+    max_length: int | str,
+    limit: int | None = None,
+) -> InputLengths:
+    """Count as ``text_lengths``, of texts in memory."""
+    row_N = np.arange(len(texts))
+    return text_lengths(
+        name,
+        lambda row_C: [texts[row] for row in row_C.tolist()],
+        row_N,
+        reader,
+        max_length=max_length,
+        limit=limit,
+    )
+
+
 def counted_rows(row_N: np.ndarray) -> np.ndarray:
     """Return the rows to tokenize: all, or ``MAX_COUNTED_TEXTS`` evenly spaced ones."""
     if len(row_N) <= MAX_COUNTED_TEXTS:

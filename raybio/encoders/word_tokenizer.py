@@ -74,9 +74,7 @@ def build_word_tokenizer(
     return _fast_tokenizer(tokenizer, max_tokens)
 
 
-def build_character_tokenizer(
-    words: Iterable[str], *, max_tokens: int = 512
-) -> PreTrainedTokenizerFast:
+def build_character_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     """Return a tokenizer of single lower-cased letters: the blank and those of ``words``.
 
     Letters are in the order of Unicode. A text begins with [CLS] and has no token at its end, as in
@@ -91,7 +89,7 @@ def build_character_tokenizer(
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A", special_tokens=[("[CLS]", id_by_token["[CLS]"])]
     )
-    return _fast_tokenizer(tokenizer, max_tokens)
+    return _fast_tokenizer(tokenizer, max_tokens=512)
 
 
 def _fast_tokenizer(tokenizer: Tokenizer, max_tokens: int) -> PreTrainedTokenizerFast:

@@ -30,16 +30,13 @@ MAX_LABEL = 40
 _MOST_MARKERS = 12
 
 
-def plot_embedding_map(
-    position_N2: np.ndarray, group_N: Sequence[str], path: Path, *, title: str = "Embedding map"
-) -> Path:
+def plot_embedding_map(position_N2: np.ndarray, group_N: Sequence[str], path: Path) -> Path:
     """Plot embedded rows, colored by group; the rarest groups beyond ``MOST_GROUPS`` share a grey.
 
     Args:
         position_N2: two coordinates a row, from t-SNE for example.
         group_N: each row's group, such as its species.
         path: the PNG file.
-        title: above the plot.
     """
     groups, number_N, count = np.unique(
         np.asarray(group_N), return_inverse=True, return_counts=True
@@ -59,7 +56,7 @@ def plot_embedding_map(
         background_label=f"{num_others} others" if num_others else None,
         size=9,
     )
-    axes.set_title(title)
+    axes.set_title("Embedding map")
     axes.legend(
         markerscale=2.5, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False
     )

@@ -8,11 +8,10 @@ pairs, K ranks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage, UnitScores
 from raybio.core.table_layout import TableLayout
@@ -47,9 +46,6 @@ RETRIEVAL = TableLayout(
     chance="documents in random order, exactly",
     plain=frozenset({"ndcg_at_10", "mrr_at_10", "map_at_100"}),
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer[Any]]
 
 
 def query_measures(retrieval: Retrieval) -> dict[str, Floats]:

@@ -5,7 +5,6 @@ all units is the run's score, whether that is micro, macro or over groups.
 """
 
 import math
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats
 from raybio.core.errors import DataError
+from raybio.core.files import replacing
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.ops.significance import (
@@ -25,8 +25,6 @@ from raybio.ops.significance import (
     hierarchical_test,
     mean_interval,
 )
-
-Floats = NDArray[np.float64]
 
 ScoresBySplit = Mapping[str, UnitScores]
 
@@ -73,7 +71,7 @@ def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray])
 
 
 def paired_difference(
-    first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str, seed: int = 0
+    first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str
 ) -> PairedDifference:
     """Compare two groups of runs in a measure, on the same units.
 
@@ -84,7 +82,6 @@ def paired_difference(
         first: one run, or repetitions of one.
         second: likewise.
         measure: the measure.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: if the runs were not evaluated on the same units.
@@ -94,7 +91,7 @@ def paired_difference(
         raise ValueError("runs that were evaluated on different units cannot be compared in pairs")
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if _has_seeds(len(unit_U), len(first), len(second)):
         return PairedDifference(len(unit_U), *hierarchical_test(first_SU, second_SU, rng))
     difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
@@ -102,7 +99,7 @@ def paired_difference(
 
 
 def untrained_difference(
-    trained: Sequence[UnitScores], untrained: Sequence[UnitScores], measure: str, seed: int = 0
+    trained: Sequence[UnitScores], untrained: Sequence[UnitScores], measure: str
 ) -> PairedDifference:
     """Compare runs with a model that needs no training, on the same units.
 
@@ -115,7 +112,6 @@ def untrained_difference(
         trained: scores of each run.
         untrained: scores of the untrained model in the same runs.
         measure: the measure.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: if they were not evaluated on the same units.
@@ -127,14 +123,14 @@ def untrained_difference(
     trained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in trained])
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if _has_seeds(len(unit_U), len(trained)):
         return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
     return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
 
 
 def interval_over_runs(
-    score_S: Sequence[float], unit_scores: Sequence[UnitScores], measure: str, seed: int = 0
+    score_S: Sequence[float], unit_scores: Sequence[UnitScores], measure: str
 ) -> Interval:
     """Return the mean score of runs with its 95 % interval.
 
@@ -146,12 +142,11 @@ def interval_over_runs(
         score_S: score of each run.
         unit_scores: scores of the same units in each run.
         measure: the measure.
-        seed: of the bootstrap.
     """
     value_SU = np.stack([scores.value_by_measure[measure] for scores in unit_scores])
     if not np.isfinite(value_SU).all():
         return Interval(float(np.mean(score_S)), math.nan, math.nan)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     num_runs, num_units = value_SU.shape
     if _has_seeds(num_units, num_runs):
         of_units = hierarchical_mean(value_SU, rng).difference
@@ -217,12 +212,8 @@ def write_unit_scores(path: Path, by_stage: Mapping[Stage, ScoresBySplit]) -> No
                 arrays[f"{split}/{_UNIT}"] = scores.unit_U
             for measure, value_U in scores.value_by_measure.items():
                 arrays[f"{prefix}{split}/{measure}"] = value_U
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    with temporary.open("wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def read_unit_scores(path: Path) -> dict[Stage, dict[str, UnitScores]]:

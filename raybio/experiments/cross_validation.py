@@ -10,14 +10,13 @@ sweeps/.untrained/      scores of rivals and of the encoder before training, for
 Of a sweep in a bucket, ``sweeps`` is the driver's copy (``runtime/spool``).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybio.core.config import override, value_at
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ConfigError
 from raybio.core.location import absolute
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
@@ -49,7 +48,7 @@ from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.spool.spool import held, publish
 from raybio.runtime.tune.leaderboard import SEED, TrialRecord
-from raybio.runtime.tune.trial import FINISHED, SweepSpec
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -190,9 +189,7 @@ def cross_validate(
     folder = swept.folder.path
     print((folder / "folds.md").read_text(encoding="utf-8"))
     print(f"table, and folder of each model: {folder / 'folds.md'}; each fold: {folder / 'folds'}")
-    # What stands before "@" may be a password.
-    uri = swept.uri.split("@")[-1]
-    print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
+    print(f"MLflow: {swept.mlflow_line}")
 
 
 def train_all_folds(
@@ -217,17 +214,7 @@ def train_all_folds(
     sentences = open_store(run.store, WordStore)
     space = fold_space(config, models, sentences, num_seeds)
     swept = sweep(SweepSpec(space=space, run=replace(run, config=config)))
-    failed = [
-        f"{json.dumps(trial.settings)}: {trial.error}"
-        for trial in swept.trials
-        if trial.status != FINISHED
-    ]
-    if failed:
-        raise ClusterError(
-            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not reach their "
-            f"end, such as {failed[0]}. The same command repeats those that failed for want of a "
-            "machine; others want another --name"
-        )
+    swept.check_finished()
     return _evaluate_together(swept, run, sentences, has_last_training)
 
 

@@ -10,7 +10,6 @@ sweeps/NAME/
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raybio.core.config import fields, fingerprint, override_all, value_at
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.methods.sppt.synthetic.config import Config
@@ -35,7 +34,7 @@ from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import publish
-from raybio.runtime.tune.trial import FINISHED, SweepSpec
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -154,17 +153,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         explicit=frozenset(),
     )
     swept = sweep(SweepSpec(space=space, run=run))
-    failed = [
-        f"{json.dumps(trial.settings)}: {trial.error}"
-        for trial in swept.trials
-        if trial.status != FINISHED
-    ]
-    if failed:
-        raise ClusterError(
-            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not reach their "
-            f"end, such as {failed[0]}. The same command repeats those that failed for want of a "
-            "machine"
-        )
+    swept.check_finished()
     files = report(swept, config_by_kind, store, experiments)
     if bucket is not None:
         publish(swept.folder, bucket)
@@ -172,9 +161,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
     print(files[0].read_text(encoding="utf-8"))
     for path in files:
         print(path)
-    # What stands before "@" may be a password.
-    uri = swept.uri.split("@")[-1]
-    print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
+    print(f"MLflow: {swept.mlflow_line}")
 
 
 def _digest(experiments: Experiments, config_by_kind: Mapping[str, Config]) -> str:

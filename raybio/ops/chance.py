@@ -5,9 +5,9 @@ H_n is the n-th harmonic number.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from raybio.core.arrays import Floats
 
 
 def expected_average_precision(num_relevant: ArrayLike, num_candidates: ArrayLike) -> Floats:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from raybio.core.arrays import Floats
 
 MAX_SKEWNESS = 0.5
 MAX_EXCESS_KURTOSIS = 0.5

@@ -10,20 +10,16 @@ of query, B queries of a block, S scores.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.interfaces import Collective
 from raybio.ops.rank_counts import count_ranks
 from raybio.ops.scores import Metric, check_finite, row_blocks, scorer
-
-Integers = NDArray[np.integer[Any]]
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ Shape letters: R rows or slices, Q queries, each into a slice of its own.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from raybio.core.arrays import Integers
+
 Positions = NDArray[np.int64]
 
-Integers = NDArray[np.integer[Any]]
 
 Predicate = Callable[[Positions], NDArray[np.bool_]]
 
@@ -61,6 +61,12 @@ def tiles(num_rows: int, entries_per_row: int, num_entries: int) -> Iterator[sli
 def indptr_from_lengths(length_R: ArrayLike) -> Positions:
     """Return the row pointers (R + 1,) of rows with these lengths: 0, then the running sums."""
     return np.concatenate([[0], np.cumsum(length_R)]).astype(np.int64)
+
+
+def positions_within(length_R: Integers) -> Positions:
+    """Return the positions 0 to length - 1 of each row, end to end."""
+    before_R = np.cumsum(length_R) - length_R
+    return np.arange(int(length_R.sum())) - np.repeat(before_R, length_R)
 
 
 def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Positions]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import torch
 
 from raybio.core.cache import cache_folder
+from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.files import check_writable_file
 from raybio.core.location import BucketPath, Location, absolute
@@ -49,8 +50,13 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model
-from raybio.training.embedding_model import EmbeddingModel, InputEmbedder, digest_of
-from raybio.training.precision import decide_precision, embedding_precision, resolve_precision
+from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
+from raybio.training.precision import (
+    decide_precision,
+    default_device,
+    embedding_precision,
+    resolve_precision,
+)
 from raybio.training.text_embedding_model import read_text_embedding_model
 
 
@@ -474,7 +480,7 @@ class _EmbedPart:
             # Ray may leave a worker of a dead driver alive for a while.
             self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
         self.model = model
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = default_device()
         self.encoder = model.load().to(device)
         self.precision = resolve_precision(form.precision, device)
         self.dtype = np.dtype(form.dtype)

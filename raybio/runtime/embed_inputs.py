@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import Location
 from raybio.methods import METHODS
@@ -21,7 +22,6 @@ from raybio.store.store import Store, open_store
 from raybio.training.embedding_model import (
     InputEmbedder,
     check_strip_stop,
-    digest_of,
     digest_of_file,
 )
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
@@ -16,6 +15,7 @@ from raybio.runtime.embed import embedder_of_folder, model_of_folder
 from raybio.runtime.predict import find_predictor, read_predictor
 from raybio.runtime.run.folder import local_model, near_run_folders
 from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.precision import default_device
 from raybio.training.predictor import PredictBlock, Predictor
 from raybio.training.text_embedding_model import read_text_embedding_model
 
@@ -139,7 +139,7 @@ class TrainedModel:
     @cached_property
     def _encoder(self) -> Encoder:
         encoder = self._embedding_model.load()
-        return encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+        return encoder.to(default_device())
 
     @cached_property
     def _predictor(self) -> Predictor:

@@ -1,6 +1,6 @@
 """Demo corpora: stores that are prepared on first use, and invented words for simulated texts."""
 
-import fcntl
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.errors import StoreError
+from raybio.core.files import locked
 from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.store import S, open_store
 
@@ -29,15 +30,14 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
     Raises:
         StoreError: if the folder cannot be written.
     """
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("w")
-    except OSError as error:
-        raise StoreError(
-            f"{home}: cannot be written ({error.strerror}); the built-in corpus is kept there"
-        ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(home / "lock"))
+        except OSError as error:
+            raise StoreError(
+                f"{home}: cannot be written ({error.strerror}); the built-in corpus is kept there"
+            ) from None
         if (home / "store").exists():
             return open_store(home / "store", kind)
         return make(home / "raw", home / "store")

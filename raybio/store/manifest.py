@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raybio.core.digest import file_digest
+from raybio.core.digest import file_digest, json_digest
 from raybio.core.errors import StoreError
 
 SCHEMA_VERSION = 2
@@ -39,16 +39,11 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
             f"{store}: has store schema version {version}, this raybio reads version "
             f"{SCHEMA_VERSION}. {PREPARE_AGAIN}"
         )
-    if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
+    if checksum != json_digest(manifest):
         raise StoreError(
             f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
         )
     return manifest, hashlib.sha256(content).hexdigest()
-
-
-def canonical_json(value: Any) -> bytes:
-    """Return JSON with sorted keys and no spaces, as UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def sha256_of(path: str | Path) -> str:

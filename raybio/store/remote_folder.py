@@ -1,14 +1,13 @@
 """Folders in buckets, such as models: all objects below a path, fetched once to each machine."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import StorageError, named_by
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import cached_copy
-from raybio.store.manifest import canonical_json
 from raybio.store.object_download import download_listed
 
 
@@ -44,7 +43,7 @@ def fetched_folder(
         for folder, listed in ((path, infos), (path.parent, others))
         for info in listed
     ]
-    name = f"folder-{hashlib.sha256(canonical_json(identity)).hexdigest()}"
+    name = f"folder-{json_digest(identity)}"
     # The last parts of the path are the names that errors and reports show.
     inside = Path(path.parent.name, path.name)
 

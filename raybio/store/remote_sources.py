@@ -2,15 +2,14 @@
 
 import fnmatch
 import glob
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError, named_by
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder, ObjectInfo
 from raybio.store.bucket_cache import cached_copy
-from raybio.store.manifest import canonical_json
 from raybio.store.object_download import download_listed
 from raybio.store.remote_folder import fetched_folder
 
@@ -38,7 +37,7 @@ def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
     bucket = BucketFolder(fixed)
     # The version says what the content is.
     identity = [[str(fixed), info.name, info.num_bytes, *info.version] for info in found]
-    name = f"sources-{hashlib.sha256(canonical_json(identity)).hexdigest()}"
+    name = f"sources-{json_digest(identity)}"
     copy_by_name = _copies([info.name for info in found], fixed)
     num_bytes = sum(info.num_bytes for info in found)
 

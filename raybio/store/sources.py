@@ -1,7 +1,6 @@
 """Source files: checked, opened plain or gzip, read line by line, and described for manifests."""
 
 import gzip
-import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -9,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import DataError
 from raybio.store.data_sets import table_files
-from raybio.store.manifest import canonical_json, sha256_of
+from raybio.store.manifest import sha256_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -144,7 +144,7 @@ def describe_files(files: list[Path]) -> dict[str, Any]:
     total = sum(file.stat().st_size for file in files)
     if len(files) == 1:
         return {"name": files[0].name, "bytes": total, "sha256": digests[0][1]}
-    combined = hashlib.sha256(canonical_json(sorted(digests))).hexdigest()
+    combined = json_digest(sorted(digests))
     return {
         "name": files[0].parent.name if files else "",
         "files": len(files),

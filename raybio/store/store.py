@@ -5,7 +5,6 @@ is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads what
 not verified yet (``verification.py``). The methods declare what the files hold (``columns.py``).
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -13,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import DamagedStoreError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
     MANIFEST,
     PREPARE_AGAIN,
-    canonical_json,
     parse_manifest,
     sha256_of,
 )
@@ -88,7 +87,7 @@ class Store:
         """
         digests = {name: facts["sha256"] for name, facts in self.manifest["files"].items()}
         content = {"kind": self.manifest["kind"], "files": digests}
-        return hashlib.sha256(canonical_json(content)).hexdigest()
+        return json_digest(content)
 
     def verify(self, *, again: bool = True) -> None:
         """Read every file and compare its sha256 with the manifest's.

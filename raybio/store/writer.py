@@ -6,7 +6,6 @@ it.
 
 import errno
 import fcntl
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from raybio.core.digest import canonical_json, json_digest
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local, replace_folder, sync
-from raybio.store.manifest import MANIFEST, SCHEMA_VERSION, canonical_json, sha256_of
+from raybio.store.manifest import MANIFEST, SCHEMA_VERSION, sha256_of
 from raybio.store.store import S, open_store
 
 LOCK = "lock"
@@ -148,7 +148,7 @@ class Draft:
         sync(self.folder / name)
 
     def _write_manifest(self, manifest: dict[str, Any]) -> None:
-        manifest = {**manifest, "checksum": hashlib.sha256(canonical_json(manifest)).hexdigest()}
+        manifest = {**manifest, "checksum": json_digest(manifest)}
         unfinished = self.folder / (MANIFEST + ".unfinished")
         unfinished.write_bytes(canonical_json(manifest))
         sync(unfinished)

@@ -1,6 +1,5 @@
 """The folder of one checkpoint: written in full, and used only after every byte was verified."""
 
-import hashlib
 import json
 import platform
 import re
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
-from raybio.core.digest import file_digest
+from raybio.core.digest import file_digest, json_digest
 from raybio.core.errors import CheckpointError
 from raybio.core.version import VERSION
 from raybio.training import durable
@@ -187,7 +186,7 @@ def copy_checkpoint(state: CheckpointState, folder: Path, identity: Identity) ->
 
 def _write_manifest(folder: Path, manifest: dict[str, Any], identity: Identity) -> None:
     whole = manifest | identity._asdict()
-    durable.write_json(folder / MANIFEST, whole | {"checksum": _checksum(whole)})
+    durable.write_json(folder / MANIFEST, whole | {"checksum": json_digest(whole)})
 
 
 def read_checkpoint(folder: Path) -> CheckpointState:
@@ -230,7 +229,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         CheckpointError: if it has another format version.
     """
     manifest = _read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or _checksum(_without_checksum(manifest)) != manifest.get(
+    if not isinstance(manifest, dict) or json_digest(_without_checksum(manifest)) != manifest.get(
         "checksum"
     ):
         raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
@@ -253,8 +252,3 @@ def _read_json(path: Path) -> Any:
 
 def _without_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in manifest.items() if key != "checksum"}
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -3,13 +3,11 @@
 Shape letters: R inputs, M some of them, T tokens, D embedding width.
 """
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +15,12 @@ import torch
 from torch import Tensor
 
 from raybio.core.batch import TokenBatch
-from raybio.core.digest import file_digest
+from raybio.core.digest import digest_of, file_digest
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
+from raybio.ops.segments import positions_within
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows, embed_tokens
@@ -219,7 +218,7 @@ class EmbeddingModel(InputEmbedder):
         state_TD = embed_tokens(encoder, batch, max_tokens=MAX_TOKENS_AT_ONCE).numpy()
         row_T = np.repeat(np.arange(batch.num_rows), batch.length_R.numpy())[is_shown_T]
         count_R = np.bincount(row_T, minlength=batch.num_rows)
-        position_T = np.arange(len(row_T)) - np.repeat(np.cumsum(count_R) - count_R, count_R)
+        position_T = positions_within(count_R)
         return pa.table(
             {
                 "key": keys.take(pa.array(row_T)),
@@ -295,11 +294,6 @@ def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None)
     pooling = stated or given
     assert pooling is not None
     return pooling
-
-
-def digest_of(content: dict[str, Any]) -> str:
-    """Return the sha256 of JSON values, in hex; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:

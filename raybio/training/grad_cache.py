@@ -25,6 +25,7 @@ from raybio.core.interfaces import Collective, Encoded, LossReport, System
 from raybio.ops.similarity import at_least_fp32
 from raybio.training.gradient_sum import GradientSum
 from raybio.training.micro_batches import MicroBatch, micro_batches
+from raybio.training.objectives import count_labels
 from raybio.training.precision import Precision
 
 Terms = dict[str, Tensor]
@@ -97,7 +98,11 @@ class _Step:
         self.seed_of = seed_of
         self.device = batch.token_T.device
         self.micro_batches = micro_batches
-        self.normalizer = self.objective.normalizer(batch, collective)
+        self.num_labels = (
+            count_labels(batch, collective)
+            if self.objective.uses_rows
+            else torch.ones((), device=self.device)
+        )
         self.last_backward: Callable[[], AbstractContextManager[None]] = nullcontext
         self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
@@ -148,7 +153,7 @@ class _Step:
 
     def _row_loss(self, tokens: Tokens, encoded: Encoded) -> Tensor:
         with self.precision.autocast():
-            report = self.objective.row_loss(self.model, encoded, tokens, self.normalizer)
+            report = self.objective.row_loss(self.model, encoded, tokens, self.num_labels)
             return self._add(report)
 
     def _embedding_loss(self, embedding_RD: Tensor) -> Tensor:

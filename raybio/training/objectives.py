@@ -3,7 +3,6 @@
 Shape letters: R sequences, K masked tokens, V vocabulary, D width.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -33,12 +32,8 @@ class CouplingObjective:
         """Return True: the whole loss couples the sequences."""
         return True
 
-    def normalizer(self, batch: TokenBatch, collective: Collective) -> Tensor:
-        """Return 1, which is not used."""
-        return torch.ones(())
-
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
         """Refuse: there is none, and ``uses_rows`` says so.
 
@@ -51,7 +46,7 @@ class CouplingObjective:
 
 
 def count_labels(batch: TokenBatch, collective: Collective) -> Tensor:
-    """Return the number () of masked tokens of the global batch, at least 1."""
+    """Return the number () of labeled tokens of the global batch, at least 1."""
     return collective.all_sum((batch.label_T != IGNORED_LABEL).sum()).clamp(min=1)
 
 

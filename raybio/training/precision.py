@@ -188,6 +188,11 @@ class Decision:
     warning: str = ""
 
 
+def default_device() -> str:
+    """Return "cuda" if this process sees a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Processor]:
     """Return the processors of this machine's workers: all GPUs if ``use_gpu``, else the CPU."""
     if not use_gpu:

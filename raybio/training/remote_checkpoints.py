@@ -12,7 +12,6 @@ by an earlier start never changes a checkpoint of a later one.
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -31,6 +30,7 @@ from raybio.core.errors import (
     RaybioError,
     StorageError,
 )
+from raybio.core.files import locked
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import (
@@ -132,9 +132,7 @@ class RemoteCheckpoints:
                 return own
         folder = self._fetched / name
         self._fetched.mkdir(parents=True, exist_ok=True)
-        with (self._fetched / f".{name}.lock").open("a") as lock:
-            # The system releases it when the process ends, in whatever way.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self._fetched / f".{name}.lock"):
             if not folder.is_dir():
                 try:
                     self._download(name, folder)

@@ -58,7 +58,7 @@ for order in sys.argv[1:]:
             print(commit, weights_digest(encoder.state_dict().items()))
             continue
         if task == "words":
-            encoder = build_character_bert(source, seed=1, revision=revision)
+            encoder = build_character_bert(source, revision=revision)
             print(is_character_bert(source), weights_digest(encoder.state_dict().items()))
             continue
         config = EncoderConfig(source=source, revision=revision, max_positions=64)

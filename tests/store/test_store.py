@@ -11,14 +11,13 @@ import pytest
 
 from raybio.core.errors import StoreError
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.graph_store import FILES as GRAPH_FILES
-from raybio.methods.sppt.graph_store import LinkedRows
+from raybio.methods.sppt.graph_store import GROUPS, HELDOUT, INDICES, INDPTR, ROWS, LinkedRows
 from raybio.methods.sppt.proteins.store import CLUSTERS, ProteinStore, commit_proteins
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
 from raybio.store.writer import Draft
 
-FILES = (*GRAPH_FILES, CLUSTERS)
+FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT, CLUSTERS)
 SEQUENCES = ["ACD", "EFGH", "IKLMN", "P", "QRS"]
 
 

@@ -88,12 +88,10 @@ def zero_shot(
     folders = [model_folder(one, "--model") for one in model]
     data_folder = local_copy(data, "--data")
     pmids = None if hoc_pmids is None else local_copy(hoc_pmids, "--hoc-pmids")
-    from raybio.methods.biostransformers.zero_shot.evaluate import (
-        evaluate_zero_shot as evaluate_tasks,
-    )
+    from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
-    results = evaluate_tasks(
+    results = evaluate_zero_shot(
         folders,
         names,
         data_folder,

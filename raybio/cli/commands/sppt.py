@@ -13,6 +13,7 @@ from raybio.cli.options import (
     location_option,
     model_option,
     non_negative,
+    parse_pooling,
     sources_option,
 )
 from raybio.cli.scores import ScoresFile, write_scores
@@ -69,8 +70,7 @@ def link_samples(
     Example: raybio evaluate link-samples --store STORE --model runs/mag
     """
     check_store(store)
-    if pooling not in ("mean", "cls"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
+    parse_pooling(pooling)
     if out is not None:
         check_writable_file(out)
     name_by_folder = {model_folder(source, "--model"): source for source in model}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybio.cli.contrastive_probe.options import POOLING_HELP, parse_pooling
-from raybio.cli.options import LocationType, location_option, model_option
+from raybio.cli.contrastive_probe.options import POOLING_HELP
+from raybio.cli.options import LocationType, location_option, model_option, parse_pooling
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import check_writable_folder

@@ -13,9 +13,8 @@ from raybio.cli.contrastive_probe.options import (
     QUERIES_HELP,
     SUBSETS,
     parse_choice,
-    parse_pooling,
 )
-from raybio.cli.options import LocationType, fraction, location_option, model_option
+from raybio.cli.options import LocationType, fraction, location_option, model_option, parse_pooling
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder

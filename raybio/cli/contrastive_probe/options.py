@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Literal, TypeVar
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.config import Pooling
 
 BENCHMARK_HELP = "folder of the benchmark: MedLAMA's files, or a source of BioLAMA"
 POOLING_HELP = (
@@ -14,8 +13,6 @@ POOLING_HELP = (
 QUERIES_HELP = "size of a fixed random sample of queries of each relation; default: all"
 
 Subset = Literal["full", "hard"]
-POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
-
 SUBSETS: tuple[Subset, ...] = ("full", "hard")
 
 T = TypeVar("T", bound=str)
@@ -32,12 +29,3 @@ def parse_choice(text: str, choices: Sequence[T], option: str) -> T:
             return choice
     *others, last = choices
     raise ConfigError(f"{option} {text}: want {', '.join(others)} or {last}")
-
-
-def parse_pooling(text: str | None) -> Pooling | None:
-    """Return the pooling of an option, or None.
-
-    Raises:
-        ConfigError: if it is neither cls nor mean.
-    """
-    return None if text is None else parse_choice(text, POOLINGS, "--pooling")

@@ -147,32 +147,22 @@ class TermRetrievalEvaluator(Evaluator):
 
     def remarks(self) -> Sequence[str]:
         """Return how many articles were evaluated, if not all."""
-        num_articles = len(self._validation_rows)
+        num_articles = len(_validation_rows(self.config, self.store))
         num_evaluated = len(self._final_queries.row_Q)
         if not 0 < self.config.evaluation.num_articles_at_the_end < num_articles:
             return ()
         return [f"{num_evaluated:,} of {num_articles:,} validation articles were evaluated"]
 
-    @property
-    def has_queries(self) -> bool:
-        """Whether any validation article has a text and a term."""
-        return has_term_queries(self.config, self.store)
-
     @cached_property
     def _final_queries(self) -> TermQueries:
-        return self._draw_queries(self.config.evaluation.num_articles_at_the_end)
+        return _draw_queries(
+            self.config, self.store, self.config.evaluation.num_articles_at_the_end
+        )
 
     @cached_property
     def _sampled_queries(self) -> TermQueries:
         """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
-        return self._draw_queries(self.config.evaluation.num_articles)
-
-    def _draw_queries(self, num_articles: int) -> TermQueries:
-        return _draw_queries(self.config, self.store, num_articles)
-
-    @property
-    def _validation_rows(self) -> np.ndarray:
-        return _validation_rows(self.config, self.store)
+        return _draw_queries(self.config, self.store, self.config.evaluation.num_articles)
 
     def _embed(
         self, model: Encoder, collective: Collective, queries: TermQueries

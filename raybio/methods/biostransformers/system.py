@@ -129,7 +129,7 @@ def build(config: Config, store_path: str | Location) -> System:
         num_steps=config.schedule.max_steps,
     )
     evaluator = TermRetrievalEvaluator(config, store, tokenize)
-    has_queries = evaluator.has_queries
+    has_queries = has_term_queries(config, store)
     return System(
         name="biostransformers",
         model=encoder,

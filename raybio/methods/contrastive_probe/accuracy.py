@@ -11,13 +11,14 @@ among the first k names.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from raybio.core.arrays import Floats, Integers
 from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import ProbeConfig
@@ -31,8 +32,6 @@ NUM_PREDICTED = max(CUTOFFS)
 LENGTH_BOUNDS = (0, 5, 10, 15, 20, 25, 30, 40, 60)
 """Characters at which bins of answer lengths begin; the last bin is open."""
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
 Mean = Literal["micro", "macro"]
 Match = Literal["name", "cui"]
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raybio.core.arrays import Integers
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.accuracy import Integers, Match, is_correct
+from raybio.methods.contrastive_probe.accuracy import Match, is_correct
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark

@@ -13,13 +13,10 @@ itself and be wrong. So it compares steps of a rewiring, and step 0 is not a can
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
+from raybio.core.arrays import Floats, Integers
 
 Table = list[list[str]]
 """Rows of cells; the first row holds the headings."""

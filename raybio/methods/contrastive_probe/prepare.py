@@ -46,7 +46,7 @@ def cached_sentences(
 
 
 def prepare_sentences(
-    out: str | Path, files: Sequence[Path], benchmark: Path | None = None, *, force: bool = False
+    out: str | Path, files: Sequence[Path], benchmark: Path | None = None
 ) -> ClozeStore:
     """Make a store of sentence files, each a set, and of a benchmark in MedLAMA's layout.
 
@@ -55,7 +55,6 @@ def prepare_sentences(
         files: one sentence a line, or tables with a column ``text`` or ``sentence``.
         benchmark: folder of the benchmark, of which all query sets are read. None: the store can be
             trained on, and nothing is probed.
-        force: replace an existing store.
 
     Raises:
         DataError: if a file is missing, truncated or without sentences, two have one name, or the
@@ -73,7 +72,7 @@ def prepare_sentences(
     sources = {"sentences": files}
     if benchmark is not None:
         sources["benchmark"] = _benchmark_files(benchmark)
-    with preparing(out, sources, {}, force=force) as new:
+    with preparing(out, sources, {}) as new:
         sets = {path.name: read_sentences(path, new.quarantine) for path in files}
         benchmarks: dict[str, ProbeBenchmark] = {}
         if benchmark is not None:

@@ -8,7 +8,6 @@ training run each. Ties are in order of names.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from raybio.encoders.checkpoints import check_source, model_names
 from raybio.encoders.config import Pooling, TextEncoderConfig
-from raybio.encoders.input_lengths import text_lengths
+from raybio.encoders.input_lengths import lengths_of_texts
 from raybio.encoders.text import text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.methods.contrastive_probe.accuracy import (
@@ -149,21 +148,12 @@ def truncation_remarks(
                 ("names", benchmark.names, NAME_TOKENS),
                 ("queries", queries, QUERY_TOKENS),
             ):
-                lengths = text_lengths(
-                    f"{kind} of {title}",
-                    partial(_select, texts),
-                    np.arange(len(texts)),
-                    reader,
-                    max_length=limit,
-                    limit=limit,
+                lengths = lengths_of_texts(
+                    f"{kind} of {title}", texts, reader, max_length=limit, limit=limit
                 )
                 if lengths.remark:
                     remarks.setdefault(name, []).append(lengths.remark)
     return remarks
-
-
-def _select(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
-    return [texts[row] for row in row_R.tolist()]
 
 
 def evaluate_agreement(

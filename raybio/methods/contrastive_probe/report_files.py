@@ -1,12 +1,12 @@
 """The files of a probe's report: Markdown, JSON, a CSV file a table, and figures."""
 
-import csv
 import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raybio.core.csv_table import write_csv
 from raybio.core.records import write_record
 from raybio.methods.contrastive_probe.plots import plot_probe
 from raybio.methods.contrastive_probe.report import QuerySetResults, report_data, report_markdown
@@ -29,14 +29,13 @@ def write_report(
     """
     data = report_data(sets, settings, seed=seed)
     _remove_earlier(out)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     (out / "report.md").write_text(report_markdown(data), encoding="utf-8")
     files = []
     for heading, table in report_tables(data).items():
         name = re.sub(r"\W+", "_", heading).strip("_").lower()
         path = out / "tables" / f"{name}.csv"
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(table)
+        write_csv(path, table)
         files.append(path)
     files += plot_probe(data, out / "plots")
     data["files"] = [path.relative_to(out).as_posix() for path in files]

@@ -1,16 +1,15 @@
 """Label-free selection of a training step, from the evaluation metrics that runs log."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from raybio.core.arrays import Floats, Integers
+from raybio.core.csv_table import write_csv
 from raybio.core.markdown import markdown_table
 from raybio.methods.contrastive_probe.label_free_selection import (
-    Floats,
-    Integers,
     Table,
     relation_table,
     select_candidates,
@@ -123,12 +122,11 @@ def write_step_selection(
             selections_by_label[label] = selections
     if not selections_by_label:
         return []
-    with table_path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for label, selections in selections_by_label.items():
-            for name, selection in selections.items():
-                writer.writerows([label, name, *row] for row in _rows(selection))
+    rows: list[Sequence[object]] = [COLUMNS]
+    for label, selections in selections_by_label.items():
+        for name, selection in selections.items():
+            rows += [[label, name, *row] for row in _rows(selection)]
+    write_csv(table_path, rows)
     text = _markdown(selections_by_label, metric)
     text_path.write_text(text, encoding="utf-8")
     print(text)

@@ -1,16 +1,13 @@
 """Contrastive-Probe wired over a store of sentences (Meng et al., ACL 2022; see README.md)."""
 
-from collections.abc import Sequence
 from functools import partial
-
-import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
 from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
-from raybio.encoders.input_lengths import InputLengths, text_lengths
+from raybio.encoders.input_lengths import InputLengths, lengths_of_texts, text_lengths
 from raybio.encoders.text import check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.contrastive_probe.batches import ClozeBatch
@@ -74,13 +71,11 @@ def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
             (f"queries of the {name} set", queries, config.evaluation.max_query_tokens),
             (f"names of the {name} set", benchmark.names, config.evaluation.max_name_tokens),
         ):
-            text_rows = np.arange(len(texts))
-            lengths.append(count(kind, partial(_select, texts), text_rows, limit=limit))
+            max_length = config.encoder.max_length
+            lengths.append(
+                lengths_of_texts(kind, texts, reader, max_length=max_length, limit=limit)
+            )
     return lengths
-
-
-def _select(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
-    return [texts[row] for row in row_R.tolist()]
 
 
 def steps_per_epoch(config: Config, store: ClozeStore) -> float:

@@ -25,6 +25,7 @@ from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.precision import default_device
 
 MAX_TOKENS_PER_BATCH = 16_384
 
@@ -97,7 +98,7 @@ def load_embedder(
         "num_layers_kept": num_layers,
     }
     encoder = build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0)
-    return TextEmbedder(encoder.to("cuda" if torch.cuda.is_available() else "cpu"))
+    return TextEmbedder(encoder.to(default_device()))
 
 
 def default_pooling(model: str) -> Pooling:

@@ -22,13 +22,10 @@ none is near the head.
 The other queries are those of all relations: predicting names of the right kind is knowledge too.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
+from raybio.core.arrays import Floats, Integers
 
 
 def agreement_beyond_heads(

@@ -215,7 +215,6 @@ def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
         )
     body = build_character_bert(
         config.source,
-        seed=seed,
         revision=config.revision,
         dropout=config.dropout,
         num_layers_kept=config.num_layers_kept,

@@ -40,7 +40,6 @@ def evaluate_exports(
     store_path: str | Location,
     *,
     is_untrained: bool = False,
-    device: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> VectorScores:
     """Score the test sentences of the models' fold: pairs by one model, tags by the other.
@@ -52,7 +51,6 @@ def evaluate_exports(
         entities: export of a run with a tag head (CLNER, joint).
         store_path: prepared sentences.
         is_untrained: evaluate the initial encoder of the first run instead of both models.
-        device: where models run; None: on a GPU if there is one.
         say: called with progress messages.
 
     Raises:
@@ -60,7 +58,7 @@ def evaluate_exports(
             another store, or the second one has no tag head.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    models = _Models.load(relations, entities, store_path, device)
+    models = _Models.load(relations, entities, store_path)
     if models.evaluation.has_choice:
         models.check_unseen(relations, entities)
     if is_untrained:
@@ -122,7 +120,7 @@ class _Models:
         relations: str | Path,
         entities: str | Path,
         store_path: str | Location,
-        device: str | None,
+        device: str | None = None,
     ) -> Self:
         """Load and check them; arguments and errors as ``evaluate_exports``."""
         store = open_store(store_path, WordStore)
@@ -170,9 +168,7 @@ class _Models:
                 )
 
 
-def rivals_of_fold(
-    folder: str | Path, store_path: str | Location, device: str | None = None
-) -> dict[str, SentenceScores]:
+def rivals_of_fold(folder: str | Path, store_path: str | Location) -> dict[str, SentenceScores]:
     """Score the rivals on the test sentences of a model's fold, by name.
 
     They are those of the table of its run: none if ``evaluation.rivals`` was false.
@@ -183,7 +179,7 @@ def rivals_of_fold(
         StoreError: if the store is missing, damaged or of another kind.
     """
     store = open_store(store_path, WordStore)
-    initial = WordModel.load(folder, store, device).untrained()
+    initial = WordModel.load(folder, store).untrained()
     config = initial.config
     if not config.evaluation.rivals:
         return {}

@@ -27,7 +27,7 @@ _EXAMPLES = [
 
 _USAGE = (
     "`raybio train relation_graphs --init .`, or "
-    '`raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`.'
+    '`raybio.methods.relation_graphs.character_bert.model.build_character_bert(".")`.'
 )
 
 

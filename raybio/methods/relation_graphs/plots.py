@@ -1,11 +1,11 @@
 """Maps of word pairs and of words, one panel per head: a figure, and a table of its points."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from raybio.core.csv_table import write_csv
 from raybio.evaluation.figures import background_last, labeled_scatter, new_figure, save_figure
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_map import Panel
@@ -45,29 +45,25 @@ def write_word_maps(panels: Sequence[Panel], store: WordStore, path: Path) -> Pa
         store: the store of the words.
         path: the CSV file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["panel", "orig_id", "words", "label", "x", "y"])
-        for panel in panels:
-            selected = panel.points
-            points = zip(
-                selected.row_S.tolist(), selected.word_SK, selected.label_S.tolist(), strict=True
+    table = [["panel", "orig_id", "words", "label", "x", "y"]]
+    for panel in panels:
+        selected = panel.points
+        points = zip(
+            selected.row_S.tolist(), selected.word_SK, selected.label_S.tolist(), strict=True
+        )
+        for (row, word_K, label), (x, y) in zip(points, panel.position_S2.tolist(), strict=True):
+            words = " ".join(
+                store.words[word] for word in np.asarray(store.sentence(row))[word_K].tolist()
             )
-            for (row, word_K, label), (x, y) in zip(
-                points, panel.position_S2.tolist(), strict=True
-            ):
-                words = " ".join(
-                    store.words[word] for word in np.asarray(store.sentence(row))[word_K].tolist()
-                )
-                table.writerow(
-                    [
-                        panel.name,
-                        store.orig_ids[row],
-                        words,
-                        selected.labels[label],
-                        f"{x:.4f}",
-                        f"{y:.4f}",
-                    ]
-                )
+            table.append(
+                [
+                    panel.name,
+                    store.orig_ids[row],
+                    words,
+                    selected.labels[label],
+                    f"{x:.4f}",
+                    f"{y:.4f}",
+                ]
+            )
+    write_csv(path, table)
     return path

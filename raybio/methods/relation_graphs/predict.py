@@ -45,6 +45,7 @@ from raybio.store.sources import check_readable_files
 from raybio.store.writer import Draft
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import check_values
+from raybio.training.precision import default_device
 from raybio.training.predictor import (
     InputPrediction,
     Inputs,
@@ -134,7 +135,7 @@ class WordPredictor(Predictor):
     def load(self) -> PredictBlock:
         """Load the encoder and the words that vote."""
         encoder = trained_encoder(self.config, self.folder).eval()
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device(default_device())
         encoder.to(device)
         reference = read_reference(self.folder, head_of(encoder), device)
         knn = self.config.evaluation.model_copy(

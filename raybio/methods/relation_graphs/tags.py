@@ -4,11 +4,12 @@ Shape letters: W words, R related pairs, S sentences, C chunks.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Integers
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.ops.segments import expand, indptr_from_lengths
 
@@ -57,9 +58,6 @@ def gold_pairs(store: WordStore, row: int) -> tuple[np.ndarray, np.ndarray, np.n
     )
     pair_R3 = np.array(list(dict.fromkeys(triples)), dtype=np.int64).reshape(-1, 3)
     return pair_R3[:, 0], pair_R3[:, 1], pair_R3[:, 2]
-
-
-Integers = NDArray[np.integer[Any]]
 
 
 class Chunks(NamedTuple):

@@ -1,6 +1,5 @@
 """Compute node features once, and keep them in the store's folder."""
 
-import fcntl
 import hashlib
 import json
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from raybio.core.digest import weights_digest
 from raybio.core.errors import StoreError
+from raybio.core.files import locked, replacing
 from raybio.methods.relation_graphs.embed_words import embed_words
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.node_features import NodeFeatures
@@ -31,16 +31,13 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
     if features.path.is_file():
         return features
     try:
-        with (store.path / ".features.lock").open("w") as lock:
-            # Workers that start together wait for the one that computes.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Workers that start together wait for the one that computes.
+        with locked(store.path / ".features.lock"):
             if not features.path.is_file():
                 rows = np.arange(len(store.indptr_N1) - 1)
                 word_WD = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)
-                temporary = features.path.with_name(f".{features.path.name}")
-                with temporary.open("wb") as file:
+                with replacing(features.path) as file:
                     np.save(file, word_WD.cpu().numpy())
-                temporary.replace(features.path)
     except OSError as error:
         raise StoreError(
             f"{features.path} cannot be written ({error}); the store's folder must be writable"

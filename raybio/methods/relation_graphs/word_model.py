@@ -23,6 +23,7 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.training.bucket_source import fetch_encoder
 from raybio.training.collective import SingleProcess
+from raybio.training.precision import default_device
 
 
 def encoder_before_training(config: Config, store: WordStore | None) -> WordEncoder:
@@ -138,7 +139,7 @@ class WordModel:
         cls, config: Config, encoder: WordEncoder, store: WordStore, device: str | None
     ) -> Self:
         if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+            device = default_device()
         # CharacterBERT is given the characters of the store's words here.
         tokens = encoder.word_tokens(store.words, config.encoder)
         reader = WordReader(store, tokens, encoder.max_tokens)

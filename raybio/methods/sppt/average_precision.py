@@ -9,16 +9,14 @@ are counted for each anchor.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from raybio.core.arrays import Floats, Int64s
 
 MAX_COUNTED = 128
 """Maximum number of scores at which the pairs of each anchor are counted."""
 
 
-def counted_thresholds(num_thresholds: int) -> Integers:
+def counted_thresholds(num_thresholds: int) -> Int64s:
     """Return the indices (K,), ascending, of the thresholds at which anchors' pairs are counted.
 
     All of few, and of more the highest and the lowest, and geometric steps from the highest on:
@@ -31,11 +29,11 @@ def counted_thresholds(num_thresholds: int) -> Integers:
 
 
 def average_precision_contributions(
-    anchor_P: Integers,
-    threshold_P: Integers,
-    num_pairs_U: Integers,
-    num_pairs_AK: Integers,
-    index_K: Integers,
+    anchor_P: Int64s,
+    threshold_P: Int64s,
+    num_pairs_U: Int64s,
+    num_pairs_AK: Int64s,
+    index_K: Int64s,
 ) -> Floats:
     """Return contributions (A,) of anchors, whose mean is the average precision of the group.
 

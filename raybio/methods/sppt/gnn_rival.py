@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from raybio.core.arrays import Floats
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.rivals import BlockScores, Floats, Rival
+from raybio.methods.sppt.rivals import BlockScores, Rival
 
 NAME = "GCN on initial"
 

@@ -28,7 +28,6 @@ GROUPS = "groups.arrow"
 INDPTR = "indptr.arrow"
 INDICES = "indices.arrow"
 HELDOUT = "heldout.arrow"
-FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT)
 
 
 class GraphStore(Store):

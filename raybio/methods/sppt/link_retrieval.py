@@ -10,13 +10,14 @@ K cut-offs or counted scores, B anchors of a block, U distinct scores of links.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.interfaces import Collective
 from raybio.methods.sppt.average_precision import (
     average_precision_contributions,
@@ -34,8 +35,6 @@ from raybio.ops.segments import expand
 CUTOFFS = (1, 5, 10, 25, 100)
 """The cut-offs k of precision and recall at k."""
 
-Integers = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
 Pairs = tuple[Integers, Integers]
 """Rows and columns of pairs, in ascending order of row."""
 
@@ -135,63 +134,15 @@ class LinkRetrieval:
         return {k: float(recall) for k, recall in zip(CUTOFFS, recall_K, strict=True)}
 
 
-def link_retrieval(
-    embedding_ND: Tensor,
-    indptr: Integers,
-    indices: Integers,
-    *,
-    group_N: ArrayLike | None = None,
-    metric: Metric = "euclidean",
-    block_rows: int = 1024,
-    ignore: tuple[Integers, Integers] | None = None,
-    collective: Collective | None = None,
-    score_dtype: torch.dtype = torch.float64,
-) -> LinkRetrieval:
-    """Rank the other nodes of each node's group by nearness, and score the ranks of its links.
-
-    Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
-    group) numbers, ``ENTRIES_AT_ONCE`` numbers for a group of at most so many pairs, and 512 bytes
-    for each anchor of the largest group (counts of its pairs, for the average precision).
-
-    Args:
-        embedding_ND: embeddings, on the device that computes the scores.
-        indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups
-            do not count.
-        indices: (P,) their other ends.
-        group_N: (N,) group of each node; None: all nodes are one group.
-        metric: "euclidean", "cosine" or "dot".
-        block_rows: most anchors that are scored at once.
-        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
-            links, where held-out links are queried.
-        collective: divides the rows over workers, each of which must hold all embeddings. Every
-            worker returns the whole result. Workers exchange only sums with zeros, so nothing is
-            rounded.
-        score_dtype: ``torch.float32`` is twice as fast, but then equal distances may not tie.
-
-    Raises:
-        ValueError: for embeddings that are not finite, arrays that do not fit together, or if there
-            is no link.
-    """
-    if len(embedding_ND) != len(indptr) - 1:
-        raise ValueError(
-            f"{len(embedding_ND)} embeddings do not fit indptr ({len(indptr)} entries, want "
-            f"{len(embedding_ND) + 1})"
-        )
-    return rank_links(
-        embedding_scores(embedding_ND, metric, score_dtype),
-        indptr,
-        indices,
-        group_N=group_N,
-        block_rows=block_rows,
-        ignore=ignore,
-        collective=collective,
-    )
-
-
 def embedding_scores(
     embedding_ND: Tensor, metric: Metric, score_dtype: torch.dtype = torch.float64
 ) -> "InGroup":
     """Return the nearness of embeddings as scores for ``rank_links``.
+
+    Args:
+        embedding_ND: embeddings of all nodes, on the device that computes the scores.
+        metric: "euclidean", "cosine" or "dot".
+        score_dtype: ``torch.float32`` is twice as fast, but then equal distances may not tie.
 
     Raises:
         ValueError: for embeddings that are not finite.
@@ -215,17 +166,24 @@ def rank_links(
     ignore: tuple[Integers, Integers] | None = None,
     collective: Collective | None = None,
 ) -> LinkRetrieval:
-    """Score the ranks of links by any scores of candidates.
+    """Rank the other nodes of each node's group by any scores, and score the ranks of its links.
+
+    Memory beyond the scores' own and the links: a few blocks of ``block_rows`` x (size of the
+    largest group) numbers, ``ENTRIES_AT_ONCE`` numbers for a group of at most so many pairs, and
+    512 bytes for each anchor of the largest group (counts of its pairs, for the average precision).
 
     Args:
         in_group: nodes of a group -> scores of these nodes as candidates of each other, the same on
             every worker.
-        indptr: as for ``link_retrieval``; so are the other arguments.
-        indices: the other ends of the links.
-        group_N: group of each node.
+        indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups
+            do not count.
+        indices: (P,) their other ends.
+        group_N: (N,) group of each node; None: all nodes are one group.
         block_rows: most anchors that are scored at once.
-        ignore: pairs that are neither candidates nor links.
-        collective: divides the rows over workers.
+        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
+            links, where held-out links are queried.
+        collective: divides the rows over workers. Every worker returns the whole result. Workers
+            exchange only sums with zeros, so nothing is rounded.
 
     Raises:
         ValueError: for arrays that do not fit together, or if there is no link.

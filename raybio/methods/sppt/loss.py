@@ -14,43 +14,6 @@ from torch import Tensor
 from raybio.ops.similarity import at_least_fp32, cosine, matmul
 
 
-def multi_similarity(
-    embedding_ND: Tensor,
-    linked_NN: Tensor,
-    *,
-    positive_weight: float,
-    negative_weight: float,
-    threshold: float,
-    mining_margin: float | None = None,
-    ignore_NN: Tensor | None = None,
-) -> Tensor:
-    """Return the mean of ``multi_similarity_per_anchor`` over the counted anchors.
-
-    The diagonal is never a pair. If no anchor counts, the loss is 0 and has a gradient.
-
-    Args:
-        embedding_ND: embeddings of any length.
-        linked_NN: bool, symmetric for an undirected graph.
-        positive_weight: w+ > 0, scale of the positives' term.
-        negative_weight: w- > 0, scale of the negatives' term.
-        threshold: t, the cosine that similarities are compared with.
-        mining_margin: None keeps all pairs.
-        ignore_NN: bool, pairs to ignore in addition to the diagonal.
-    """
-    ignore_self_NN = torch.eye(len(embedding_ND), dtype=torch.bool, device=embedding_ND.device)
-    loss_N, is_counted_N = multi_similarity_per_anchor(
-        embedding_ND,
-        embedding_ND,
-        linked_NN,
-        ignore_self_NN if ignore_NN is None else ignore_NN | ignore_self_NN,
-        positive_weight=positive_weight,
-        negative_weight=negative_weight,
-        threshold=threshold,
-        mining_margin=mining_margin,
-    )
-    return loss_N.sum() / is_counted_N.sum().clamp(min=1)
-
-
 def multi_similarity_per_anchor(
     anchor_ND: Tensor,
     candidate_MD: Tensor,
@@ -129,8 +92,16 @@ def multi_similarity_global(
       + 1/(N w-) log(1 + sum_unlinked exp( w- (<f_i, f_j> - t)))
 
     Sums run over ordered pairs, so each undirected pair counts from both ends. The diagonal is
-    never a pair. The authors' code has the per-anchor form with cosines, see ``multi_similarity``.
-    Arguments as there.
+    never a pair. The authors' code has the per-anchor form with cosines, see
+    ``multi_similarity_per_anchor``.
+
+    Args:
+        embedding_ND: embeddings of any length.
+        linked_NN: bool, symmetric for an undirected graph.
+        positive_weight: w+ > 0.
+        negative_weight: w- > 0.
+        threshold: t.
+        ignore_NN: bool, pairs to ignore in addition to the diagonal.
     """
     _check_weights(positive_weight, negative_weight)
     num_anchors = len(embedding_ND)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import torch
 
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.final_report import FinalReport
@@ -32,7 +31,7 @@ from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import EmbeddingModel
-from raybio.training.precision import Precision, embedding_precision
+from raybio.training.precision import Precision, default_device, embedding_precision
 
 _ROWS_AT_ONCE = 4096
 
@@ -107,7 +106,7 @@ def evaluate_model_links(
             )
     first_name = next(iter(models))
     run = _run_of(models[first_name], store, options.as_in_its_run)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     with embedding_precision(Precision(run.precision, device)):
         return _evaluate(models, store, options.applied_to(run.config), run, device, report, kept)
 

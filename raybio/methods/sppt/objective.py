@@ -23,7 +23,7 @@ from raybio.methods.sppt.loss import (
 )
 from raybio.methods.sppt.pair_masks import pair_masks
 from raybio.ops.contrastive import equal_rows
-from raybio.training.objectives import count_labels, masked_language_model
+from raybio.training.objectives import masked_language_model
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,12 @@ class StructurePreserving:
         """Whether the graph loss counts (λ > 0)."""
         return self.config.lambda_spml > 0
 
-    def normalizer(self, batch: LinkBatch, collective: Collective) -> Tensor:
-        """Return the number of masked tokens in the global batch."""
-        return count_labels(batch, collective)
-
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
         """Return (1 - λ) times this micro-batch's share of the language-model loss."""
         return masked_language_model(
-            encoder, encoded, tokens, normalizer, weight=1 - self.config.lambda_spml
+            encoder, encoded, tokens, num_labels, weight=1 - self.config.lambda_spml
         )
 
     def embedding_loss(

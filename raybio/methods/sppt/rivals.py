@@ -33,9 +33,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from raybio.core.arrays import Floats
 from raybio.core.interfaces import Collective
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.collate import ReadRows
@@ -68,7 +68,6 @@ _ENTRIES_AT_ONCE = 1 << 21
 DIGITS = 6
 """Scores that agree to so many decimals tie."""
 
-Floats = NDArray[np.float64]
 BlockScores = Callable[[slice], Floats]
 """Anchors of a group -> scores (B, G) of its candidates; higher is nearer."""
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Int64s
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.evaluator import exact_scores
 from raybio.evaluation.unit_scores import linear_share, sample_units
@@ -26,9 +26,6 @@ from raybio.ops.chance import (
     expected_reciprocal_rank,
 )
 from raybio.ops.significance import MAX_RESAMPLED_UNITS, Interval, closed_form_interval
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 def scores_with_intervals(
@@ -151,7 +148,7 @@ def bootstrap_intervals(
     return intervals
 
 
-def _closed_form(value_by_measure: Mapping[str, Floats], start_G: Integers) -> dict[str, Floats]:
+def _closed_form(value_by_measure: Mapping[str, Floats], start_G: Int64s) -> dict[str, Floats]:
     """Return both ends (2,) by measure, of those that no few anchors dominate."""
     bounds_by_measure = {}
     for name, value_A in value_by_measure.items():
@@ -166,8 +163,8 @@ def _closed_form(value_by_measure: Mapping[str, Floats], start_G: Integers) -> d
 
 def _percentiles(
     value_AM: Floats,
-    start_G: Integers,
-    size_G: Integers,
+    start_G: Int64s,
+    size_G: Int64s,
     rng: np.random.Generator,
     num_resamples: int,
 ) -> Floats:

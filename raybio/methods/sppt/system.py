@@ -35,6 +35,7 @@ from raybio.methods.sppt.evaluate import (
 )
 from raybio.methods.sppt.gnn_rival import MAX_NODES, NAME, gnn_rival
 from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.plan import LinkPlan
 from raybio.methods.sppt.rivals import Rival, limits, link_rivals, rank_by_rival
@@ -263,11 +264,7 @@ class LinkEvaluator(Evaluator):
             device=device,
             collective=collective,
         )
-        return ModelScores(
-            scores=scores_with_intervals(retrievals, rng),
-            chance=self._chance,
-            unit_scores=link_unit_scores(retrievals),
-        )
+        return self._scores_of(retrievals, rng)
 
     def sizes(self) -> Mapping[str, str]:
         """Return the number of links of each split, and of the nodes that have one."""
@@ -310,6 +307,11 @@ class LinkEvaluator(Evaluator):
         self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator
     ) -> ModelScores:
         retrievals = retrieve_links(self._queries, vector_SD, self.evaluation, collective)
+        return self._scores_of(retrievals, rng)
+
+    def _scores_of(
+        self, retrievals: Mapping[str, LinkRetrieval], rng: np.random.Generator
+    ) -> ModelScores:
         return ModelScores(
             scores=scores_with_intervals(retrievals, rng),
             chance=self._chance,

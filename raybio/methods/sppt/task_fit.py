@@ -91,16 +91,13 @@ def class_fit(
     }
 
 
-def number_fit(
-    graph: Graph, value_N: NDArray[np.float64], *, num_shuffles: int = NUM_SHUFFLES, seed: int = 0
-) -> dict[str, Any]:
+def number_fit(graph: Graph, value_N: NDArray[np.float64], *, seed: int = 0) -> dict[str, Any]:
     """Measure Spearman's correlation between nodes and the means of their neighbors.
 
     Args:
         graph: as for ``class_fit``.
         value_N: numbers, NaN for nodes without one.
-        num_shuffles: number of shuffles of the numbers within groups.
-        seed: seed of the shuffles.
+        seed: seed of the shuffles within groups.
 
     Returns:
         ``nodes``, ``labeled``, ``evaluated``, ``prediction`` and, as ``ChanceComparison``,
@@ -112,7 +109,7 @@ def number_fit(
     has_value_N = ~np.isnan(value_N)
     num_evaluated = int((has_value_N & ~np.isnan(neighbor_mean(graph, value_N))).sum())
     of_shuffled = []
-    for rng in _generators(seed, num_shuffles):
+    for rng in _generators(seed, NUM_SHUFFLES):
         shuffled_N = _shuffled(graph.group_N, value_N, has_value_N, rng)
         of_shuffled.append(_correlation(graph, shuffled_N))
     correlation = _compared(_correlation(graph, value_N), of_shuffled)

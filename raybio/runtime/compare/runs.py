@@ -17,6 +17,7 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.labels import REPETITIONS, without_draws
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.tracking.mlflow import flatten
 from raybio.runtime.tune.trial import ENDED
 
 _ABSENT = "(absent)"
@@ -52,7 +53,7 @@ class GivenRun:
         # Settings that were removed, or take other values now, are shown as they were.
         with contextlib.suppress(ConfigError):
             config = METHODS[self.identity["method"]].config.from_mapping(config).to_mapping()
-        settings = _flat(config)
+        settings = flatten(config)
         if self.precision:
             # "auto" does not differ from what it was resolved to.
             settings["precision"] = self.precision
@@ -319,14 +320,3 @@ def differing_settings(runs: Sequence[GivenRun]) -> dict[str, list[Any]]:
         if any(value != values[0] for value in values):
             differing[path] = values
     return differing
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in mapping.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

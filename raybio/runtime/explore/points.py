@@ -17,6 +17,7 @@ from raybio.runtime.embed_inputs import EmbeddingInputs
 from raybio.runtime.search.embeddings import read_embeddings, scaled
 from raybio.store.quarantine import Quarantine
 from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.precision import default_device
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def points_of_model(
         chosen = block.take(pa.array(indices))
         keys += chosen.column("key").to_pylist()
         contents += chosen.column("content").to_pylist()
-    encoder = model.load().to(_device())
+    encoder = model.load().to(default_device())
     unit_SD = scaled(model.embed(encoder, contents), "cosine", "embedding of input {}")
     _check_width(unit_SD)
     all_S = np.arange(len(keys))
@@ -131,7 +132,7 @@ def nearest_others(
     Returns:
         Rows and cosines (S, K), the nearest first; equal ones in order of their rows.
     """
-    query_SD = torch.from_numpy(unit_SD).to(_device())
+    query_SD = torch.from_numpy(unit_SD).to(default_device())
     row_SK = torch.empty(len(unit_SD), 0, dtype=torch.int64)
     score_SK = torch.empty(len(unit_SD), 0)
     start = 0
@@ -174,7 +175,3 @@ def _chosen(row_S: np.ndarray, blocks: Iterable[tuple[int, T]]) -> Iterator[tupl
 def _check_width(unit_SD: np.ndarray) -> None:
     if unit_SD.shape[1] < 2:
         raise DataError("embeddings have 1 number, want at least 2 for a map")
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"

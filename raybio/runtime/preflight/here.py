@@ -22,6 +22,7 @@ from raybio.runtime.cluster.connection import (
     token_path,
 )
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding
+from raybio.runtime.tracking.tracker import shown_uri
 
 GIB = 2**30
 MIB = 2**20
@@ -285,7 +286,7 @@ def look_at_shared_memory(
 
 def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
     """Check that MLflow answers, or that its database can be written."""
-    shown = uri.split("@")[-1]
+    shown = shown_uri(uri)
     advice = "start the server, open the way to it, or name another with --tracking-uri"
     if uri.startswith("sqlite:"):
         path = Path(uri.removeprefix("sqlite:///"))

@@ -42,10 +42,11 @@ COMPLETE = ("finished", "early_stopping")
 """Status of runs that came to their end."""
 
 
-RUN = "run.json"
-
 MAX_NAMED_RUNS = 10
 """Runs whose names an error lists."""
+
+
+RUN = "run.json"
 """The identity of a run: method, configuration, store, precision."""
 
 
@@ -119,19 +120,16 @@ class RunFolder:
     @property
     def precision(self) -> str | None:
         """The precision recorded in ``run.json``; None before it is decided."""
-        try:
-            return (self.read_identity() or {}).get("precision")
-        except RecordFormatError:
-            raise
-        except RecordError:
-            # ``open`` decides whether the folder is refused or replaced.
-            return None
+        return self._recorded("precision")
 
     @property
     def encoder(self) -> dict[str, str] | None:
         """What ``run.json`` says of the encoder's weights; None before it is recorded."""
+        return self._recorded("encoder")
+
+    def _recorded(self, name: str) -> Any:
         try:
-            return (self.read_identity() or {}).get("encoder")
+            return (self.read_identity() or {}).get(name)
         except RecordFormatError:
             raise
         except RecordError:

@@ -36,6 +36,7 @@ from raybio.runtime.search.searcher import (
 )
 from raybio.store.columns import column_tables
 from raybio.store.preparation import preparing
+from raybio.training.precision import default_device
 
 EXACT_AT_MOST = 100_000
 """Maximum number of vectors of an exact index: there a search takes milliseconds."""
@@ -265,7 +266,7 @@ def _quantize(
 def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric) -> np.ndarray:
     """Return the min(K, N - 1) nearest other rows (Q, K) of some rows, by exact search in torch."""
     k = min(K, len(vector_ND) - 1)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     query_QD = torch.from_numpy(vector_ND[query_Q]).to(device)
     rows = []
     scores = []

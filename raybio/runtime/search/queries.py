@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import Pooling
@@ -19,6 +18,7 @@ from raybio.runtime.search.index_store import IndexStore
 from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.precision import default_device
 
 SCORE_COLUMN = {"cosine": "cosine", "l2": "distance"}
 """Metric -> the column of a table of neighbors with the score."""
@@ -96,7 +96,7 @@ class Queries:
                 yield QueryBlock(keys.to_pylist(), embedding_MD)
             return
         model = self._model
-        encoder = model.load().to("cuda" if torch.cuda.is_available() else "cpu")
+        encoder = model.load().to(default_device())
         if self._texts:
             keys = [str(number) for number in range(1, len(self._texts) + 1)]
             yield QueryBlock(keys, model.embed(encoder, model.contents_of(self._texts)))

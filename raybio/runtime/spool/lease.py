@@ -219,8 +219,8 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
             return Lease(bucket, id_, version, work)
 
 
-def refuse_if_held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> None:
-    """Refuse work of which a driver holds the lease; whether it is alive is not looked at.
+def refuse_if_held(bucket: BucketFolder) -> None:
+    """Refuse a run of which a driver holds the lease; whether it is alive is not looked at.
 
     Raises:
         ClusterError: as ``held``.
@@ -228,7 +228,7 @@ def refuse_if_held(bucket: BucketFolder, work: LeasedWork = A_RUN) -> None:
     """
     found = _read(bucket)
     if found is not None and not found[0].get("is_released"):
-        raise _refused(bucket, found[0], work)
+        raise _refused(bucket, found[0], A_RUN)
 
 
 def id_in(bucket: BucketFolder) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raybio.core.digest import digest_of
 from raybio.runtime.tracking import mlflow as mlflow_run
-from raybio.training.embedding_model import digest_of
+from raybio.runtime.tracking.tracker import shown_uri
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def track_models(
     except Exception as error:  # whatever the server, the network or the database raises
         _log.warning(
             "MLflow at %s did not take the scores (%s); the same command sends them again",
-            uri.split("@")[-1],
+            shown_uri(uri),
             (str(error).splitlines() or [type(error).__name__])[0],
         )
         return None

@@ -52,6 +52,16 @@ _warned: dict[str, float] = {}
 _warning = threading.Lock()
 
 
+def shown_uri(uri: str) -> str:
+    """Return a tracking URI without what stands before "@", which may be a password."""
+    return uri.split("@")[-1]
+
+
+def how_to_show(run_id: str | None, uri: str) -> str:
+    """Return a run of MLflow, and the command that shows it."""
+    return f"run {run_id}, mlflow ui --backend-store-uri {shown_uri(uri)}"
+
+
 def tracking_uri(uri: str | None, runs: Path) -> str:
     """Return an absolute tracking URI; by default ``mlflow.db`` next to the folder of runs.
 
@@ -214,7 +224,7 @@ class Tracker:
             _log.warning(
                 "MLflow at %s did not take everything; %s keeps it, and the same command sends it "
                 "again",
-                self.uri.split("@")[-1],
+                shown_uri(self.uri),
                 self.folder.metrics,
             )
         return self._is_done
@@ -437,7 +447,7 @@ def _warn(uri: str, error: Exception) -> None:
     # SQLAlchemy begins with where it noticed an error of the database, and ends with a link.
     reasons = [line for line in lines if _DATABASE_ERROR.match(line)]
     reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else lines[0]
-    _log.warning("MLflow at %s: %s; trying again", uri.split("@")[-1], reason[:200])
+    _log.warning("MLflow at %s: %s; trying again", shown_uri(uri), reason[:200])
 
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:

@@ -12,6 +12,7 @@ A resumed sweep reads its trials' folders alone, never Tune's own snapshot. Of a
 """
 
 import contextlib
+import json
 import logging
 import math
 import shutil
@@ -49,7 +50,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.spool import spool
-from raybio.runtime.tracking.tracker import Tracker, tracking_uri
+from raybio.runtime.tracking.tracker import Tracker, how_to_show, tracking_uri
 from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
 from raybio.runtime.tune.length import SweepLength
@@ -57,7 +58,7 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
-from raybio.runtime.tune.trial import ENDED, NOTE, SweepSpec, has_ended, new_note
+from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, SweepSpec, has_ended, new_note
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
 
@@ -97,6 +98,29 @@ class SweepResult:
     trials: list[TrialRecord]
     mlflow_run_id: str | None
     uri: str
+
+    @property
+    def mlflow_line(self) -> str:
+        """The parent run in MLflow, and how to look at it."""
+        return how_to_show(self.mlflow_run_id, self.uri)
+
+    def check_finished(self) -> None:
+        """Refuse a sweep of which a trial has failed or was stopped.
+
+        Raises:
+            ClusterError: with the settings and the error of the first one.
+        """
+        failed = [
+            f"{json.dumps(trial.settings)}: {trial.error}"
+            for trial in self.trials
+            if trial.status != FINISHED
+        ]
+        if failed:
+            raise ClusterError(
+                f"{self.folder.path}: {len(failed)} of {len(self.trials)} trials did not reach "
+                f"their end, such as {failed[0]}. The same command repeats those that failed for "
+                "want of a machine; others want another --name"
+            )
 
 
 def sweep(spec: SweepSpec) -> SweepResult:

@@ -1,6 +1,5 @@
 """Leaderboard of a sweep: the best settings first, with intervals where seeds were repeated."""
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from raybio.core.config import override_all
+from raybio.core.csv_table import write_csv
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
 from raybio.evaluation.unit_scores import MIN_SEEDS
@@ -257,33 +257,29 @@ def write_results(
 
 def _write_leaderboard(path: Path, spec: SweepSpec, ranking: Sequence[RankedSettings]) -> None:
     space = spec.space
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
-        )
-        for number, ranked in enumerate(ranking, start=1):
-            settings = [ranked.settings.get(path, "") for path in space.space]
-            scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
-            first = ranked.trials[0].name
-            writer.writerow([number, *settings, *scores, len(ranked.trials), first])
+    header = ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
+    rows: list[Sequence[object]] = [header]
+    for number, ranked in enumerate(ranking, start=1):
+        settings = [ranked.settings.get(path, "") for path in space.space]
+        scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
+        rows.append([number, *settings, *scores, len(ranked.trials), ranked.trials[0].name])
+    write_csv(path, rows)
 
 
 def _write_trials(path: Path, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
     space = spec.space
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = ["trial", "status", space.metric, "best_step", "last_step", "worker_hours", SEED]
-        writer.writerow([*header, *space.space, "error"])
-        for trial in trials:
-            row = [
-                trial.name,
-                trial.status,
-                trial.best_value,
-                trial.best_step,
-                trial.values[-1][0] if trial.values else 0,
-                f"{trial.worker_seconds / 3600:.5f}",
-                trial.settings.get(SEED, spec.run.config.seed),
-            ]
-            settings = [trial.settings.get(path, "") for path in space.space]
-            writer.writerow([*row, *settings, trial.error])
+    header = ["trial", "status", space.metric, "best_step", "last_step", "worker_hours", SEED]
+    rows: list[Sequence[object]] = [[*header, *space.space, "error"]]
+    for trial in trials:
+        row = [
+            trial.name,
+            trial.status,
+            trial.best_value,
+            trial.best_step,
+            trial.values[-1][0] if trial.values else 0,
+            f"{trial.worker_seconds / 3600:.5f}",
+            trial.settings.get(SEED, spec.run.config.seed),
+        ]
+        settings = [trial.settings.get(path, "") for path in space.space]
+        rows.append([*row, *settings, trial.error])
+    write_csv(path, rows)

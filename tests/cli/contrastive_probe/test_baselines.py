@@ -193,7 +193,7 @@ def test_the_report_of_a_hybrid_separates_queries_with_answers_of_one_token(
         (["--rewired", "folder"], "--rewired folder: only --methods hybrid uses an encoder"),
         (
             ["--methods", "hybrid", "--rewired", "folder", "--pooling", "max"],
-            "--pooling max: want cls or mean",
+            "--pooling: got 'max', want cls or mean",
         ),
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),

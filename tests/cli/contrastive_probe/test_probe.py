@@ -175,7 +175,7 @@ def test_a_sample_of_the_queries_is_probed_and_the_report_says_so(medlama, tmp_p
         (["--subset", "easy"], "--subset easy: want full, hard or both"),
         (["--layers", "3,x"], "--layers 3,x: want numbers of layers"),
         (["--layers", "0"], "--layers 0: want numbers of layers"),
-        (["--pooling", "max"], "--pooling max: want cls or mean"),
+        (["--pooling", "max"], "--pooling: got 'max', want cls or mean"),
         (["--prompts", "mine"], "--prompts mine: want human, default or released"),
         (["--metric", "dot"], "metric"),
         (["--match", "letters"], "match"),

@@ -11,10 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs import evaluate, fold_scores
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
-from raybio.methods.relation_graphs.character_bert.model import (
-    build_character_bert,
-    save_character_bert,
-)
+from raybio.methods.relation_graphs.character_bert.model import save_character_bert
 from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig, KnnConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoder import check_layers
@@ -31,6 +28,7 @@ from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.relation_graphs.character_bert.tiny_characters import random_character_bert
 from tests.methods.relation_graphs.word_stores import write_sentences
 
 
@@ -287,12 +285,11 @@ def test_character_bert_is_trained_exported_and_scored_like_any_other(store, tmp
     sizes = {
         "num_layers": 2,
         "width": 16,
-        "num_heads": 2,
         "ffn_width": 32,
         "max_tokens": 64,
         "filters": [[1, 8], [3, 8]],
     }
-    save_character_bert(build_character_bert("scratch", seed=1, **sizes), tmp_path / "characters")
+    save_character_bert(random_character_bert(seed=1, **sizes), tmp_path / "characters")
     source = {"encoder.source": str(tmp_path / "characters"), "encoder.num_frozen_layers": 1}
     folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
     assert is_character_bert(str(folder))

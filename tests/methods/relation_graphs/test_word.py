@@ -12,14 +12,12 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.text import TextEncoder
 from raybio.encoders.tokenization import word_pieces
 from raybio.methods.relation_graphs.batches import WordBatch
-from raybio.methods.relation_graphs.character_bert.model import (
-    build_character_bert,
-    save_character_bert,
-)
+from raybio.methods.relation_graphs.character_bert.model import save_character_bert
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
 from raybio.methods.relation_graphs.export import export_word_encoder
 from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
+from tests.methods.relation_graphs.character_bert.tiny_characters import random_character_bert
 
 COUNTS = {"aspirin": 9, "induced": 5, "severe": 4, "asthma": 7, "in": 9, "children": 3}
 SIZES = {
@@ -44,12 +42,11 @@ def characters(
     sizes = {
         "num_layers": num_layers,
         "width": 16,
-        "num_heads": 2,
         "ffn_width": 32,
         "max_tokens": 32,
         "filters": [[1, 4], [2, 4]],
     }
-    save_character_bert(build_character_bert("scratch", seed=1, **sizes), folder)
+    save_character_bert(random_character_bert(seed=1, **sizes), folder)
     config = WordEncoderConfig(source=str(folder), num_frozen_layers=0, **settings)
     return build_word_encoder(config, seed=0).eval(), config
 
@@ -154,12 +151,11 @@ def test_the_characters_part_has_lists_of_its_own_that_are_no_layers(tmp_path):
     sizes = {
         "num_layers": 2,
         "width": 16,
-        "num_heads": 2,
         "ffn_width": 32,
         "max_tokens": 32,
         "filters": [[1, 4], [2, 4]],
     }
-    save_character_bert(build_character_bert("scratch", seed=1, **sizes), tmp_path)
+    save_character_bert(random_character_bert(seed=1, **sizes), tmp_path)
     encoder = build_word_encoder(
         WordEncoderConfig(source=str(tmp_path), num_frozen_layers=1), seed=0
     )

@@ -9,9 +9,10 @@ from sklearn.metrics import (
 
 from raybio.methods.sppt import link_retrieval as ranking
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import CUTOFFS, link_retrieval
+from raybio.methods.sppt.link_retrieval import CUTOFFS
 from raybio.ops import rank_counts
 from tests import oracles
+from tests.methods.sppt.embedding_links import link_retrieval
 from tests.ops.threads import in_threads
 
 METRICS = ("lrap", "ndcg", "mrr", "average_precision")
@@ -336,8 +337,8 @@ def test_questions_without_an_answer_are_refused():
         link_retrieval(embedding, graph.indptr, graph.indices, ignore=(graph.indptr, graph.indices))
     with pytest.raises(ValueError, match="no link to retrieve"):
         link_retrieval(embedding, graph.indptr, graph.indices, group_N=np.arange(60))
-    with pytest.raises(ValueError, match="do not fit"):
-        link_retrieval(embedding[:-1], graph.indptr, graph.indices, group_N=group)
+    with pytest.raises(ValueError, match="does not fit"):
+        link_retrieval(embedding, graph.indptr, graph.indices, group_N=group[:-1])
     with pytest.raises(ValueError, match="'euclidean', 'cosine' or 'dot'"):
         link_retrieval(embedding, graph.indptr, graph.indices, metric="l1")
 

@@ -13,7 +13,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import link_retrieval
 from raybio.methods.sppt.rivals import (
     DIGITS,
     NUM_NEAREST,
@@ -28,6 +27,7 @@ from raybio.methods.sppt.rivals import (
     relatives,
     token_shares,
 )
+from tests.methods.sppt.embedding_links import link_retrieval
 
 SEQUENCES = [
     "MKVLA",

@@ -4,8 +4,9 @@ import torch
 
 from raybio.methods.sppt import average_precision, scores
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval, link_retrieval
+from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval
 from raybio.methods.sppt.scores import bootstrap_intervals
+from tests.methods.sppt.embedding_links import link_retrieval
 
 
 def retrieval(num=400, seed=0):

@@ -33,6 +33,7 @@ from raybio.store.table_rows import choose_columns, is_typed_table, read_columns
 
 LABELED = ("text", ("label", "labels"))
 NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels"))
+ARTICLES_PER_BATCH = 10_000
 WIDTH = "line with too many or too few columns"
 
 
@@ -46,15 +47,12 @@ class Article(NamedTuple):
     year: int = 0
 
 
-def read_pair_table(
-    path: str | Path, quarantine: Quarantine, *, articles_per_batch: int = 10_000
-) -> Iterator[pa.RecordBatch]:
+def read_pair_table(path: str | Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
     """Yield the articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
 
     Args:
         path: the file.
         quarantine: collects skipped lines by file, line and reason.
-        articles_per_batch: articles of a record batch.
 
     Raises:
         DataError: if the file is missing, torn, not UTF-8, of another layout, or without articles.
@@ -64,7 +62,7 @@ def read_pair_table(
     waiting: list[Article] = []
     for article in _articles(path, quarantine):
         waiting.append(article)
-        if len(waiting) == articles_per_batch:
+        if len(waiting) == ARTICLES_PER_BATCH:
             yield to_batch(waiting)
             waiting = []
     if waiting:

@@ -14,7 +14,7 @@ from raybio.core.randomness import derive_seed
 from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
 from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.input_lengths import text_lengths
+from raybio.encoders.input_lengths import lengths_of_texts
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.evaluation.lexical import BASELINES, TextScorer, with_random_ties
@@ -31,6 +31,7 @@ from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.precision import default_device
 
 MAX_TOKENS_PER_BATCH = 16_384
 
@@ -118,16 +119,10 @@ def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
     """Return remarks on the task's texts that the model truncates."""
     remarks = []
     for what, texts in {"queries": task.queries, "documents": task.documents}.items():
-        rows = np.arange(len(texts))
-        read = partial(_take, texts)
-        lengths = text_lengths(what, read, rows, reader, max_length=reader.max_tokens)
+        lengths = lengths_of_texts(what, texts, reader, max_length=reader.max_tokens)
         if lengths.remark:
             remarks.append(lengths.remark)
     return remarks
-
-
-def _take(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
-    return [texts[row] for row in row_R.tolist()]
 
 
 def training_pmids(model: str) -> np.ndarray | None:
@@ -172,7 +167,7 @@ def text_embedder(model: str, max_length: int | None) -> Embed:
         ConfigError: if the model cannot be loaded, or neither it nor its tokenizer states a length.
     """
     encoder = build_text_encoder(_encoder_config(model, max_length), seed=0).eval()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     encoder.to(device)
     source = TokenizerSource.of(encoder.tokenizer)
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)

@@ -50,6 +50,7 @@ from raybio.methods.contrastive_probe.config import BaselineMethod, DecodeConfig
 from raybio.methods.contrastive_probe.probe import embed_benchmark
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder, load_embedder
 from raybio.ops.retrieval import Scores, cached_scores, distance_scores, retrieve_by_each
+from raybio.training.precision import default_device
 
 MAX_QUERY_TOKENS = 64
 
@@ -134,7 +135,7 @@ def evaluate_baselines(
     for model in list(methods_of_model)[1:]:
         _load(model, methods_of_model[model], decode)
     embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     results: list[BaselineResult] = []
     for model, supported in methods_of_model.items():
         log(f"loading {model}")

@@ -96,24 +96,23 @@ class AnswerGenerator:
         return answer.strip(" .")
 
 
-def load_answer_generator(source: str, revision: str = "main") -> AnswerGenerator:
+def load_answer_generator(source: str) -> AnswerGenerator:
     """Load an encoder-decoder in float32, from safetensors only and without remote code.
 
     Args:
         source: folder or hub id.
-        revision: of the hub id.
 
     Raises:
         ConfigError: if it cannot be found, lacks weights, or its tokenizer has neither sentinels
             nor a mask.
     """
-    tokenizer = load_pretrained(AutoTokenizer, source, revision)
+    tokenizer = load_pretrained(AutoTokenizer, source, "main")
     if SENTINEL not in tokenizer.get_vocab() and tokenizer.mask_token is None:
         raise ConfigError(
             f"model {source!r}: its tokenizer has neither {SENTINEL} nor a mask token; "
             "want a T5 or BART"
         )
-    model, missing = load_weights(AutoModelForSeq2SeqLM, source, revision)
+    model, missing = load_weights(AutoModelForSeq2SeqLM, source, "main")
     if missing:
         raise ConfigError(
             f"model {source!r}: {len(missing)} weights are not in the file: "
@@ -122,10 +121,10 @@ def load_answer_generator(source: str, revision: str = "main") -> AnswerGenerato
     return AnswerGenerator(model, tokenizer)
 
 
-def is_encoder_decoder(source: str, revision: str = "main") -> bool:
+def is_encoder_decoder(source: str) -> bool:
     """Return whether a folder or a hub id is an encoder-decoder; only its configuration is read.
 
     Raises:
         ConfigError: if it cannot be found.
     """
-    return bool(load_pretrained(AutoConfig, source, revision).is_encoder_decoder)
+    return bool(load_pretrained(AutoConfig, source, "main").is_encoder_decoder)

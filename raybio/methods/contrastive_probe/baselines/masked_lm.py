@@ -20,6 +20,8 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import load_pretrained, load_weights
 from raybio.encoders.text_checkpoint import position_table
 
+_TEXTS_AT_ONCE = 64
+
 
 class MaskedLanguageModel:
     """A transformer with its language-model head, in evaluation mode.
@@ -75,12 +77,12 @@ class MaskedLanguageModel:
             hook.remove()
         return logits_NJV.float().log_softmax(2)
 
-    def at_masks(self, texts: Sequence[np.ndarray], *, texts_at_once: int = 64) -> Tensor:
+    def at_masks(self, texts: Sequence[np.ndarray]) -> Tensor:
         """Return log-probabilities (N, V) at the mask of each text (token ids)."""
         log_prob_NV = torch.empty(len(texts), self.model.config.vocab_size)
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), texts_at_once):
-            rows = order[start : start + texts_at_once]
+        for start in range(0, len(order), _TEXTS_AT_ONCE):
+            rows = order[start : start + _TEXTS_AT_ONCE]
             token_BL = torch.nn.utils.rnn.pad_sequence(
                 [torch.from_numpy(texts[row]) for row in rows],
                 batch_first=True,
@@ -115,24 +117,23 @@ class MaskedLanguageModel:
         return [tuple(name_ids) for name_ids in ids]
 
 
-def load_masked_lm(source: str, revision: str = "main") -> MaskedLanguageModel:
+def load_masked_lm(source: str) -> MaskedLanguageModel:
     """Load a masked language model in float32, from safetensors only and without remote code.
 
     Args:
         source: folder or hub id.
-        revision: of the hub id.
 
     Raises:
         ConfigError: if it cannot be found, or lacks its tokenizer or language-model head. A head
             with random weights would give answers without meaning.
     """
-    tokenizer = load_pretrained(AutoTokenizer, source, revision)
+    tokenizer = load_pretrained(AutoTokenizer, source, "main")
     if None in (tokenizer.mask_token_id, tokenizer.pad_token_id):
         raise ConfigError(
             f"model {source!r}: its tokenizer has no mask or no padding token; "
             "want a model such as BERT"
         )
-    model, missing = load_weights(AutoModelForMaskedLM, source, revision)
+    model, missing = load_weights(AutoModelForMaskedLM, source, "main")
     missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")

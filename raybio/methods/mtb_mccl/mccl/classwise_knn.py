@@ -47,15 +47,15 @@ class ClassNeighbors:
         return mean_QR.masked_fill(num_QR == 0, -torch.inf)
 
 
-def classwise_knn(
+def classwise_means(
     query_QD: Tensor,
     reference_ND: Tensor,
     label_NR: Tensor,
     *,
-    k: int,
+    ks: Sequence[int],
     collective: Collective | None = None,
-) -> Tensor:
-    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class.
+) -> dict[int, Tensor]:
+    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class, by k.
 
     A class without members has the score -inf.
 
@@ -67,28 +67,12 @@ def classwise_knn(
         query_QD: embeddings to classify.
         reference_ND: embeddings with known labels.
         label_NR: their labels, bool.
-        k: neighbors per class, >= 1.
+        ks: numbers of neighbors per class, >= 1.
         collective: workers that each hold a part of the reference set, empty parts included, and
             the same queries; every worker gets the result for the whole set.
 
     Raises:
-        ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
-    """
-    return classwise_means(query_QD, reference_ND, label_NR, ks=(k,), collective=collective)[k]
-
-
-def classwise_means(
-    query_QD: Tensor,
-    reference_ND: Tensor,
-    label_NR: Tensor,
-    *,
-    ks: Sequence[int],
-    collective: Collective | None = None,
-) -> dict[int, Tensor]:
-    """Return ``classwise_knn`` for several numbers of neighbors; each result holds Q x R numbers.
-
-    Raises:
-        ValueError: as ``classwise_knn``.
+        ValueError: if a k < 1, shapes do not fit together, or embeddings are not finite.
     """
     means: dict[int, list[Tensor]] = {k: [] for k in ks}
     # Blocks must be equal on all workers, so their size does not depend on the reference set.
@@ -110,7 +94,7 @@ def nearest_members(
 ) -> ClassNeighbors:
     """Return the nearest min(k, members) of each class: Q x R x k numbers.
 
-    Arguments as ``classwise_knn``.
+    Arguments as ``classwise_means``.
     """
     _check(query_QD, reference_ND, label_NR, k)
     query_QD = normalize(query_QD.detach())
@@ -118,19 +102,16 @@ def nearest_members(
     num_queries = len(query_QD)
     num_classes = label_NR.shape[1]
     max_entries = _ENTRIES_AT_ONCE.get(query_QD.device.type, _ENTRIES_AT_ONCE["cuda"])
-    block_rows = max(1, min(num_queries, _MAX_QUERIES))
     cosine_QRK = query_QD.new_full((num_queries, num_classes, k), -torch.inf)
     for number in range(num_classes):
         member_X = torch.nonzero(label_NR[:, number])[:, 0]
         if not len(member_X):
             continue
-        for member_C in torch.split(member_X, max(k, max_entries // block_rows)):
-            member_CD = reference_ND[member_C]
-            for start in range(0, num_queries, block_rows):
-                kept_BK = cosine_QRK[start : start + block_rows, number]
-                score_BC = matmul(query_QD[start : start + block_rows], member_CD.T)
-                best_BK = score_BC.topk(min(k, len(member_C)), dim=1).values
-                kept_BK.copy_(torch.cat([kept_BK, best_BK], dim=1).topk(k, dim=1).values)
+        for member_C in torch.split(member_X, max(k, max_entries // max(1, num_queries))):
+            kept_QK = cosine_QRK[:, number]
+            score_QC = matmul(query_QD, reference_ND[member_C].T)
+            best_QK = score_QC.topk(min(k, len(member_C)), dim=1).values
+            kept_QK.copy_(torch.cat([kept_QK, best_QK], dim=1).topk(k, dim=1).values)
     return ClassNeighbors(cosine_QRK)
 
 

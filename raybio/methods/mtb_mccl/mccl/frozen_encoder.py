@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from raybio.core.errors import ConfigError, RecordError
 from raybio.core.records import read_record
@@ -20,6 +19,7 @@ from raybio.methods.mtb_mccl.export import SETTINGS
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, embed_gold_pairs
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.training.collective import SingleProcess
+from raybio.training.precision import default_device
 
 MAX_TOKENS_AT_ONCE = 16_384
 
@@ -73,7 +73,7 @@ def load_frozen(source: str) -> FrozenEncoder:
     """
     config = frozen_config(source)
     model = build_relation_encoder(config, seed=0).eval()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     return FrozenEncoder(model.to(device), config.max_document_tokens)
 
 

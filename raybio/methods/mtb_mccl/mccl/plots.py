@@ -1,11 +1,11 @@
 """Maps of pairs of entities for several models: a figure, and a table of its points."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from raybio.core.csv_table import write_csv
 from raybio.evaluation.figures import background_last, labeled_scatter, new_figure, save_figure
 
 MOST_COLUMNS = 4
@@ -58,11 +58,9 @@ def write_coordinates(
         position_by_name: name of the model -> coordinates (S, 2).
         path: the CSV file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["model", "document", "head", "tail", "relation", "x", "y"])
-        for name, position_S2 in position_by_name.items():
-            for row, (x, y) in zip(rows, position_S2.tolist(), strict=True):
-                table.writerow([name, *row, f"{x:.4f}", f"{y:.4f}"])
+    table: list[list[object]] = [["model", "document", "head", "tail", "relation", "x", "y"]]
+    for name, position_S2 in position_by_name.items():
+        for row, (x, y) in zip(rows, position_S2.tolist(), strict=True):
+            table.append([name, *row, f"{x:.4f}", f"{y:.4f}"])
+    write_csv(path, table)
     return path

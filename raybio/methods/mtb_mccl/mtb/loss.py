@@ -26,7 +26,7 @@ from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
 from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, matching_the_blanks
 from raybio.ops.contrastive import equal_rows, info_nce
-from raybio.training.objectives import count_labels, masked_language_model
+from raybio.training.objectives import masked_language_model
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,12 @@ class MatchingTheBlanks:
         """Whether pairs are compared."""
         return self.config.relation_weight + self.config.self_weight > 0
 
-    def normalizer(self, batch: TwinDocumentBatch, collective: Collective) -> Tensor:
-        """Return the number of masked tokens of the global batch."""
-        return count_labels(batch, collective)
-
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of L_mlm."""
         return masked_language_model(
-            encoder, encoded, tokens, normalizer, weight=self.config.mlm_weight
+            encoder, encoded, tokens, num_labels, weight=self.config.mlm_weight
         )
 
     def embedding_loss(

@@ -18,6 +18,7 @@ import numpy as np
 
 from raybio.core.config import fingerprint
 from raybio.core.errors import DataError, StoreError
+from raybio.core.files import replacing
 from raybio.core.location import BucketPath
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
@@ -158,11 +159,9 @@ def save_recurring_pairs(
         BucketFolder(shared.parent, is_patient=False).check_writable("--store")
         BucketFolder(shared.parent).delete(shared.name)
     pairs = recurring_pairs(store, config, count_parts)
-    temporary = path.with_name(f".{path.name}")
     try:
-        with open(temporary, "wb") as file:
+        with replacing(path) as file:
             np.savez(file, **asdict(pairs))
-        temporary.replace(path)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be written ({error}); the store's folder must be writable"

@@ -7,7 +7,7 @@ another way is refused.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,20 +129,6 @@ def _weights_path(source: str, revision: str) -> Path:
     if find_weights(source, revision).is_pickle:
         return converted_weights(source, revision) / SAFETENSORS
     return require_file(source, SAFETENSORS, revision)
-
-
-def fresh_config(
-    *,
-    num_layers: int,
-    width: int,
-    num_heads: int,
-    ffn_width: int,
-    max_tokens: int,
-    filters: Sequence[Sequence[int]],
-) -> BertConfig:
-    """The configuration of a CharacterBERT from scratch; see ``build_character_bert``."""
-    sizes = (width, num_layers, num_heads, ffn_width, max_tokens, 2)
-    return _bert_config(dict(zip(SIZES, sizes, strict=True)) | {"character_cnn_filters": filters})
 
 
 def read_config(source: str, revision: str) -> BertConfig:

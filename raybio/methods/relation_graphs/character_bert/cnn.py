@@ -32,13 +32,13 @@ class CharacterCNN(nn.Module):
 
     def __init__(
         self,
-        hidden_size: int = 768,
+        hidden_size: int,
         *,
-        character_width: int = CHARACTER_WIDTH,
-        filters: Sequence[Sequence[int]] = FILTERS,
-        num_highways: int = NUM_HIGHWAYS,
+        character_width: int,
+        filters: Sequence[Sequence[int]],
+        num_highways: int,
     ):
-        """A CNN with random weights; the defaults are the published sizes.
+        """A CNN with random weights.
 
         Args:
             hidden_size: D.

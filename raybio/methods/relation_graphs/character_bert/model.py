@@ -18,7 +18,6 @@ from transformers import BertConfig, BertModel
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.checkpoints import check_source
-from raybio.encoders.config import SCRATCH
 from raybio.encoders.lora import merged
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.character_bert.characters import (
@@ -30,24 +29,11 @@ from raybio.methods.relation_graphs.character_bert.characters import (
 )
 from raybio.methods.relation_graphs.character_bert.checkpoint import (
     check_weights,
-    fresh_config,
     read_config,
     read_weights,
     write_checkpoint,
 )
-from raybio.methods.relation_graphs.character_bert.cnn import FILTERS, CharacterCNN
-
-__all__ = [
-    "CLS_ID",
-    "FIRST_WORD_ID",
-    "MASK_ID",
-    "PAD_ID",
-    "SEP_ID",
-    "CharacterBert",
-    "build_character_bert",
-    "save_character_bert",
-]
-
+from raybio.methods.relation_graphs.character_bert.cnn import CharacterCNN
 
 PAD_ID, CLS_ID, SEP_ID, MASK_ID, FIRST_WORD_ID = range(5)
 
@@ -69,7 +55,7 @@ class CharacterBert(nn.Module):
     character_VC: Tensor
 
     def __init__(self, config: BertConfig):
-        """Create one with random weights and no words; ``config`` as from ``fresh_config``."""
+        """Create one with random weights and no words; ``config`` as from ``read_config``."""
         super().__init__()
         self.config = config
         self.model = BertModel(config, add_pooling_layer=False)
@@ -134,56 +120,30 @@ class CharacterBert(nn.Module):
 def build_character_bert(
     source: str,
     *,
-    seed: int,
     revision: str | None = None,
     dropout: float | None = None,
     num_layers_kept: int | None = None,
-    num_layers: int = 12,
-    width: int = 768,
-    num_heads: int = 12,
-    ffn_width: int = 3072,
-    max_tokens: int = 512,
-    filters: Sequence[Sequence[int]] = FILTERS,
 ) -> CharacterBert:
-    """A CharacterBERT on the CPU in float32, in training mode.
+    """A CharacterBERT on the CPU in float32, in training mode; torch's generators are left alone.
 
     Args:
-        source: a folder with ``config.json`` and weights, a hub id, or "scratch".
-        seed: of random weights; they depend on it alone, and torch's global generators are left as
-            they were.
+        source: a folder with ``config.json`` and weights, or a hub id.
         revision: branch, tag or commit of a hub id; None: main.
-        dropout: of states and attention; None: the checkpoint's own, 0.1 for scratch.
+        dropout: of states and attention; None: the checkpoint's own.
         num_layers_kept: of the layers, the first so many are kept; None: all.
-        num_layers: scratch only, like all that follow: layers.
-        width: D.
-        num_heads: attention heads; must divide ``width``.
-        ffn_width: width inside the feed-forward part.
-        max_tokens: positions.
-        filters: of the characters' convolutions, see ``CharacterCNN``.
 
     Raises:
         ConfigError: if the source cannot be found or reached, lacks weights or has some too many,
             or sizes do not go together.
     """
     revision = revision or "main"
-    if source == SCRATCH:
-        config = fresh_config(
-            num_layers=num_layers,
-            width=width,
-            num_heads=num_heads,
-            ffn_width=ffn_width,
-            max_tokens=max_tokens,
-            filters=filters,
-        )
-    else:
-        check_source(source, revision)
-        config = read_config(source, revision)
+    check_source(source, revision)
+    config = read_config(source, revision)
     available = config.num_hidden_layers
     _set(config, source, dropout, num_layers_kept)
-    with seeded_weights(seed):
+    with seeded_weights(0):  # The checkpoint replaces every weight.
         encoder = _make(source, config)
-    if source != SCRATCH:
-        read_weights(encoder.model, source, revision, num_layers=available)
+    read_weights(encoder.model, source, revision, num_layers=available)
     return encoder.train()
 
 

@@ -44,6 +44,7 @@ from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.precision import default_device
 
 RANDOM = "random vectors"
 """Name of the random baseline among the models."""
@@ -248,7 +249,7 @@ def _embed(
         pooling="auto" if states_pooling else pooling,
         normalize=False,
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     encoder = build_text_encoder(config, seed=0).to(device)
     source = TokenizerSource.of(encoder.tokenizer)
     tokenize = partial(source.tokenize, max_length=encoder.max_tokens)

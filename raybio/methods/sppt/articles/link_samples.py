@@ -20,7 +20,7 @@ from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
-from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval, rank_links
+from raybio.methods.sppt.link_retrieval import LinkRetrieval, embedding_scores, rank_links
 from raybio.methods.sppt.rivals import Rival, RivalScores
 from raybio.methods.sppt.scores import link_chance
 
@@ -93,8 +93,8 @@ def by_embeddings(embedding_ND: Tensor) -> Callable[[LinkSample], LinkRetrieval]
     """Return the retrieval of a sample's links by embeddings of all nodes of the whole graph."""
 
     def retrieve(sample: LinkSample) -> LinkRetrieval:
-        embedding_AD = embedding_ND[sample.node_A]
-        return link_retrieval(embedding_AD, sample.links.indptr, sample.links.indices)  # type: ignore[arg-type]
+        in_group = embedding_scores(embedding_ND[sample.node_A], "euclidean")
+        return rank_links(in_group, sample.links.indptr, sample.links.indices)  # type: ignore[arg-type]
 
     return retrieve
 

@@ -77,9 +77,7 @@ def input_lengths(config: Config, store: LinkedTextStore) -> list[InputLengths]:
     return [text_lengths("texts", store.texts, rows, reader, max_length=config.encoder.max_length)]
 
 
-def steps_per_epoch(config: Config, store: LinkedTextStore) -> float:
-    """Return the steps in which each linked node is an anchor once."""
-    return link_steps_per_epoch(config, store)
+steps_per_epoch = link_steps_per_epoch
 
 
 def build(config: Config, store_path: str | Location) -> System:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raybio.core.arrays import Floats
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens, Tokens
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
@@ -34,7 +35,6 @@ from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
     LIMITS,
     NAMES,
-    Floats,
     class_scores,
     number_scores,
     token_scores,

@@ -13,7 +13,6 @@ from raybio.core.batch import Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream.config import Labels
-from raybio.training.objectives import count_labels
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,13 @@ class TaskLoss:
         """Whether the loss is over sequences."""
         return self.labels != "residues"
 
-    def normalizer(self, batch: TaskBatch, collective: Collective) -> Tensor:
-        """Return the number of labeled tokens of the global batch."""
-        return count_labels(batch, collective)
-
     def row_loss(
-        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, normalizer: Tensor
+        self, encoder: Encoder, encoded: Encoded, tokens: Tokens, num_labels: Tensor
     ) -> LossReport:
         """Return this micro-batch's share of the mean cross entropy over tokens."""
         scores_KC = encoder.token_logits(tokens.states_of_labels(encoded.hidden_RLD))
         total = F.cross_entropy(scores_KC, tokens.label_K, reduction="sum")
-        loss = total / normalizer
+        loss = total / num_labels
         return LossReport(loss, {"task_loss": loss.detach()})
 
     def embedding_loss(

@@ -27,6 +27,7 @@ from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, EmbeddingModel
 from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
+from raybio.training.precision import default_device
 from raybio.training.predictor import (
     InputPrediction,
     Inputs,
@@ -162,7 +163,7 @@ class TaskPredictor(Predictor):
                 f"{self.folder / HEAD_WEIGHTS}: does not fit the encoder ({error}); export the "
                 "run again"
             ) from None
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = default_device()
         model = TaskModel(encoder, head, on_tokens=on_tokens, dropout=0.0).eval().to(device)
 
         def predict(block: TaskBlock) -> list[InputPrediction]:

@@ -28,8 +28,6 @@ def prepare_task(
     files: Sequence[Path],
     examples: Iterator[Example],
     config: TaskConfig | None = None,
-    *,
-    force: bool = False,
 ) -> TaskStore:
     """Write a task's examples into a store. Classes are numbered in alphabetical order.
 
@@ -39,7 +37,6 @@ def prepare_task(
         files: source files of the examples.
         examples: as ``read_task_files`` returns them.
         config: settings; None for the defaults.
-        force: replace an existing store.
 
     Raises:
         DataError: if a file is missing or damaged, too many rows are bad, or a split is empty.
@@ -52,7 +49,6 @@ def prepare_task(
         {"files": files},
         config.to_mapping() | {"task": name},
         max_bad_share=config.max_bad_share,
-        force=force,
     )
     with prepared as new:
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]

@@ -21,13 +21,14 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.nn.functional import pad
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch, Tokens
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.collate import read_labeled, read_residues
 from raybio.methods.sppt.downstream.rivals import Matrix, TaskRival, Values, fitted_ridges
-from raybio.methods.sppt.downstream.scores import Floats, Integers, token_scores
+from raybio.methods.sppt.downstream.scores import token_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.ops.segments import entries_of_rows
 from raybio.training.embed import embed_rows

@@ -28,10 +28,10 @@ from sklearn.linear_model import Ridge, RidgeClassifier
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler, normalize
 
+from raybio.core.arrays import Floats
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.scores import (
-    Floats,
     class_scores,
     number_scores,
 )

@@ -8,13 +8,10 @@ Shape letters: N rows.
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.evaluation.unit_scores import linear_share
 from raybio.ops.significance import mean_interval
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.integer]  # type: ignore[type-arg]
 
 LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
 """The lowest and the highest value of bounded scores."""

@@ -13,11 +13,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from raybio.core.arrays import Integers
 from raybio.core.errors import DataError
 from raybio.methods.sppt.graph.edge_table import EdgeTable, build_edge_table
 from raybio.methods.sppt.graph.groups import GroupLayout, group_layout
 from raybio.methods.sppt.graph.negatives import sample_non_neighbors
-from raybio.ops.segments import Integers, Positions, expand, lower_bound
+from raybio.ops.segments import Positions, expand, lower_bound
 
 _QUERIES_AT_ONCE = 1 << 15
 """Queries that are looked up together: their temporaries stay in the L2 cache."""

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.ops.segments import Integers, Positions
+from raybio.core.arrays import Integers
+from raybio.ops.segments import Positions
 
 _NUM_SLOTS = 4
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raybio.ops.segments import Integers, Positions
+from raybio.core.arrays import Integers
+from raybio.ops.segments import Positions
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ Shape letters: N nodes, M directed edges, V distinct pairs of (node, class of a 
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats
 from raybio.methods.sppt.graph.csr import Graph
 
 Labels = NDArray[np.integer]  # type: ignore[type-arg]
-Floats = NDArray[np.float64]
 
 
 def neighbor_vote(graph: Graph, label_N: Labels) -> Floats:

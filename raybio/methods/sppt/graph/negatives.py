@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.ops.segments import Integers, Positions, bisect, lower_bound
+from raybio.core.arrays import Integers
+from raybio.ops.segments import Positions, bisect, lower_bound
 
 SAMPLES_AT_ONCE = 1 << 14
 """Samples that are looked up together: their arrays stay in the cache."""

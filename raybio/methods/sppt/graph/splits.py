@@ -7,7 +7,8 @@ B edges of a block.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from raybio.ops.segments import Integers, Positions
+from raybio.core.arrays import Integers
+from raybio.ops.segments import Positions
 
 EDGES_AT_ONCE = 1 << 20
 

@@ -10,7 +10,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.methods.sppt.proteins.store import HasResidues
 from raybio.methods.sppt.proteins.vocabulary import Vocabulary
-from raybio.ops.segments import indptr_from_lengths
+from raybio.ops.segments import indptr_from_lengths, positions_within
 from raybio.store.prefetch import request_slices
 
 
@@ -90,10 +90,9 @@ def tokens_of_rows(
         is_special_T[indptr_R1[1:] - 1] = True
         token_T[indptr_R1[1:] - 1] = table.eos_id
     source_R = store.indptr_N1[row_R] + skipped_R
-    within_T = np.arange(kept_R.sum()) - np.repeat(np.cumsum(kept_R) - kept_R, kept_R)
     request_slices(store.residue_T, source_R, source_R + kept_R)
     token_T[~is_special_T] = table.token_id_by_byte[
-        store.residue_T[np.repeat(source_R, kept_R) + within_T]
+        store.residue_T[np.repeat(source_R, kept_R) + positions_within(kept_R)]
     ]
     return token_T, indptr_R1, is_special_T
 

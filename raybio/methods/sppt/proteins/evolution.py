@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.methods.sppt.proteins.substitution import frequencies, random_residues, substitute
-from raybio.ops.segments import indptr_from_lengths
+from raybio.ops.segments import indptr_from_lengths, positions_within
 
 # Relative speed of a site: the core of a domain, its middle, its surface, and linkers.
 SPEEDS = (0.1, 0.5, 1.5, 3.0)
@@ -177,5 +177,4 @@ def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> P
 def _runs(start_K: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the positions of runs of geometric length that begin at ``start_K``."""
     length_K = rng.geometric(1 / MEAN_INDEL_LENGTH, len(start_K))
-    within = np.arange(length_K.sum()) - np.repeat(np.cumsum(length_K) - length_K, length_K)
-    return np.repeat(start_K, length_K) + within
+    return np.repeat(start_K, length_K) + positions_within(length_K)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.core.randomness import derive_seed, hash_uniform
+from raybio.ops.segments import positions_within
 
 
 class InteractionRules(NamedTuple):
@@ -88,7 +89,7 @@ def _candidates(
     left_K, right_K = rules.pair_K2.T
     num_pairs_K = num_copies_A[left_K] * num_copies_A[right_K]
     rule_C = np.repeat(np.arange(len(num_pairs_K)), num_pairs_K)
-    within_C = np.arange(len(rule_C)) - np.repeat(np.cumsum(num_pairs_K) - num_pairs_K, num_pairs_K)
+    within_C = positions_within(num_pairs_K)
     left_copy_C, right_copy_C = np.divmod(within_C, num_copies_A[right_K[rule_C]])
     u_C = order[first_A[left_K[rule_C]] + left_copy_C]
     v_C = order[first_A[right_K[rule_C]] + right_copy_C]

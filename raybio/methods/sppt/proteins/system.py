@@ -96,9 +96,7 @@ def _check_length(config: Config, max_tokens: int) -> None:
         )
 
 
-def steps_per_epoch(config: Config, store: ProteinStore) -> float:
-    """Return the steps in which each linked node is an anchor once."""
-    return link_steps_per_epoch(config, store)
+steps_per_epoch = link_steps_per_epoch
 
 
 def build(config: Config, store_path: str | Location) -> System:

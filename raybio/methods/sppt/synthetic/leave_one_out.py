@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.scores import without_rounding_noise
 from raybio.ops.significance import mean_interval
 
-Floats = NDArray[np.float64]
+NUM_NEIGHBORS = 3
 
 
 class LeaveOneOut(NamedTuple):
@@ -49,10 +50,10 @@ class LeaveOneOut(NamedTuple):
         )
 
 
-def leave_one_out(
-    embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbors: int = 3
-) -> LeaveOneOut:
-    """Classify each node by its nearest other nodes, and return the scores.
+def leave_one_out(embedding_ND: Floats, label_N: NDArray[np.int64]) -> LeaveOneOut:
+    """Classify each node by its ``NUM_NEIGHBORS`` nearest other nodes, and return the scores.
+
+    Among equally distant nodes the first ones count.
 
     As in the authors' code, a vote weighs the inverse of the Euclidean distance. If some distances
     are 0, only those neighbors vote. A class without a neighbor gets no votes.
@@ -60,7 +61,6 @@ def leave_one_out(
     Args:
         embedding_ND: embeddings; rows that differ only by rounding of their precision are equal.
         label_N: classes, numbered from 0 without gaps.
-        num_neighbors: k, at most N - 1. Among equally distant nodes the first ones count.
 
     Raises:
         ValueError: for fewer than two classes.
@@ -73,7 +73,7 @@ def leave_one_out(
         raise ValueError("all nodes have one class, want two at least")
     given_ND = torch.from_numpy(np.asarray(embedding_ND))
     embedding_ND = without_rounding_noise(given_ND.double(), given_ND.dtype).numpy()
-    vote_NC = _votes(embedding_ND, label_N, num_classes, num_neighbors)
+    vote_NC = _votes(embedding_ND, label_N, num_classes)
     auroc_N = np.zeros(len(label_N))
     for label in range(num_classes):
         own = np.flatnonzero(label_N == label)
@@ -91,16 +91,14 @@ def leave_one_out(
     return LeaveOneOut(is_right_N.astype(np.float64), auroc_N)
 
 
-def _votes(
-    embedding_ND: Floats, label_N: NDArray[np.int64], num_classes: int, num_neighbors: int
-) -> Floats:
+def _votes(embedding_ND: Floats, label_N: NDArray[np.int64], num_classes: int) -> Floats:
     """Return the share of votes of each class (N, C)."""
     num_nodes = len(label_N)
     square_N = (embedding_ND**2).sum(axis=1)
     squared_NN = np.maximum(square_N[:, None] + square_N - 2 * embedding_ND @ embedding_ND.T, 0)
     np.fill_diagonal(squared_NN, np.inf)
     order_NN = np.argsort(squared_NN, axis=1, kind="stable")
-    nearest_Nk = order_NN[:, : min(num_neighbors, num_nodes - 1)]
+    nearest_Nk = order_NN[:, : min(NUM_NEIGHBORS, num_nodes - 1)]
     # Recomputed: above, equal rows of different norm round to different distances.
     distance_Nk = np.linalg.norm(embedding_ND[:, None] - embedding_ND[nearest_Nk], axis=2)
     is_zero_Nk = distance_Nk == 0

@@ -15,10 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.methods.sppt.synthetic.config import TRIANGLE_HEIGHT
-from raybio.ops.segments import Integers
-
-Floats = NDArray[np.float64]
 
 EDGE = 2**0.5
 """Length of a triangle's edges."""

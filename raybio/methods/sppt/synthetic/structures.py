@@ -10,9 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.synthetic.simplicial import Floats, geodesic_distances
-from raybio.ops.segments import Integers, Positions, expand
+from raybio.methods.sppt.synthetic.simplicial import geodesic_distances
+from raybio.ops.segments import Positions, expand
+
+JOINT_DISTANCE = 4
+"""Distance on the cycle between nodes with a graphlet."""
+
+MAX_NODES = 6
+"""Nodes of the largest graphlet."""
 
 
 def cliques(label_N: Integers) -> Graph:
@@ -52,32 +59,26 @@ class CycleWithGraphlets(NamedTuple):
     part_N: NDArray[np.int64]
 
 
-def cycle_with_graphlets(
-    rng: np.random.Generator, *, cycle: int = 36, every: int = 4, max_nodes: int = 6
-) -> CycleWithGraphlets:
+def cycle_with_graphlets(rng: np.random.Generator, *, cycle: int = 36) -> CycleWithGraphlets:
     """Return a cycle with a random connected graph attached by one edge to every few nodes.
 
-    A graphlet has 2 to ``max_nodes`` nodes: a random tree, to which each other pair is added with a
+    A graphlet has 2 to ``MAX_NODES`` nodes: a random tree, to which each other pair is added with a
     probability that is drawn for the graphlet.
 
     Args:
         rng: source of randomness.
         cycle: nodes of the cycle.
-        every: distance on the cycle between nodes with a graphlet.
-        max_nodes: nodes of the largest graphlet.
 
     Raises:
-        ValueError: for a cycle of fewer than three nodes, or graphlets of fewer than two.
+        ValueError: for a cycle of fewer than three nodes.
     """
-    if cycle < 3 or every < 1 or max_nodes < 2:
-        raise ValueError(
-            f"got cycle {cycle}, every {every}, max_nodes {max_nodes}; want at least 3, 1 and 2"
-        )
+    if cycle < 3:
+        raise ValueError(f"got a cycle of {cycle} nodes, want at least 3")
     edges = [(node, (node + 1) % cycle) for node in range(cycle)]
     parts = [0] * cycle
-    for number, joint in enumerate(range(0, cycle, every), start=1):
+    for number, joint in enumerate(range(0, cycle, JOINT_DISTANCE), start=1):
         first = len(parts)
-        size = int(rng.integers(2, max_nodes + 1))
+        size = int(rng.integers(2, MAX_NODES + 1))
         density = rng.random()
         for node in range(1, size):
             parent = int(rng.integers(node))

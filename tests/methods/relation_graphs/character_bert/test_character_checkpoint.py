@@ -60,7 +60,7 @@ def test_the_authors_folder_is_known_by_the_names_of_its_weights_and_loads(tmp_p
     # Its settings are BERT's, so that it may be taken for one.
     assert is_character_bert(str(write_published(tmp_path / "silent", published, CONFIG)))
     assert is_character_bert(folder)
-    loaded = build_character_bert(folder, seed=0)
+    loaded = build_character_bert(folder)
     assert loaded.training
     wanted = {name: tensor for name, tensor in published.items() if not name.startswith("pooler")}
     assert loaded.model.state_dict().keys() == wanted.keys()
@@ -77,8 +77,7 @@ def test_the_encoder_is_found_among_heads(converted, tmp_path, prefix):
     }
     write_published(tmp_path / "heads", published_tensors(prefix) | heads)
     one, other = (
-        build_character_bert(str(folder), seed=0).state_dict()
-        for folder in (tmp_path / "heads", converted)
+        build_character_bert(str(folder)).state_dict() for folder in (tmp_path / "heads", converted)
     )
     assert all(torch.equal(one[name], other[name]) for name in other)
 
@@ -90,7 +89,7 @@ def test_settings_of_later_folders_are_read_under_their_older_names(converted):
         converted,
         config=old | {"max_word_length": 50, "cnn_activation": "relu", "mlm_vocab_size": 9},
     )
-    assert build_character_bert(source, seed=0).config.character_cnn_filters == [
+    assert build_character_bert(source).config.character_cnn_filters == [
         [1, 3],
         [2, 4],
         [7, 5],
@@ -102,7 +101,7 @@ def test_what_is_saved_loads_again_bit_for_bit(tmp_path):
     folder = save_character_bert(encoder, tmp_path / "saved")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "character_bert"
     assert load_file(folder / "model.safetensors").keys() == encoder.model.state_dict().keys()
-    again = build_character_bert(str(folder), seed=5).eval()
+    again = build_character_bert(str(folder)).eval()
     again.read_words(WORDS)
     batch = sentences([0, 1, 4], [5, 2])
     with torch.no_grad():
@@ -117,8 +116,8 @@ def test_what_is_saved_loads_again_bit_for_bit(tmp_path):
 def test_a_cut_encoder_gives_the_states_of_that_layer_and_is_saved_as_what_it_is(
     converted, tmp_path
 ):
-    whole = build_character_bert(str(converted), seed=0).eval()
-    cut = build_character_bert(str(converted), seed=0, num_layers_kept=2).eval()
+    whole = build_character_bert(str(converted)).eval()
+    cut = build_character_bert(str(converted), num_layers_kept=2).eval()
     for encoder in (whole, cut):
         encoder.read_words(WORDS)
     token_RL, mask_RL = sentences([0, 1, 4], [5, 2])
@@ -130,17 +129,17 @@ def test_a_cut_encoder_gives_the_states_of_that_layer_and_is_saved_as_what_it_is
         ).hidden_states
         torch.testing.assert_close(cut(token_RL, mask_RL), states[2], rtol=0, atol=0)
     assert len(states) == LAYERS + 1
-    saved = build_character_bert(str(save_character_bert(cut, tmp_path / "cut")), seed=0)
+    saved = build_character_bert(str(save_character_bert(cut, tmp_path / "cut")))
     assert saved.config.num_hidden_layers == 2 == len(saved.model.encoder.layer)
     with pytest.raises(ConfigError, match="num_layers_kept is 4, .* has 3 layers"):
-        build_character_bert(str(converted), seed=0, num_layers_kept=4)
+        build_character_bert(str(converted), num_layers_kept=4)
 
 
 def test_dropout_is_the_checkpoints_own_or_what_is_requested(converted):
     batch = sentences([0, 1, 4])
     check_character_bert(str(converted), "main", num_layers_kept=1)
     for queries, wanted in ((None, {0.1, 0.2}), (0.0, {0.0}), (0.5, {0.5})):
-        encoder = build_character_bert(str(converted), seed=0, dropout=queries)
+        encoder = build_character_bert(str(converted), dropout=queries)
         encoder.read_words(WORDS)
         shares = {module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)}
         shares |= {layer.attention.self.dropout.p for layer in encoder.model.encoder.layer}
@@ -181,7 +180,7 @@ def test_weights_that_are_missing_left_over_or_of_another_shape_are_named(
     with pytest.raises(ConfigError, match=message):
         check_character_bert(source, "main", num_layers_kept=None)
     with pytest.raises(ConfigError, match=message):
-        build_character_bert(source, seed=0)
+        build_character_bert(source)
 
 
 @pytest.mark.parametrize(
@@ -198,15 +197,15 @@ def test_weights_that_are_missing_left_over_or_of_another_shape_are_named(
 )
 def test_settings_that_are_missing_wrong_or_not_ours_are_refused(converted, config, message):
     with pytest.raises(ConfigError, match=message):
-        build_character_bert(rewrite(converted, config=config), seed=0)
+        build_character_bert(rewrite(converted, config=config))
 
 
 def test_damaged_files_and_places_that_are_not_there_are_refused(converted, tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
-        build_character_bert(str(tmp_path / "nowhere"), seed=0)
+        build_character_bert(str(tmp_path / "nowhere"))
     (converted / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ConfigError, match="model.safetensors is damaged"):
-        build_character_bert(str(converted), seed=0)
+        build_character_bert(str(converted))
     (converted / "config.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
         is_character_bert(str(converted))
@@ -226,7 +225,7 @@ def test_a_character_bert_is_reported_by_its_settings_or_the_names_of_its_weight
         str(write_published(tmp_path / "typed", {}, CONFIG | {"model_type": "character_bert"}))
     )
     with pytest.raises(ConfigError, match=r"embeddings\.word_embeddings\.weight"):
-        build_character_bert(str(tmp_path / "bert"), seed=0)
+        build_character_bert(str(tmp_path / "bert"))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +238,7 @@ def test_a_character_bert_is_reported_by_its_settings_or_the_names_of_its_weight
 def test_the_published_weights_give_the_numbers_that_their_authors_test(name, first):
     if not (PUBLISHED / name / "pytorch_model.bin").is_file():
         pytest.skip(f"../shared/data/{name} is not there")
-    encoder = build_character_bert(str(PUBLISHED / name), seed=0).eval()
+    encoder = build_character_bert(str(PUBLISHED / name)).eval()
     encoder.read_words(["hello", "world", "!"])
     with torch.no_grad():
         found = encoder(*sentences([0, 1, 2], length=5))[0, 0, :5]

@@ -4,19 +4,13 @@ import numpy as np
 import torch
 
 from raybio.methods.relation_graphs.character_bert.characters import word_characters
-from raybio.methods.relation_graphs.character_bert.checkpoint import fresh_config
+from raybio.methods.relation_graphs.character_bert.cnn import FILTERS as PUBLISHED_FILTERS
 from raybio.methods.relation_graphs.character_bert.cnn import CharacterCNN
-from raybio.methods.relation_graphs.character_bert.model import CharacterBert
-from tests.methods.relation_graphs.character_bert.tiny_characters import FILTERS, WORDS
-
-BASE = {
-    "num_layers": 12,
-    "width": 768,
-    "num_heads": 12,
-    "ffn_width": 3072,
-    "max_tokens": 512,
-    "filters": ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024)),
-}
+from tests.methods.relation_graphs.character_bert.tiny_characters import (
+    FILTERS,
+    WORDS,
+    random_character_bert,
+)
 
 
 def test_a_word_is_its_bytes_between_two_marks_each_one_higher_than_in_the_paper():
@@ -94,7 +88,7 @@ def word_by_loops(
 
 def test_the_cnn_is_the_papers_number_by_number():
     torch.manual_seed(0)
-    cnn = CharacterCNN(6, character_width=4, filters=FILTERS)
+    cnn = CharacterCNN(6, character_width=4, filters=FILTERS, num_highways=2)
     with torch.no_grad():
         for weight in cnn.parameters():
             weight.normal_()
@@ -110,8 +104,10 @@ def test_the_cnn_is_the_papers_number_by_number():
 
 def test_the_published_sizes_have_the_published_shapes_and_104_6_million_weights_with_the_pooler():
     with torch.device("meta"):
-        cnn = CharacterCNN()
-        encoder = CharacterBert(fresh_config(**BASE))
+        encoder = random_character_bert(
+            num_layers=12, width=768, ffn_width=3072, max_tokens=512, filters=PUBLISHED_FILTERS
+        )
+    cnn = encoder.model.get_input_embeddings()
     shapes = {name: tuple(weight.shape) for name, weight in cnn.named_parameters()}
     assert shapes["_char_embedding_weights"] == (263, 16)
     widths = [(kind + 1, number) for kind, number in enumerate((32, 32, 64, 128, 256, 512, 1024))]

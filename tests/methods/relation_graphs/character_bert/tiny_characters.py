@@ -5,14 +5,15 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import BertConfig
 
+from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.character_bert.model import (
     CLS_ID,
     FIRST_WORD_ID,
     PAD_ID,
     SEP_ID,
     CharacterBert,
-    build_character_bert,
 )
 
 WIDTH, LAYERS, FFN, POSITIONS = 8, 3, 12, 16
@@ -33,20 +34,40 @@ CONFIG = {
 # Theirs have none of these: the published sizes stand in their code.
 TINY_CHARACTERS = {"character_embedding_dim": CHARACTER_WIDTH, "character_cnn_filters": FILTERS}
 WORDS = ["aspirin", "induced", "β-blocker", "a", "fever", "induced-hepatotoxicity" * 3]
-TINY = {
-    "num_layers": 2,
-    "width": 8,
-    "num_heads": 2,
-    "ffn_width": 12,
-    "max_tokens": 16,
-    "filters": FILTERS,
-}
 
 
 def tiny(**settings) -> CharacterBert:
-    encoder = build_character_bert("scratch", seed=0, **(TINY | settings)).eval()
+    encoder = random_character_bert(**settings).eval()
     encoder.read_words(WORDS)
     return encoder
+
+
+def random_character_bert(
+    *,
+    seed: int = 0,
+    num_layers=2,
+    width=8,
+    ffn_width=12,
+    max_tokens=16,
+    filters=FILTERS,
+    dropout=0.1,
+) -> CharacterBert:
+    config = BertConfig(
+        vocab_size=1,
+        num_hidden_layers=num_layers,
+        hidden_size=width,
+        num_attention_heads=2,
+        intermediate_size=ffn_width,
+        max_position_embeddings=max_tokens,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        attn_implementation="sdpa",
+        character_embedding_dim=16,
+        character_cnn_filters=filters,
+        num_highway_layers=HIGHWAYS,
+    )
+    with seeded_weights(seed):
+        return CharacterBert(config)
 
 
 def sentences(*rows: list[int], length: int = 8) -> tuple[torch.Tensor, torch.Tensor]:

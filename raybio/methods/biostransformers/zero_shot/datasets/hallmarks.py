@@ -98,11 +98,6 @@ class HallmarkDocument:
         given = {path for labels in self.labels for path in labels}
         return frozenset(path[:depth] for path in given for depth in range(1, len(path) + 1))
 
-    @property
-    def hallmarks(self) -> frozenset[str]:
-        """Hallmarks of all sentences."""
-        return frozenset(path[0] for path in self.classes)
-
 
 def read_hallmarks(path: Path) -> tuple[HallmarkDocument, ...]:
     """Return the documents of the archive, ordered by PMID as text. Nothing is unpacked to disk.
