@@ -29,6 +29,7 @@ from raybio.evaluation.lexical import CHARACTERS
 from raybio.runtime.embed import model_of_folder
 from raybio.runtime.run.folder import RUN, local_model
 from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.precision import default_device
 
 RIVALS = {
     "random": (RANDOM,),
@@ -277,10 +278,10 @@ def _embedding_model(folder: str, pooling: Pooling | None) -> EmbeddingModel:
 
 def on_device(vectors: Vectors) -> torch.Tensor:
     """Return vectors on the GPU if there is one."""
-    return torch.from_numpy(vectors).to("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.from_numpy(vectors).to(default_device())
 
 
 @lru_cache(maxsize=1)
 def _loaded(embedding: EmbeddingModel) -> Encoder:
     """Return the encoder; a worker keeps the last one."""
-    return embedding.load().to("cuda" if torch.cuda.is_available() else "cpu")
+    return embedding.load().to(default_device())

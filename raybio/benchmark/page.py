@@ -19,8 +19,8 @@ from raybio.benchmark.report import (
     pair_test,
 )
 from raybio.benchmark.task import RIVAL_ROWS
+from raybio.core.files import replace_text
 from raybio.core.text import count_of
-from raybio.store.table_rows import replaced_file
 
 PLACE = "@@BODY@@"
 """Where the template takes the body."""
@@ -33,8 +33,7 @@ def write_page(path: Path, report: BenchmarkReport) -> None:
     """
     template = (files(__package__) / "page.html").read_text(encoding="utf-8")
     before, after = template.split(PLACE)
-    with replaced_file(path) as partial:
-        partial.write_text(before + "\n".join(_body(report)) + after, encoding="utf-8")
+    replace_text(path, before + "\n".join(_body(report)) + after)
 
 
 def _body(report: BenchmarkReport) -> Iterator[str]:

@@ -22,7 +22,6 @@ from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 from raybio.core.records import FORMATS, write_record
 from raybio.ops.significance import Interval, holm
-from raybio.store.table_rows import replaced_file
 
 KIND = "benchmark report"
 
@@ -207,8 +206,7 @@ def write_report(report: BenchmarkReport, out: Path) -> None:
     schema["required"] = [*header, *schema["required"]]
     replace_text(out / "report.schema.json", json.dumps(schema, indent=1) + "\n")
     write_record(out / "report.json", KIND, report.to_mapping())
-    with replaced_file(out / "results.csv") as partial:
-        partial.write_text(_csv(report), encoding="utf-8")
+    replace_text(out / "results.csv", _csv(report))
 
 
 def card_table(report: BenchmarkReport, model: str) -> str:

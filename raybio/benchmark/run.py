@@ -12,11 +12,11 @@ from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_repo
 from raybio.benchmark.suite import Suite
 from raybio.benchmark.task import RIVAL_ROWS
 from raybio.benchmark.work import Part, Results, WorkItem, identity_of
+from raybio.core.digest import digest_of
 from raybio.core.errors import ClusterError, ConfigError, DataError, StoreError
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.tracking.model_runs import track_models
-from raybio.training.embedding_model import digest_of
 
 
 def run_benchmark(

@@ -6,8 +6,6 @@ next to it what they cost. The array is written first: with its record, it is co
 Shape letters: N inputs, D width.
 """
 
-import fcntl
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.digest import digest_of
+from raybio.core.files import locked, replacing
 from raybio.core.records import read_recomputable, write_record
-from raybio.store.table_rows import replaced_file
-from raybio.training.embedding_model import digest_of
 
 KIND = "benchmark embeddings"
 
@@ -77,9 +75,7 @@ def saved_embeddings(
     path = folder / f"{key}.npy"
     corpus = f"{len(inputs):,} {what} (corpus {key[:8]}) by {model}"
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{key}.lock").open("a") as lock:
-        # The system releases it when the process ends, in whatever way.
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / f".{key}.lock"):
         array = _read(path, len(inputs))
         if array is not None:
             say(f"read back: {corpus}")
@@ -94,10 +90,8 @@ def saved_embeddings(
             time.perf_counter() - started,
             time.process_time() - processor_started,
         )
-        with replaced_file(path) as partial, partial.open("wb") as file:
+        with replacing(path) as file:
             np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
         write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})
         say(f"embedded {corpus}")
         return array

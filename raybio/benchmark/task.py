@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from raybio.core.arrays import Floats
 from raybio.core.config import BaseConfig
+from raybio.core.digest import digest_of
 from raybio.store.sources import describe_files
-from raybio.training.embedding_model import digest_of
-
-Floats = NDArray[np.float64]
 
 Reads = Literal["texts", "proteins"]
 

@@ -9,21 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.methods.relation_graphs.tags import check_sentences, chunks
 from raybio.ops.significance import Interval
-
-Integers = NDArray[np.integer[Any]]
-
-
-Floats = NDArray[np.float64]
-
 
 TASKS = ("ner", "re_minus", "re", "re_legacy")
 

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from raybio.store.table_rows import replaced_file
+from raybio.core.files import replace_text
 
 PLACE = "@@DATA@@"
 """Where the template takes the data."""
@@ -24,8 +24,8 @@ def write_page(path: Path, data: Mapping[str, Any]) -> None:
     """
     template = (files(__package__) / "page.html").read_text(encoding="utf-8")
     before, after = template.split(PLACE)
-    with replaced_file(path) as partial:
-        partial.write_text(before + script_json(data) + after, encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, before + script_json(data) + after)
 
 
 def script_json(data: Mapping[str, Any]) -> str:

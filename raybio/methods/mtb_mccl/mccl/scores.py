@@ -9,20 +9,14 @@ facts that the training documents already state.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.ops.significance import Interval
-
-Integers = NDArray[np.integer[Any]]
-
-
-Floats = NDArray[np.float64]
-
 
 MEASURES = ("f1", "precision", "recall", "macro_f1", "ign_f1")
 
