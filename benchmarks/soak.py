@@ -2,9 +2,10 @@
 
     python benchmarks/soak.py KILLS [--seed SEED] [--only NAME]... [--out FOLDER]
 
-The commands are the training of each method, a sweep, a cross-validation, bulk embedding and preparing a store: on
-built-in corpora, with default settings of cluster and precision. Each runs once undisturbed. Then they take turns: a
-command gets one to three kills, is given again until it ends, and must leave what the undisturbed one left, bit by bit.
+The commands are the training of each method (of synthetic graphs, the experiment), a sweep, a cross-validation, bulk
+embedding and preparing a store: on built-in corpora, with default settings of cluster and precision. Each runs once
+undisturbed. Then they take turns: a command gets one to three kills, is given again until it ends, and must leave what
+the undisturbed one left, bit by bit.
 A kill is SIGKILL for the driver with its process group, or for one of its descendants: a training worker, another
 worker of Ray, a raylet, or Ray's head server. Its moment is random within the time that the undisturbed command took.
 A line of `FOLDER/endings.jsonl` is an ending; the same command goes on until KILLS kills are there. Exit status 1 if an
@@ -33,7 +34,7 @@ from benchmarks.kill_and_resume import descendants, end_leftovers
 from raybio.core.config import override_all
 from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.store.store import Store
+from raybio.store.store import open_store
 
 RAYBIO = Path(sys.executable).with_name("raybio")
 NUM_STEPS = 24
@@ -61,8 +62,8 @@ def file_outcome(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
-def training(name: str, inputs: Path) -> Command:
-    """The training of a method with two workers, by its demo's settings in a few steps."""
+def demo_options(name: str, inputs: Path) -> list[str]:
+    """Store and settings of a method's demo, in a few steps."""
     method = METHODS[name]
     settings = {
         "schedule.max_steps": NUM_STEPS,
@@ -73,10 +74,16 @@ def training(name: str, inputs: Path) -> Command:
     config = inputs / f"{name}.yaml"
     config.write_text(yaml.safe_dump(override_all(method.demo, settings).to_mapping()))
     store = method.prepare_demo(inputs / "stores")
+    return ["--store", str(store), "--config", str(config)]
+
+
+def training(name: str, inputs: Path) -> Command:
+    """The training of a method with two workers."""
+    given = demo_options(name, inputs)
 
     def arguments(out: Path) -> list[str]:
-        options = ["train", name, "--store", str(store), "--config", str(config), "--name", "run"]
-        return [*options, "--runs", str(out / "runs"), "--workers", "2", "--no-baseline"]
+        options = ["train", name, *given, "--name", "run", "--runs", str(out / "runs")]
+        return [*options, "--workers", "2", "--no-baseline"]
 
     def outcome(out: Path) -> str:
         result = read_record(out / "runs" / "run" / "result.json", "result") or {}
@@ -85,10 +92,26 @@ def training(name: str, inputs: Path) -> Command:
     return Command(name, arguments, outcome)
 
 
-def sweep(inputs: Path, trained: Command) -> Command:
+def synthetic_graphs(inputs: Path) -> Command:
+    """Cliques, with and without the graph loss."""
+    given = demo_options("sppt_synthetic", inputs)
+
+    def arguments(out: Path) -> list[str]:
+        options = ["train", "sppt_synthetic", "--graph", "cliques", *given, "--name", "graphs"]
+        return [*options, "--sweeps", str(out / "sweeps")]
+
+    def outcome(out: Path) -> str:
+        table = read_record(out / "sweeps" / "graphs" / "graphs.json", "synthetic graphs") or {}
+        return json.dumps(table["graphs"], sort_keys=True) if table else ""
+
+    return Command("sppt_synthetic", arguments, outcome)
+
+
+def sweep(inputs: Path) -> Command:
     """Four trials of SPPT on proteins."""
+    given = demo_options("sppt_protein", inputs)
     space = {
-        "method": trained.name,
+        "method": "sppt_protein",
         "metric": "val/link_ndcg",
         "mode": "max",
         "budget": {"num_trials": 4, "max_steps": NUM_STEPS, "grace_steps": NUM_STEPS},
@@ -101,13 +124,9 @@ def sweep(inputs: Path, trained: Command) -> Command:
     }
     path = inputs / "space.yaml"
     path.write_text(yaml.safe_dump(space))
-    given = trained.arguments(inputs)
-    store = given[given.index("--store") + 1]
-    config = given[given.index("--config") + 1]
 
     def arguments(out: Path) -> list[str]:
-        options = ["sweep", str(path), "--store", store, "--config", config, "--name", "sweep"]
-        return [*options, "--sweeps", str(out / "sweeps")]
+        return ["sweep", str(path), *given, "--name", "sweep", "--sweeps", str(out / "sweeps")]
 
     def outcome(out: Path) -> str:
         result = read_record(out / "sweeps" / "sweep" / "result.json", "result") or {}
@@ -118,14 +137,13 @@ def sweep(inputs: Path, trained: Command) -> Command:
     return Command("sweep", arguments, outcome)
 
 
-def cross_validation(trained: Command) -> Command:
+def cross_validation(inputs: Path) -> Command:
     """CLDR and CLGS on each fold of the demo's sentences."""
-    options = trained.arguments(Path())
-    store_and_config = options[2:6]
+    given = demo_options("relation_graphs", inputs)
 
     def arguments(out: Path) -> list[str]:
-        folds = ["train", trained.name, *store_and_config, "--all-folds", "--compare", "model=clgs"]
-        return [*folds, "--name", "folds", "--runs", str(out / "runs")]
+        options = ["train", "relation_graphs", *given, "--all-folds", "--compare", "model=clgs"]
+        return [*options, "--name", "folds", "--runs", str(out / "runs")]
 
     def outcome(out: Path) -> str:
         folds = read_record(out / "runs" / "folds" / "folds.json", "cross-validation") or {}
@@ -164,7 +182,7 @@ def preparing(inputs: Path) -> Command:
 
     def outcome(out: Path) -> str:
         is_there = (out / "store").exists()
-        return Store.open(out / "store").content_digest() if is_there else ""
+        return open_store(out / "store").content_digest if is_there else ""
 
     return Command("prepare", arguments, outcome)
 
@@ -247,13 +265,14 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
 
 
 def all_commands(inputs: Path) -> list[Command]:
-    trainings = {name: training(name, inputs) for name in METHODS}
+    trainings = [training(name, inputs) for name in METHODS if name != "sppt_synthetic"]
     exported = inputs / "exported"
-    run_to_end(trainings["sppt_protein"], exported, [], random.Random(0))
+    run_to_end(trainings[0], exported, [], random.Random(0))
     return [
-        *trainings.values(),
-        sweep(inputs, trainings["sppt_protein"]),
-        cross_validation(trainings["relation_graphs"]),
+        *trainings,
+        synthetic_graphs(inputs),
+        sweep(inputs),
+        cross_validation(inputs),
         embedding(inputs, exported / "runs" / "run" / "export"),
         preparing(inputs),
     ]
