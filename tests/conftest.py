@@ -4,6 +4,8 @@ import gzip
 import os
 import re
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,14 @@ def write_tables(
     (folder / "proteins.tsv").write_text("\n".join(proteins) + "\n")
     (folder / "edges.tsv").write_text("\n".join(edges) + "\n")
     return Tables([folder / "edges.tsv"], [folder / "proteins.tsv"])
+
+
+@pytest.fixture
+def answered_hangup() -> Iterator[None]:
+    """SIGHUP as in a terminal: ``nohup make test`` ignores it, and so would what a test starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("answered_hangup")
+
 SCRIPT = """
 import errno, json, os, signal, sys, time
 from pathlib import Path

@@ -62,7 +62,7 @@ def compare_ports(ports_by_node: Mapping[str, Mapping[str, list[int]]]) -> Findi
         shown.append(f"{node}: {'; '.join(kinds) or 'none'}")
     advice = "encrypted (RAY_USE_TLS)"
     if os.environ.get("RAY_USE_TLS") != "1":
-        advice = "close the network to others, or encrypt with RAY_USE_TLS=1 (docs/security.md)"
+        advice = "close the network to others, or encrypt with RAY_USE_TLS=1"
     return Finding("ports", OK, f"open to other machines: {'. '.join(shown)}. {advice}")
 
 

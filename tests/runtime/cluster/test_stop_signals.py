@@ -6,6 +6,8 @@ import pytest
 
 from raybio.runtime.cluster.stop_signals import StopSignals
 
+pytestmark = pytest.mark.usefixtures("answered_hangup")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_becomes_a_file_and_what_handled_it_before_does_so_again(

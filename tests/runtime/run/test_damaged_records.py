@@ -211,14 +211,14 @@ def test_a_lost_run_json_of_a_run_whose_checkpoints_have_no_copy_is_refused(kept
 
 def forget_copies(path: Path) -> None:
     """A manifest as versions wrote it that knew no copies."""
-    from raybio.training.checkpoint_files import _checksum
+    from raybio.core.digest import json_digest
 
     manifest = {
         key: value
         for key, value in json.loads(path.read_text()).items()
         if key not in ("checksum", "run")
     }
-    path.write_text(json.dumps(manifest | {"checksum": _checksum(manifest)}))
+    path.write_text(json.dumps(manifest | {"checksum": json_digest(manifest)}))
 
 
 def test_a_damaged_launch_json_of_such_a_run_is_refused_and_a_missing_one_warned_about(

@@ -241,6 +241,7 @@ def test_sigterm_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_
 
 
 @pytest.mark.nightly
+@pytest.mark.usefixtures("answered_hangup")
 @pytest.mark.parametrize("fault", ["terminal", "pipe", "stop file"])
 def test_a_closed_terminal_or_pipe_and_a_stop_file_commit_a_checkpoint_of_the_last_step(
     job: Job, tiny_training: TrainingConfig, fault: str
