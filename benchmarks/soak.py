@@ -210,11 +210,12 @@ def kill_one(driver: subprocess.Popen[bytes], rng: random.Random) -> str:
     return kind
 
 
-def wait_until(driver: subprocess.Popen[bytes], end: float) -> list[psutil.Process]:
-    """Wait for the driver, at most until ``end``; return its descendants as last seen."""
-    family: list[psutil.Process] = []
+def wait_until(driver: subprocess.Popen[bytes], end: float) -> set[psutil.Process]:
+    """Wait for the driver, at most until ``end``; return all descendants that it has had."""
+    family: set[psutil.Process] = set()
     while driver.poll() is None and time.monotonic() < end:
-        family = descendants(driver.pid) or family
+        # Orphans of a killed process are no descendants any more.
+        family.update(descendants(driver.pid))
         time.sleep(0.2)
     return family
 
@@ -247,16 +248,16 @@ def run_to_end(command: Command, out: Path, kills: list[float], rng: random.Rand
                 cwd=out,
             )
         start = time.monotonic()
-        family: list[psutil.Process] = []
+        family: set[psutil.Process] = set()
         if kills:
             family = wait_until(driver, start + kills.pop(0))
             if driver.poll() is None:
                 killed += filter(None, [kill_one(driver, rng)])
-        family = wait_until(driver, start + LIMIT_SECONDS) or family
+        family |= wait_until(driver, start + LIMIT_SECONDS)
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-        end_leftovers(family, patience_seconds=5)
+        end_leftovers(list(family), patience_seconds=5)
         if command.outcome(out) and driver.returncode == 0:
             return killed
     raise RuntimeError(
