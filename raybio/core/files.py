@@ -208,7 +208,9 @@ def _sync_all(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a file, which is made, for a block; other processes wait.
+    """Hold an exclusive lock on a file within a block; other processes wait.
+
+    The file is created if it does not exist.
 
     Raises:
         OSError: if the file cannot be written.
@@ -232,9 +234,9 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that gets its name after the block; an older one is replaced.
+    """Yield a binary file that replaces ``path`` once the block succeeds.
 
-    That is one atomic step, which survives a power loss. If the block fails, the older file stays.
+    The replacement is atomic and survives a power loss. If the block fails, an older file stays.
 
     Raises:
         OSError: if it cannot be written.
