@@ -2,7 +2,7 @@
 
 A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS``, and the fields of
 its class. ``{data}`` in a path stands for the folder of ``--data``; other relative paths are
-relative to the file.
+relative to the file. A file may be there with ``.gz`` appended instead.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.benchmark.tasks.zero_shot import ZeroShotTask
 from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.store.sources import plain_or_gzip
 
 TASKS: dict[str, type[BenchmarkTask]] = {
     "zero-shot": ZeroShotTask,
@@ -114,10 +115,11 @@ def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTas
         if _DATA in text:
             if data is None:
                 raise ConfigError(
-                    f"--suite {suite}: reads public data from a folder; give it with --data"
+                    f"--suite {suite}: reads public data from a folder; give it with --data. "
+                    "`raybio prepare download benchmark-data --out FOLDER` fetches it"
                 )
             text = text.replace(_DATA, str(data.absolute()))
-        settings[name] = str(home / Path(text).expanduser())
+        settings[name] = str(plain_or_gzip(home / Path(text).expanduser()))
     try:
         return kind.from_mapping(settings)
     except ConfigError as error:

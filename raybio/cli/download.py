@@ -8,6 +8,7 @@ import typer
 
 from raybio.core.errors import ConfigError
 from raybio.core.text import count_of
+from raybio.store.benchmark_data import BY_HAND, benchmark_sets
 from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import (
     SOURCES,
@@ -137,14 +138,49 @@ def pubmed(
     _show_next(f"raybio prepare medline --input '{out}/*.xml.gz' --workers N --out STORE")
 
 
+@downloads.command()
+def benchmark_data(
+    out: Out,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="a set, such as biored; repeatable (default: all)"),
+    ] = None,
+    url: Url = "",
+) -> None:
+    """Public sets of the suites of `raybio benchmark`.
+
+    Example: raybio prepare download benchmark-data --out public/
+    """
+    sets = benchmark_sets(chosen or (), url)
+    for each in sets:
+        print(f"{each.name}: {_total(each.files)} from {each.files[0].url}")
+        print(f"    license: {each.license}")
+    _fetch([file for each in sets for file in each.files], out)
+    for each in sets:
+        each.unpack(out)
+    if not chosen:
+        for name, content in BY_HAND.items():
+            print(f"by hand: {out / name}: {content}")
+    _show_next(f"raybio benchmark RUN --suite biomedical --data {out} --out report/")
+
+
 def _download(name: str, files: Sequence[RemoteFile], out: Path) -> list[Path]:
     """Show what is downloaded under which terms, and download it."""
     source = SOURCES[name]
+    print(f"{_total(files)} from {files[0].url}")
+    print(f"license: {source.license}; published checksums: {source.checksum}")
+    return _fetch(files, out)
+
+
+def _total(files: Sequence[RemoteFile]) -> str:
+    """Return number and size of files."""
     sizes = [file.num_bytes for file in files if file.num_bytes is not None]
     total = size_text(sum(sizes)) if len(sizes) == len(files) else "sizes not announced"
-    number = count_of(len(files), "file")
-    print(f"{number} ({total}) from {files[0].url}")
-    print(f"license: {source.license}; published checksums: {source.checksum}")
+    return f"{count_of(len(files), 'file')} ({total})"
+
+
+def _fetch(files: Sequence[RemoteFile], out: Path) -> list[Path]:
+    """Download files and show the progress."""
     size_by_path = {file.path: file.num_bytes for file in files}
 
     def show(path: str, num_done: int, num_files: int) -> None:

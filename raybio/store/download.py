@@ -2,7 +2,7 @@
 
 A file is downloaded to ``<name>.part`` and renamed when it is right. Then its checksum is written
 next to it: ``<name>.md5`` as the server publishes it, or ``<name>.sha256`` of what was received,
-where none is published. A file that agrees with its checksum is not downloaded again, and an
+where none is known. A file that agrees with its checksum is not downloaded again, and an
 interrupted call resumes.
 """
 
@@ -35,12 +35,14 @@ class RemoteFile(NamedTuple):
         path: where it goes, below the folder of the download.
         num_bytes: its size, None if it is not known.
         md5_url: address of its MD5 sum, "" if none is published.
+        sha256: its known checksum in hex, "" if none is known.
     """
 
     url: str
     path: str
     num_bytes: int | None = None
     md5_url: str = ""
+    sha256: str = ""
 
 
 def download_files(
@@ -103,6 +105,8 @@ def _is_complete(path: Path, file: RemoteFile) -> bool:
     """Return whether the file exists and agrees with its announced size and checksum."""
     if not path.is_file() or file.num_bytes not in (None, path.stat().st_size):
         return False
+    if file.sha256:
+        return file_digest(path, "sha256") == file.sha256
     sum_path = path.with_name(path.name + (".md5" if file.md5_url else ".sha256"))
     if not sum_path.is_file():
         return False
@@ -118,6 +122,18 @@ def _is_complete(path: Path, file: RemoteFile) -> bool:
 def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
     """Download one file, verify it, and write its checksum."""
     part = _part(path)
+    if file.sha256:
+        http.download(file.url, part, is_checked=True)
+        _check_length(file, part)
+        digest = file_digest(part, "sha256")
+        if digest != file.sha256:
+            part.unlink()
+            raise DataError(
+                f"{file.url}: its sha256 is {digest}, want {file.sha256}. Has it been replaced? "
+                "Try later, or from a mirror."
+            )
+        part.replace(path)
+        return
     if not file.md5_url:
         http.download(file.url, part, is_checked=False)
         _check_length(file, part)
