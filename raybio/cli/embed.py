@@ -95,13 +95,8 @@ def embed(
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
-    from raybio.runtime.embed import (
-        EmbeddingFormat,
-        check_output_path,
-        embed_file,
-        embedder_of_folder,
-        model_of_run,
-    )
+    from raybio.runtime.embed import EmbeddingFormat, check_output_path, embed_file
+    from raybio.runtime.model_folders import embedder_of_folder, model_of_run
 
     check_output_path(out)
     here = local_copy(source, "--input")

@@ -160,7 +160,7 @@ def _read_models(
 ) -> "dict[str, EmbeddingModel]":
     """Return how each model embeds; no weights are loaded."""
     # Imported here: torch takes seconds to import.
-    from raybio.runtime.embed import model_of_folder
+    from raybio.runtime.model_folders import model_of_folder
 
     model_by_name = {}
     for name, folder in folder_by_name.items():

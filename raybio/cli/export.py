@@ -28,7 +28,7 @@ def export(
     check_writable_folder(onnx, "--onnx")
     folder = local_model(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
-    from raybio.runtime.embed import model_of_folder
+    from raybio.runtime.model_folders import model_of_folder
     from raybio.training.onnx_export import GRAPH, export_onnx
 
     chosen = model_of_folder(folder)

@@ -27,8 +27,6 @@ from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.files import check_writable_file
 from raybio.core.location import BucketPath, Location, absolute
-from raybio.encoders.config import Pooling
-from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import connected
 from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
@@ -42,7 +40,6 @@ from raybio.runtime.embed_parts import (
     held_alone,
     join,
 )
-from raybio.runtime.run.folder import RunFolder, near_runs
 from raybio.runtime.run.precision import worker_processors
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
@@ -57,80 +54,6 @@ from raybio.training.precision import (
     embedding_precision,
     resolve_precision,
 )
-from raybio.training.text_embedding_model import read_text_embedding_model
-
-
-def model_of_run(runs: Path, name: str) -> InputEmbedder:
-    """Return the exported model of a finished run, of any kind.
-
-    Raises:
-        ConfigError: if there is no such run, or it has not finished.
-    """
-    folder = RunFolder(runs, name)
-    export = folder.export
-    if not folder.path.exists():
-        raise ConfigError(
-            f"--run {name}: no run of that name in {runs}; {near_runs(runs, name)} (--runs names "
-            "another folder of runs)"
-        )
-    if not (export / "config.json").exists():
-        raise ConfigError(
-            f"{export}: holds no model; want the name of a finished run, and the folder of its runs"
-        )
-    return embedder_of_folder(export)
-
-
-def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> InputEmbedder:
-    """Read how the encoder in a folder embeds inputs, or the words or pairs of entities in them.
-
-    Raises:
-        ConfigError: as ``model_of_folder``, or if ``pooling`` is given for parts of inputs.
-    """
-    for method in METHODS.values():
-        model = method.read_part_embedder(Path(folder))
-        if model is not None:
-            if pooling is not None:
-                raise ConfigError(
-                    f"pooling {pooling}: {folder} embeds {model.row_noun}; leave it out"
-                )
-            return model
-    return model_of_folder(folder, pooling)
-
-
-def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> EmbeddingModel:
-    """Read how the encoder in a folder embeds.
-
-    Args:
-        folder: an ``export/``, or any folder that ``save_pretrained`` or sentence_transformers
-            wrote.
-        pooling: for a folder that does not state it; None: it must.
-
-    Raises:
-        ConfigError: if the folder holds no encoder of whole inputs, does not state its pooling and
-            ``pooling`` is None, or states another one.
-    """
-    path = Path(folder)
-    if not path.is_dir():
-        raise ConfigError(
-            f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained"
-        )
-    for method in METHODS.values():
-        encoder = method.part_encoder
-        if encoder is not None and (path / encoder.settings).is_file():
-            raise ConfigError(
-                f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
-                "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
-                "biostransformers, contrastive_probe or finetune. Only raybio embed takes this one"
-            )
-    if not [*path.rglob("*.safetensors")]:
-        raise ConfigError(
-            f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote"
-        )
-    for method in METHODS.values():
-        model = method.read_embedding_model(path, pooling)
-        if model is not None:
-            return model
-    return read_text_embedding_model(path, pooling)
 
 
 @dataclass(frozen=True)
@@ -239,7 +162,6 @@ def embed_file(
         per_token = InputEmbedder.rows_per_part
         rows_per_part = per_token if form.per == "token" else model.rows_per_part
     records = inputs_of(source, model, field=field, strip_stop=strip_stop)
-    model_digest = model.digest()
     origin = digest_of(
         {
             "input": records.digest(),
@@ -248,61 +170,94 @@ def embed_file(
             "version": VERSION,
         }
     )
-    part_digest = form.digest(model_digest)
-    result = digest_of({"origin": origin, "model": part_digest})
+    digests = _Digests(origin, model.digest(), form)
     folder = out.parent / f"{out.name}.parts"
     with held_alone(folder) as lease:
         parts = Parts(folder) if lease is None else Parts(folder, lease.check)
         with _output_here(out) as here:
             if here.exists():
-                summary = EmbedSummary(check_output(here, result, out), 0, 0, {}, cut_of(here))
+                num_rows = check_output(here, digests.output, out)
                 # A command that was killed after its output was there left some.
                 parts.delete()
-                return summary
+                return EmbedSummary(num_rows, 0, 0, {}, cut_of(here))
         quarantine = Quarantine(max_bad_share)
         tables = partial(_tables, model, records, quarantine, rows_per_part)
         cut_digest = digest_of({"origin": origin, "rows_per_part": rows_per_part})
         manifest, cut = _cut(parts, cut_digest, tables, model, quarantine, say)
         inputs: list[str] = manifest["inputs"]
-        embed = partial(
-            _embed_parts,
-            model,
-            model_in_bucket,
-            form,
-            parts.folder,
-            None if lease is None else lease.key,
-        )
-        embedded: set[int] = set()
-        missing = _missing(parts, inputs, part_digest, say)
-        while True:
-            if missing:
-                with connected(
-                    workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose
-                ) as resources:
-                    embed(missing, resources, verbose=verbose)
-                embedded |= set(missing)
-            try:
-                with _output_here(out) as here:
-                    num_rows = join(
-                        parts,
-                        inputs,
-                        here,
-                        origin=result,
-                        part_digest=part_digest,
-                        model_digest=model_digest,
-                        cut=cut,
-                    )
-                    if lease is not None:
-                        lease.check()
-                break
-            except DamagedPartsError as error:
-                # Parts of an earlier command are verified as they are joined.
-                if embedded & error.fault_by_part.keys():
-                    raise
-                missing = _faulty(parts, error.fault_by_part, say)
+
+        def embed(missing: list[int]) -> None:
+            key = None if lease is None else lease.key
+            of_actors = (model, model_in_bucket, form, absolute(folder), key)
+            with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
+                _embed_parts(of_actors, missing, resources, verbose=verbose)
+
+        def join_parts() -> int:
+            with _output_here(out) as here:
+                num_rows = join(
+                    parts,
+                    inputs,
+                    here,
+                    origin=digests.output,
+                    part_digest=digests.part,
+                    model_digest=digests.model,
+                    cut=cut,
+                )
+                if lease is not None:
+                    lease.check()
+            return num_rows
+
+        missing = _missing(parts, inputs, digests.part, say)
+        num_rows, num_embedded = _embedded_and_joined(parts, missing, embed, join_parts, say)
         parts.delete()
-    num_found = len(inputs) - len(embedded)
+    num_found = len(inputs) - num_embedded
     return EmbedSummary(num_rows, len(inputs), num_found, manifest["quarantine"], cut)
+
+
+@dataclass(frozen=True)
+class _Digests:
+    """What identifies the parts and the output of a command."""
+
+    origin: str
+    model: str
+    form: EmbeddingFormat
+
+    @property
+    def part(self) -> str:
+        return self.form.digest(self.model)
+
+    @property
+    def output(self) -> str:
+        return digest_of({"origin": self.origin, "model": self.part})
+
+
+def _embedded_and_joined(
+    parts: Parts,
+    missing: list[int],
+    embed: Callable[[list[int]], None],
+    join_parts: Callable[[], int],
+    say: Callable[[str], None],
+) -> tuple[int, int]:
+    """Embed the missing parts, and again those that prove damaged as they are joined.
+
+    Returns:
+        Rows of the output, and number of parts that were embedded.
+
+    Raises:
+        DamagedPartsError: if a part that was embedded here is damaged.
+    """
+    embedded: set[int] = set()
+    while True:
+        if missing:
+            embed(missing)
+            embedded |= set(missing)
+        try:
+            return join_parts(), len(embedded)
+        except DamagedPartsError as error:
+            # Parts of an earlier command are verified as they are joined.
+            if embedded & error.fault_by_part.keys():
+                raise
+            missing = _faulty(parts, error.fault_by_part, say)
 
 
 def _resources(
@@ -420,16 +375,9 @@ def _faulty(
 
 
 def _embed_parts(
-    model: InputEmbedder,
-    model_in_bucket: BucketPath | None,
-    form: EmbeddingFormat,
-    parts: Location,
-    lease: LeaseKey | None,
-    missing: list[int],
-    resources: Any,
-    *,
-    verbose: bool,
+    of_actors: tuple[Any, ...], missing: list[int], resources: Resources, *, verbose: bool
 ) -> None:
+    """Embed parts by actors of Ray Data, one a worker."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -441,14 +389,7 @@ def _embed_parts(
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
-        fn_constructor_args=(
-            model,
-            model_in_bucket,
-            form,
-            absolute(parts),
-            lease,
-            resources.threads_per_worker,
-        ),
+        fn_constructor_args=(*of_actors, resources.threads_per_worker),
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),

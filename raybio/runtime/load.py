@@ -11,7 +11,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.methods import METHODS
-from raybio.runtime.embed import embedder_of_folder, model_of_folder
+from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
 from raybio.runtime.predict import find_predictor, read_predictor
 from raybio.runtime.run.folder import local_model, near_run_folders
 from raybio.training.embedding_model import EmbeddingModel

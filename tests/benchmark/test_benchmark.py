@@ -45,7 +45,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
-from raybio.runtime.embed import model_of_folder
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.tracking.model_runs import track_models
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess

@@ -24,7 +24,7 @@ from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
 from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import recurring_pairs
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
-from raybio.runtime.embed import model_of_folder
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.run.folder import RunFolder, model_source
 from raybio.runtime.run.options import RunOptions, resolve
 from raybio.store.bucket import BucketFolder

@@ -20,7 +20,7 @@ from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
-from raybio.runtime.embed import model_of_folder
+from raybio.runtime.model_folders import model_of_folder
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision, embedding_precision

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from raybio.core.records import read_record
-from raybio.runtime.embed import model_of_run
+from raybio.runtime.model_folders import model_of_run
 from raybio.store.store import Store
 from tests.paths import ROOT
 

@@ -27,8 +27,9 @@ from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_e
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime import embed
-from raybio.runtime.embed import EmbeddingFormat, embed_file, model_of_folder, model_of_run
+from raybio.runtime.embed import EmbeddingFormat, embed_file
 from raybio.runtime.embed_parts import model_digest_of
+from raybio.runtime.model_folders import model_of_folder, model_of_run
 from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
 from tests.encoders.tiny_text import embed as embed_texts

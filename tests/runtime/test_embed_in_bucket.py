@@ -21,7 +21,8 @@ from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
-from raybio.runtime.embed import embed_file, model_of_folder
+from raybio.runtime.embed import embed_file
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LEASE, LostLeaseError, acquire
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import fetched_model
@@ -63,17 +64,8 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     resources = SimpleNamespace(threads_per_worker=None)
     monkeypatch.setattr(embed, "connected", lambda *_, **__: contextlib.nullcontext(resources))
 
-    def embed_parts(
-        model: Any,
-        in_bucket: Any,
-        form: Any,
-        parts: Any,
-        lease: Any,
-        missing: list[int],
-        *_: Any,
-        **__: Any,
-    ) -> None:
-        actor = embed._EmbedPart(model, in_bucket, form, parts, lease, None)
+    def embed_parts(of_actors: tuple[Any, ...], missing: list[int], *_: Any, **__: Any) -> None:
+        actor = embed._EmbedPart(*of_actors, None)
         for number in missing:
             actor(pa.table({"part": [number]}))
 

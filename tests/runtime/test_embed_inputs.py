@@ -11,8 +11,8 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import build_text_encoder
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.runtime import embed_inputs
-from raybio.runtime.embed import model_of_folder
 from raybio.runtime.embed_inputs import StoreInputs, inputs_of
+from raybio.runtime.model_folders import model_of_folder
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import Store
 from raybio.training.embedding_model import EmbeddingModel

@@ -25,6 +25,7 @@ from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
+from raybio.runtime.model_folders import model_of_folder
 
 num_rows, folder = int(sys.argv[1]), Path(sys.argv[2])
 letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
@@ -36,9 +37,9 @@ sizes = dict(num_layers=1, width=128, num_heads=2, ffn_width=128, max_positions=
 encoder = build_protein_encoder(EncoderConfig(**sizes, pooling="mean"), seed=0).eval()
 export_encoder(encoder, folder / "export", card={}, max_tokens=16)
 
-def embed_parts(model, in_bucket, form, parts, lease, missing, *_, **__):
+def embed_parts(of_actors, missing, *_, **__):
     # In this process, in place of Ray's actors: the peak is that of driver and worker together.
-    actor = embed._EmbedPart(model, in_bucket, form, parts, lease, 1)
+    actor = embed._EmbedPart(*of_actors, 1)
     for number in missing:
         actor(pa.table({"part": [number]}))
 
@@ -49,7 +50,7 @@ def status(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 
 before = status("VmHWM")
-model = embed.model_of_folder(folder / "export")
+model = model_of_folder(folder / "export")
 summary = embed.embed_file(model, folder / "proteins.fasta", folder / "out.parquet")
 assert summary.num_rows == num_rows, summary
 print(json.dumps({"imports": before, "work": status("VmHWM") - before}))

@@ -19,7 +19,8 @@ from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime import embed
-from raybio.runtime.embed import EmbeddingFormat, embed_file, embedder_of_folder, model_of_folder
+from raybio.runtime.embed import EmbeddingFormat, embed_file
+from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import InputEmbedder

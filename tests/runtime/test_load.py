@@ -9,7 +9,7 @@ import pytest
 import raybio
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods import METHODS
-from raybio.runtime.embed import model_of_run
+from raybio.runtime.model_folders import model_of_run
 from raybio.runtime.predict import read_predictor
 from tests.methods.conformance_cases import CASES, tiny_config
 from tests.methods.published_encoders import PUBLISHED

@@ -9,7 +9,7 @@ import pytest
 
 import raybio
 from raybio.core.errors import ConfigError
-from raybio.runtime.embed import model_of_folder
+from raybio.runtime.model_folders import model_of_folder
 from raybio.training import onnx_export
 from raybio.training.onnx_export import export_onnx
 from tests.encoders.test_export_folders import EXPORTS

@@ -10,7 +10,6 @@ from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
 from raybio.evaluation.projection import embedding_map
-from raybio.runtime.embed import model_of_folder
 from raybio.runtime.embed_inputs import inputs_of, open_input_store
 from raybio.runtime.explore.details import (
     ReadFasta,
@@ -21,6 +20,7 @@ from raybio.runtime.explore.details import (
 )
 from raybio.runtime.explore.page import write_page
 from raybio.runtime.explore.points import Points, points_of_file, points_of_model
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.run.folder import RUN, local_model
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model

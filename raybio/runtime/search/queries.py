@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import Pooling
-from raybio.runtime.embed import model_of_folder
 from raybio.runtime.embed_parts import model_digest_of
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore

@@ -1,0 +1,86 @@
+"""Models of finished runs and other folders: read by the method that wrote them.
+
+No weights are loaded.
+"""
+
+from pathlib import Path
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.config import Pooling
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import RunFolder, near_runs
+from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
+from raybio.training.text_embedding_model import read_text_embedding_model
+
+
+def model_of_run(runs: Path, name: str) -> InputEmbedder:
+    """Return the exported model of a finished run, of any kind.
+
+    Raises:
+        ConfigError: if there is no such run, or it has not finished.
+    """
+    folder = RunFolder(runs, name)
+    export = folder.export
+    if not folder.path.exists():
+        raise ConfigError(
+            f"--run {name}: no run of that name in {runs}; {near_runs(runs, name)} (--runs names "
+            "another folder of runs)"
+        )
+    if not (export / "config.json").exists():
+        raise ConfigError(
+            f"{export}: holds no model; want the name of a finished run, and the folder of its runs"
+        )
+    return embedder_of_folder(export)
+
+
+def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> InputEmbedder:
+    """Read how the encoder in a folder embeds inputs, or the words or pairs of entities in them.
+
+    Raises:
+        ConfigError: as ``model_of_folder``, or if ``pooling`` is given for parts of inputs.
+    """
+    for method in METHODS.values():
+        model = method.read_part_embedder(Path(folder))
+        if model is not None:
+            if pooling is not None:
+                raise ConfigError(
+                    f"pooling {pooling}: {folder} embeds {model.row_noun}; leave it out"
+                )
+            return model
+    return model_of_folder(folder, pooling)
+
+
+def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> EmbeddingModel:
+    """Read how the encoder in a folder embeds.
+
+    Args:
+        folder: an ``export/``, or any folder that ``save_pretrained`` or sentence_transformers
+            wrote.
+        pooling: for a folder that does not state it; None: it must.
+
+    Raises:
+        ConfigError: if the folder holds no encoder of whole inputs, does not state its pooling and
+            ``pooling`` is None, or states another one.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained"
+        )
+    for method in METHODS.values():
+        encoder = method.part_encoder
+        if encoder is not None and (path / encoder.settings).is_file():
+            raise ConfigError(
+                f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
+                "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
+                "biostransformers, contrastive_probe or finetune. Only raybio embed takes this one"
+            )
+    if not [*path.rglob("*.safetensors")]:
+        raise ConfigError(
+            f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote"
+        )
+    for method in METHODS.values():
+        model = method.read_embedding_model(path, pooling)
+        if model is not None:
+            return model
+    return read_text_embedding_model(path, pooling)
