@@ -702,6 +702,7 @@ def counts_of_log(out: Path) -> Counter[str]:
     return Counter(line for line in lines if line.startswith(("embedded ", "evaluated ")))
 
 
+@pytest.mark.nightly
 def test_a_cluster_evaluates_models_and_rivals_at_the_same_time(
     ray_cluster: None, given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path
 ) -> None:

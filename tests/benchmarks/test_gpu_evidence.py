@@ -98,6 +98,7 @@ def test_an_export_that_is_gone_is_trained_again_where_it_is_needed(
     assert names == ["biored-mccl-1-mtb-0"]
 
 
+@pytest.mark.nightly
 def test_a_training_that_the_time_cuts_off_resumes_and_ends_with_the_same_weights(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ SCRIPTS = pytest.mark.parametrize(
         nightly("p09_gradient_caching", ["P9", "P9"]),
         nightly("p10_grad_cache_cost", ["P10"]),
         nightly("p11_tiled_loss", ["P11"] * 2),
-        ("p13_bf16", ["P13", "P13"]),
+        nightly("p13_bf16", ["P13", "P13"]),
         nightly("p14_mfu", None),
         nightly("p15_first_step", ["P15"]),
         nightly("p16_checkpoint_stall", ["P16"]),

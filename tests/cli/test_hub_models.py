@@ -46,6 +46,7 @@ def test_search_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_pat
     assert shown.splitlines()[1].split("\t")[:3] == ["1", "1", "k1"]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_embed_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
     fasta = tmp_path / "proteins.fasta"

@@ -111,6 +111,7 @@ print(peak() - before, block.nbytes / 2**20, candidate.nbytes / 2**20)
 """
 
 
+@pytest.mark.nightly
 def test_memory_beyond_embeddings_and_a_block_is_a_tile() -> None:
     # glibc returns freed memory to the system, so the peak does not depend on fragmentation.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}

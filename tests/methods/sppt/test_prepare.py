@@ -72,6 +72,7 @@ def seven(tmp_path_factory):
     return prepare_proteins(tmp_path_factory.mktemp("seven") / "store", tables)
 
 
+@pytest.mark.nightly
 @needs_seven_species
 def test_the_seven_species_are_prepared_whole(seven):
     with gzip.open(SEVEN_SPECIES / "proteins.tsv.gz", "rt") as file:
@@ -89,6 +90,7 @@ def test_the_seven_species_are_prepared_whole(seven):
 
 
 @needs_seven_species
+@pytest.mark.nightly
 def test_held_out_links_are_a_share_of_each_species_and_isolate_no_protein(seven):
     assert seven.graph.degree_N.min() >= 1
     assert not seven.graph.has_edge(seven.heldout[:, 0], seven.heldout[:, 1]).any()

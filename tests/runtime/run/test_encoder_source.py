@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from raybio.store.store import Store
 from tests.encoders.hub import COMMIT, LATER, LATER_COMMIT, serve_hub
 from tests.encoders.published import pickled_text
@@ -57,6 +59,7 @@ for function, arguments in (
 """
 
 
+@pytest.mark.nightly
 def test_workers_and_later_starts_load_the_recorded_commit_after_the_branch_has_moved(
     tmp_path: Path, tiny_articles: Store
 ) -> None:

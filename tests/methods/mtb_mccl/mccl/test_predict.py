@@ -29,7 +29,7 @@ from tests.methods.mtb_mccl.documents.test_prepare import pubtator
 from tests.paths import ROOT
 
 
-@pytest.fixture(scope="module", params=["mccl", "ce"])
+@pytest.fixture(scope="module", params=["mccl", pytest.param("ce", marks=pytest.mark.nightly)])
 def trained(request, tiny_documents: DocumentStore, tmp_path_factory) -> Path:
     changes = {
         "schedule.max_steps": 40,
