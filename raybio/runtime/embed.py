@@ -24,7 +24,7 @@ import torch
 
 from raybio.core.cache import cache_folder
 from raybio.core.digest import digest_of
-from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
 from raybio.core.files import check_writable_file
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
@@ -43,6 +43,7 @@ from raybio.runtime.embed_parts import (
 from raybio.runtime.run.precision import worker_processors
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
+from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
@@ -143,6 +144,7 @@ def embed_file(
 
     Raises:
         ClusterError: if another command is at work on ``out``.
+        DiskError: if a worker's disk is full.
         ConfigError: if the model cannot be loaded or does not embed per token, ``out`` not be
             written, or a machine lacks the precision.
         DataError: if the input is missing, or not what the model reads.
@@ -396,8 +398,9 @@ def _embed_parts(
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker or None,
     )
-    for _ in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-        pass
+    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        for row in batch.to_pylist():
+            raise_error_of(row)
 
 
 class _EmbedPart:
@@ -434,15 +437,21 @@ class _EmbedPart:
         self.part_digest = form.digest(model.digest())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
+        rows = []
         for number in batch.column("part").to_pylist():
-            table, input_digest = self.parts.read_input(number)
-            with embedding_precision(self.precision):
-                contents = table.column("content").to_pylist()
-                embedded = self.embed(self.encoder, table.column("key"), contents, self.dtype)
-            self.parts.write(
-                number, embedded, input_digest=input_digest, model_digest=self.part_digest
-            )
-        return batch
+            try:
+                self._embed(number)
+                rows.append(NO_ERROR)
+            except (RaybioError, OSError) as error:
+                rows.append(error_columns(error))
+        return pa.Table.from_pylist(rows)
+
+    def _embed(self, number: int) -> None:
+        table, input_digest = self.parts.read_input(number)
+        with embedding_precision(self.precision):
+            contents = table.column("content").to_pylist()
+            embedded = self.embed(self.encoder, table.column("key"), contents, self.dtype)
+        self.parts.write(number, embedded, input_digest=input_digest, model_digest=self.part_digest)
 
 
 def _tables(

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import ClusterError, DataError, RecordFormatError, StoreError
+from raybio.core.files import named_failure
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
@@ -330,8 +331,12 @@ def join(
                     _MODEL_KEY: model_digest.encode(),
                 }
             )
-            writer = writer or pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
-            writer.write_table(table)
+            # Arrow's own errors name neither the file nor its size.
+            with named_failure(out, table.nbytes):
+                writer = writer or pq.ParquetWriter(
+                    temporary, table.schema, write_page_checksum=True
+                )
+                writer.write_table(table)
             num_rows += table.num_rows
         if fault_by_part:
             number, fault = next(iter(fault_by_part.items()))

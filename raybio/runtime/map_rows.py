@@ -1,15 +1,22 @@
 """Map rows by Ray Data."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from raybio.core.errors import RaybioError
+from raybio.runtime.task_errors import error_columns, raise_error_of
 
 
 def map_rows(
-    workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], Any]
+    workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[Any]:
     """Apply a function to each row as a task of its own; return the results in any order.
 
     Tasks run on any node of the cluster: all nodes must see the files that they read.
+
+    Raises:
+        RaybioError: the first one of a task; a full disk's, too.
     """
     from raybio.runtime.cluster.connection import connected
 
@@ -19,6 +26,21 @@ def map_rows(
         ray.data.DataContext.get_current().enable_progress_bars = False
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         mapped = dataset.map(
-            function, num_cpus=0.8, compute=ray.data.TaskPoolStrategy(size=workers)
+            partial(_mapped, function),
+            num_cpus=0.8,
+            compute=ray.data.TaskPoolStrategy(size=workers),
         )
-        return list(mapped.iter_rows())
+        results = []
+        for row in mapped.iter_rows():
+            raise_error_of(row)
+            results.append(row)
+        return results
+
+
+def _mapped(
+    function: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]
+) -> dict[str, Any]:
+    try:
+        return function(row)
+    except (RaybioError, OSError) as error:
+        return error_columns(error)

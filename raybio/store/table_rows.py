@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
+from raybio.core.files import sync
 from raybio.store.data_sets import (
     ARROW,
     JSON_LINES,
@@ -299,6 +300,8 @@ def _read_typed(
             schema = file.schema_arrow if kind == "Parquet" else file.schema
             lower = _lower(schema.names)
             chosen = [schema.names[lower.index(name)] for name in select(lower)]
+            for name in chosen:
+                _check_plain(schema.field(name).type, f"{path}, column {name}")
             classes = [_class_names(schema, name) for name in chosen]
             number = 0
             for batch in _batches(file, chosen):
@@ -311,6 +314,23 @@ def _read_typed(
                 yield ColumnRows(columns, list(numbers))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read as {kind} ({error}); write it again") from None
+
+
+def _check_plain(kind: pa.DataType, where: str) -> None:
+    """Refuse extension types at any depth: reading one runs its code, and Ray's unpickle.
+
+    Raises:
+        DataError: naming the column.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        raise DataError(
+            f"{where}: has the extension type {kind.extension_name}, want texts, numbers or lists "
+            "of them. Write the column as one of these"
+        )
+    for number in range(kind.num_fields):
+        _check_plain(kind.field(number).type, where)
+    if pa.types.is_dictionary(kind):
+        _check_plain(kind.value_type, where)
 
 
 def parquet_batches(
@@ -391,7 +411,10 @@ def replaced_file(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield partial
+        # A power loss must not leave the name of a file without its content.
+        sync(partial)
         os.replace(partial, path)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

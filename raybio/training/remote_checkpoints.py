@@ -14,7 +14,6 @@ by an earlier start never changes a checkpoint of a later one.
 import contextlib
 import json
 import logging
-import os
 import random
 import shutil
 import threading
@@ -30,7 +29,7 @@ from raybio.core.errors import (
     RaybioError,
     StorageError,
 )
-from raybio.core.files import locked
+from raybio.core.files import locked, named_failure, replacing
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import (
@@ -408,15 +407,18 @@ def restore_log(checkpoint: Path, log: Path) -> None:
 
 def _replace(log: Path, content: bytes) -> None:
     # A new file, so that a reader sees that it has to begin again.
-    arriving = log.with_name(f".{log.name}.restored-{os.getpid()}")
-    arriving.write_bytes(content)
-    arriving.replace(log)
+    with named_failure(log, len(content)), replacing(log) as file:
+        file.write(content)
 
 
 def last_step_of_log(log: Path) -> int:
-    """Return the step of the last whole line of a log; -1 if there is none."""
+    """Return the step of the last whole, undamaged line of a log; -1 if there is none."""
     try:
         lines = log.read_bytes().rpartition(b"\n")[0].splitlines()
     except FileNotFoundError:
         return -1
-    return int(json.loads(lines[-1])["step"]) if lines else -1
+    for line in reversed(lines):
+        # Lines that a power loss has damaged are skipped, as by the readers of the log.
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+            return int(json.loads(line)["step"])
+    return -1

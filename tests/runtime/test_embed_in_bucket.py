@@ -24,6 +24,7 @@ from raybio.runtime import embed
 from raybio.runtime.embed import embed_file
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LEASE, LostLeaseError, acquire
+from raybio.runtime.task_errors import raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import fetched_model
 from tests.paths import ROOT
@@ -67,7 +68,8 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def embed_parts(of_actors: tuple[Any, ...], missing: list[int], *_: Any, **__: Any) -> None:
         actor = embed._EmbedPart(*of_actors, None)
         for number in missing:
-            actor(pa.table({"part": [number]}))
+            for row in actor(pa.table({"part": [number]})).to_pylist():
+                raise_error_of(row)
 
     monkeypatch.setattr(embed, "_embed_parts", embed_parts)
     return disk

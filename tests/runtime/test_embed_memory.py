@@ -26,6 +26,7 @@ from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
 from raybio.runtime.model_folders import model_of_folder
+from raybio.runtime.task_errors import NO_ERROR
 
 num_rows, folder = int(sys.argv[1]), Path(sys.argv[2])
 letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", np.uint8)
@@ -41,7 +42,7 @@ def embed_parts(of_actors, missing, *_, **__):
     # In this process, in place of Ray's actors: the peak is that of driver and worker together.
     actor = embed._EmbedPart(*of_actors, 1)
     for number in missing:
-        actor(pa.table({"part": [number]}))
+        assert actor(pa.table({"part": [number]})).to_pylist() == [NO_ERROR]
 
 embed.connected = lambda *_, **__: contextlib.nullcontext(SimpleNamespace(threads_per_worker=1))
 embed._embed_parts = embed_parts

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from raybio.core.errors import StoreError
-from raybio.core.files import atomic_folder
+from raybio.core.files import atomic_folder, disk_problem
 from raybio.runtime.embed_parts import PartError, Parts, check_output, join
 from raybio.training.durable import commit_folder, copy_file, write_json
+from tests.runtime_fixtures import fill
 
 MADE_FROM = {"input_digest": "of the input", "model_digest": "of the model"}
 
@@ -242,3 +243,12 @@ def test_all_of_a_whole_folder_is_on_the_disk_before_it_has_its_name(
     before = {number for name, number in watched.events[:named] if name == "fsync"}
     assert {path.stat().st_ino for path in (out, out / "deep", out / "deep" / "file")} <= before
     assert watched.is_durable(out)
+
+
+def test_a_full_disk_of_the_joined_file_is_named(parts: Parts, small_disk: Path) -> None:
+    out = small_disk / "out.parquet"
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left") as caught:
+        joined(parts, out)
+    assert f"{out}: " in (disk_problem(caught.value) or "")
+    assert not out.exists()

@@ -1,5 +1,8 @@
 """Tables of inputs with named columns."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raybio.core.errors import DataError
 from raybio.runtime.search.embeddings import read_embeddings
-from raybio.store.table_rows import parquet_batches, read_input_rows
+from raybio.store.table_rows import parquet_batches, read_input_rows, replaced_file
+from tests.paths import ROOT
 
 
 def test_a_file_is_read_in_the_memory_of_one_row_group(tmp_path: Path) -> None:
@@ -46,3 +51,81 @@ def test_rows_have_the_ids_of_their_table_or_numbers(
     (rows,) = read_input_rows(path, "sequence")
     assert rows.keys == keys
     assert rows.contents == ["MKV", "ACD"]
+
+
+CANARY = """
+import pickle, sys
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+from raybio.core.errors import DataError
+from raybio.store.table_rows import read_input_rows
+
+path, canary = map(Path, sys.argv[1:])
+
+class Payload:
+    def __reduce__(self):
+        return Path.touch, (canary,)
+
+content = pa.array([pickle.dumps(Payload())], pa.large_binary())
+metadata = {"ARROW:extension:name": "ray.data.arrow_pickled_object"}
+item = pa.field("item", pa.large_binary(), metadata=metadata)
+column = pa.ListArray.from_arrays([0, 1], content).cast(pa.list_(item))
+schema = pa.schema([pa.field("text", pa.list_(item))])
+pq.write_table(pa.table([column], schema=schema), path)
+# The file is what it is meant to be: reading it as it stands runs the code.
+pq.read_table(path).column("text").to_pylist()
+assert canary.exists()
+canary.unlink()
+try:
+    list(read_input_rows(path, "text"))
+except DataError as error:
+    print(error)
+assert not canary.exists()
+"""
+
+
+def test_a_column_that_would_be_unpickled_is_refused_although_ray_data_is_imported(
+    tmp_path: Path,
+) -> None:
+    arguments = [sys.executable, "-c", CANARY, str(tmp_path / "a.parquet"), str(tmp_path / "ran")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "column text: has the extension type ray.data.arrow_pickled_object, want" in done.stdout
+
+
+@pytest.mark.parametrize("wrap", [lambda kind: kind, pa.list_, pa.large_list])
+def test_extension_types_are_refused_at_any_depth(tmp_path: Path, wrap) -> None:
+    path = tmp_path / "a.parquet"
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16], pa.binary(16)))
+    kind = wrap(pa.uuid())
+    column = ids if kind == pa.uuid() else type_array(kind, ids)
+    pq.write_table(pa.table({"text": column}), path)
+    with pytest.raises(DataError, match=r"column text: has the extension type arrow\.uuid, want"):
+        list(read_input_rows(path, "text"))
+
+
+def type_array(kind: pa.DataType, items: pa.Array) -> pa.Array:
+    """A column of one list of the items."""
+    array = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return array.from_arrays([0, len(items)], items)
+
+
+def test_a_table_is_on_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.tsv"
+    order = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.fstat(descriptor).st_size))
+
+    def noted(source: Path, target: Path) -> None:
+        order.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    with replaced_file(path) as partial:
+        partial.write_text("twelve bytes")
+    assert order[:2] == [12, path]
+    assert len(order) == 3

@@ -309,3 +309,12 @@ def test_a_full_local_disk_fails_with_the_reason_and_the_bucket_keeps_what_it_ha
     save(node, store, 3)  # room again
     assert steps_in(folder) == [1, 3]
     store.close()
+
+
+def test_damaged_lines_at_the_end_of_a_log_are_skipped(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    assert last_step_of_log(log) == -1
+    log.write_bytes(b'{"step": 3}\n{"step": 4}\n' + bytes(50) + b"\n[1]\nnull\n{torn")
+    assert last_step_of_log(log) == 4
+    log.write_bytes(bytes(50) + b"\n")
+    assert last_step_of_log(log) == -1

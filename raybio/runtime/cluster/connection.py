@@ -231,10 +231,12 @@ def ensure_token() -> None:
     if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
     path = token_path()
-    if path.is_file():
+    if path.is_file() and path.stat().st_size > 0:
         _close_to_others(path)
         return
     try:
+        # A full disk or a kill leaves an empty one.
+        path.unlink(missing_ok=True)
         _write_token(path)
     except OSError:
         path = Path(tempfile.mkdtemp(prefix="rb")) / "auth_token"
@@ -257,8 +259,13 @@ def _write_token(path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32))
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    except OSError:
+        # An empty token would count as one at the next start.
+        path.unlink()
+        raise
 
 
 def _close_to_others(path: Path) -> None:

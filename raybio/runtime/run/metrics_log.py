@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import named_failure
+from raybio.core.files import named_failure, replacing
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +38,10 @@ class MetricsLog:
         self._last_step = last_step
         if kept and sum(map(len, kept)) == self.path.stat().st_size:
             return
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with named_failure(temporary, sum(map(len, kept))):
-            temporary.write_bytes(b"".join(kept))
+        content = b"".join(kept)
         # A new file, not a shorter one, so that a reader sees that it has to begin again.
-        os.replace(temporary, self.path)
+        with named_failure(self.path, len(content)), replacing(self.path) as file:
+            file.write(content)
 
     def append(
         self, step: int, metrics: dict[str, float], *, is_synced: bool = False, **facts: Any

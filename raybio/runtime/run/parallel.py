@@ -468,7 +468,9 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
     import ray
 
     for reference, task in pending.items():
-        task.run.folder.stop.touch()
+        # On a full disk the signal still ends the runs.
+        with contextlib.suppress(OSError):
+            task.run.folder.stop.touch()
         task.run.tracker.kill()
         if not task.has_started_training:
             ray.cancel(reference)

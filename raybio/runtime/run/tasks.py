@@ -97,7 +97,7 @@ def run_tasks_here(
             print(f"{task}: {len(tasks) - len(pending)} of {len(tasks)}", flush=True)
     except ray.exceptions.RayTaskError as error:
         # The worker has printed its traceback; the message is enough here.
-        raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
+        raise (error.cause if isinstance(error.cause, RaybioError | OSError) else error) from None
     finally:
         # A cluster that others use too would go on with them.
         for reference in pending:

@@ -247,11 +247,17 @@ def _carry_out(
             )
         if callback.too_long is not None:
             raise LongRunError(callback.too_long)
+        if spec.stop.exists() and not _is_complete(spec):
+            # By a user: raybio's own comes with a signal.
+            signals.caught.append(signal.SIGINT)
+            raise _interrupted(signals)
         if not ranking:
             raise _all_failed(folder, trials)
         status = "FINISHED"
-    except KeyboardInterrupt:
-        # While Ray was starting.
+    except (KeyboardInterrupt, SystemExit) as error:
+        # While Ray was starting. Its own handler of SIGTERM exits with the signal's number.
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM and not signals.caught:
+            signals.caught.append(signal.SIGTERM)
         if not signals.caught:
             raise
         raise _interrupted(signals) from None
@@ -413,7 +419,7 @@ class _Work(threading.Thread):
             search = tune_config(self.spec, earlier, self.max_concurrent)
             if search is not None:
                 self._fit(*search)
-            if self.signals.caught or self.callback.too_long:
+            if self.signals.caught or self.callback.too_long or self.spec.stop.exists():
                 return
             again = repetitions(self.spec)
             if again:

@@ -10,6 +10,7 @@ import yaml
 
 from raybio.core.config import override_all
 from raybio.core.csv_table import write_csv
+from raybio.core.files import replace_text
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
 from raybio.evaluation.unit_scores import MIN_SEEDS
@@ -246,7 +247,7 @@ def write_results(
         text = yaml.safe_dump(
             best_config(spec, ranking[0]).to_mapping(), sort_keys=False, allow_unicode=True
         )
-        (folder.path / "best.yaml").write_text(text, encoding="utf-8")
+        replace_text(folder.path / "best.yaml", text)
         # A run of best.yaml begins with the setup of the trial.
         winner = folder.path / "trials" / ranking[0].trials[0].name
         setup = read_record(winner / LAUNCH, "launch") or {}

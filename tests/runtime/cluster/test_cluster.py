@@ -1,4 +1,6 @@
+import errno
 import os
+import secrets
 import stat
 import subprocess
 import sys
@@ -129,6 +131,31 @@ def test_a_token_that_others_can_read_is_closed_to_them_and_kept(home: Path) -> 
     ensure_token()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text() == "a" * 64
+
+
+def test_an_empty_token_that_a_full_disk_left_is_written_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = home / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.touch()
+    ensure_token()
+    assert len(path.read_text()) == 64
+
+    path.unlink()
+    written = []
+
+    def full(num_bytes: int) -> str:
+        written.append(num_bytes)
+        if len(written) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return "b" * 64
+
+    monkeypatch.setattr(secrets, "token_hex", full)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    ensure_token()
+    assert not path.exists()
+    assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text() == "b" * 64
 
 
 def test_a_home_that_cannot_be_written_gets_a_private_token_elsewhere(

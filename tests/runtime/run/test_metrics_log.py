@@ -128,8 +128,29 @@ def test_a_report_is_forced_to_the_disk_on_request(
     monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append(0, {"loss": 1.0})
+    sizes.clear()
     log.append(1, {"loss": 1.0}, is_synced=True, is_checkpoint=True)
     assert sizes == [log.path.stat().st_size]
+
+
+def test_a_rewound_log_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in range(3):
+        log.append(step, {"loss": 1.0})
+    order = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.fstat(descriptor).st_size))
+
+    def noted(source: Path, target: Path) -> None:
+        order.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    MetricsLog(log.path).rewind(1)
+    assert order[:2] == [log.path.stat().st_size, log.path]
+    assert len(order) == 3  # the folder's names come last
 
 
 def test_lines_that_a_power_loss_left_are_skipped_and_reported(

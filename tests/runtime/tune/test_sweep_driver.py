@@ -301,6 +301,32 @@ def test_two_signals_while_ray_starts_end_a_sweep_in_order(
     assert not (request_to.run.runs / "mine" / ".stop").exists()
 
 
+def test_a_sigterm_that_rays_own_handler_takes_ends_a_sweep_in_order(
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exit_as_ray(*_: Any) -> None:
+        raise SystemExit(signal.SIGTERM)
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", exit_as_ray)
+    with pytest.raises(InterruptedRunError, match="SIGTERM: the same command resumes the sweep"):
+        sweep(request_to)
+    assert statuses(database) == {"mine": "KILLED"}
+
+
+def test_a_stop_file_that_a_user_made_interrupts_a_sweep_and_does_not_finish_it(
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(spec: SweepSpec, *_: Any) -> SweepSpec:
+        leave(spec, of(0.0), {10: 0.5})
+        spec.stop.touch()
+        return spec
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", stopped)
+    with pytest.raises(InterruptedRunError, match="the same command resumes the sweep"):
+        sweep(request_to)
+    assert statuses(database)["mine"] == "KILLED"
+
+
 def test_a_plan_without_room_is_refused_before_anything_is_recorded(
     request_to: SweepSpec, database: str
 ) -> None:
