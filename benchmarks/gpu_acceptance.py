@@ -62,7 +62,7 @@ def packing(bench: Bench) -> None:
     for name, config in {"BERT": bench.size.encoder, **bench.size.large}.items():
         encoder = build_protein_encoder(config, seed=0).to(bench.device)
         system = sppt_system(encoder)
-        batch = bench.protein_batch(encoder, bench.size.lengths[-1])
+        batch = bench.protein_batch(encoder, bench.size.lengths[-1], bench.size.checked_tokens)
         gradients = partial(gradients_on, bench, system, batch)
         padded = gradients("fp32", is_packed=False)
         for label, packed in {
@@ -323,9 +323,14 @@ def main() -> None:
     for name in chosen:
         try:
             parts[name](bench)
-        except CheckError as error:
+        except (
+            Exception
+        ) as error:  # such as a GPU out of memory: the other parts are still worth their time
             num_failed += 1
-            bench.report(name, failed=str(error))
+            reason = str(error) if isinstance(error, CheckError) else f"{error!r:.500}"
+            bench.report(name, failed=reason)
+            if bench.is_gpu:
+                torch.cuda.empty_cache()
     sys.exit(1 if num_failed else 0)
 
 

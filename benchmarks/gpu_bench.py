@@ -39,7 +39,8 @@ class Size:
         lengths: crops of protein steps.
         large: name -> more protein encoders, at the largest crop.
         methods: name -> settings of steps on a method's built-in corpus.
-        tokens_per_step: of protein steps.
+        tokens_per_step: of protein steps; an eighth of them for the large encoders.
+        checked_tokens: of the steps whose gradients are compared, in fp32 and kept whole.
         tokens_per_micro_batch: of all steps.
         gemm: rows of a square matrix product.
         copied_bytes: of copies.
@@ -56,6 +57,7 @@ class Size:
     large: Mapping[str, EncoderConfig]
     methods: Mapping[str, Mapping[str, object]]
     tokens_per_step: int
+    checked_tokens: int
     tokens_per_micro_batch: int
     gemm: int
     copied_bytes: int
@@ -93,6 +95,7 @@ FULL = Size(
         "mtb_pretrain": BERT_BASE_SETTINGS | {"plan.global_batch_rows": 32},
     },
     tokens_per_step=131_072,
+    checked_tokens=8192,
     tokens_per_micro_batch=32_768,
     gemm=8192,
     copied_bytes=1 << 28,
@@ -112,6 +115,7 @@ SMALL = Size(
     large={"ESM-2 tiny": EncoderConfig(vocabulary="esm", **_TINY)},
     methods={"biostransformers": {}},
     tokens_per_step=1024,
+    checked_tokens=1024,
     tokens_per_micro_batch=512,
     gemm=128,
     copied_bytes=1 << 20,
@@ -182,9 +186,12 @@ class Bench:
         out = torch.empty_like(left)
         return 2 * size**3 / self.median_seconds(lambda: torch.mm(left, right, out=out), repeats=20)
 
-    def protein_batch(self, encoder: ProteinEncoder, length: int) -> LinkBatch:
-        """Links whose sequences are about 0.85 of the crop long, on the host."""
-        num_anchors = max(2, round(self.size.tokens_per_step / (3 * 0.85 * length)))
+    def protein_batch(
+        self, encoder: ProteinEncoder, length: int, num_tokens: int | None = None
+    ) -> LinkBatch:
+        """Links whose sequences are about 0.85 of the crop long, on the host; as a step has them by default."""
+        num_tokens = num_tokens or self.size.tokens_per_step
+        num_anchors = max(2, round(num_tokens / (3 * 0.85 * length)))
         return link_batch(encoder, num_anchors, length)
 
     def train_step(

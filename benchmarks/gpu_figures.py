@@ -77,7 +77,9 @@ def _protein_steps(
     bench: Bench, name: str, config: EncoderConfig, length: int, layout: str, gemm: float
 ) -> None:
     encoder = build_protein_encoder(config, seed=0).to(bench.device)
-    batch = bench.protein_batch(encoder, length)
+    # All activations of a step are kept: those of a large encoder take much more memory.
+    num_tokens = bench.size.tokens_per_step // (8 if name in bench.size.large else 1)
+    batch = bench.protein_batch(encoder, length, num_tokens)
     if layout != "packed, compiled":
         step = bench.protein_step(encoder, batch, packing=layout != "padded")
         _report_step(bench, name, layout, encoder, batch, step, gemm)

@@ -309,16 +309,23 @@ def field_values(tokens: Any) -> dict[str, Any]:
 
 
 def _moved(tokens: _Moved, device: torch.device) -> _Moved:
-    """Return a dataclass with its tensors on ``device``; memory is pinned for copies to a GPU."""
+    """Return a dataclass with its tensors on ``device``, as ``to_device`` copies them."""
     moved = field_values(tokens)
     for name, value in moved.items():
-        if isinstance(value, Tensor) and value.device != device:
-            if device.type == "cuda" and value.device.type == "cpu":
-                value = value.pin_memory()
-            # To the host, a copy that is not awaited would be read before it has ended.
-            value = value.to(device, non_blocking=device.type == "cuda")
-            moved[name] = value
+        if isinstance(value, Tensor):
+            moved[name] = to_device(value, device)
     return type(tokens)(**moved)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on ``device``; the host does not wait for a copy to a GPU."""
+    if tensor.device == device:
+        return tensor
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        # From memory that is not pinned, the copy waits for all work given to the GPU.
+        tensor = tensor.pin_memory()
+    # To the host, a copy that is not awaited would be read before it has ended.
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -38,6 +38,9 @@ _PACKABLE = ("bert", "distilbert", "electra", "esm", "modernbert", "roberta", "x
 _POSITIONS_AFTER_PAD = ("roberta", "xlm-roberta")
 """Types that count positions from ``pad_token_id + 1``, as fairseq does."""
 
+MAX_HEAD_WIDTH = 256
+"""Widest head that FlashAttention reads; widths are multiples of 8."""
+
 
 def why_padded(model: PreTrainedModel) -> str:
     """Return why a model cannot read packed sequences; empty if it can."""
@@ -138,8 +141,7 @@ def packed_attention(
     sliding_window = options.pop("sliding_window", None)
     # transformers counts the token itself.
     window = None if sliding_window is None else sliding_window - 1
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    if query.is_cuda and is_half and not options.get("dropout"):
+    if query.is_cuda and reads_without_padding(query, options.get("dropout")):
         return _varlen(heads_THD, packing, options.get("scaling"), window)[None], None
     mask_SL = packing.mask_SL
     mask_S1LL = mask_SL[:, None, None]
@@ -149,6 +151,13 @@ def packed_attention(
     heads_SHLD = [packing.to_rectangle(part_THD).transpose(1, 2) for part_THD in heads_THD]
     attended_SLHD, _ = sdpa_attention_forward(module, *heads_SHLD, mask_S1LL, **options)
     return packing.from_rectangle(attended_SLHD)[None], None
+
+
+def reads_without_padding(query: Tensor, dropout: float | None) -> bool:
+    """Return whether FlashAttention can read packed heads (..., D) on a GPU."""
+    width = query.shape[-1]
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return is_half and not dropout and width <= MAX_HEAD_WIDTH and width % 8 == 0
 
 
 def _varlen(

@@ -10,10 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.ops.similarity import matmul, normalize
-
-_ENTRIES_AT_ONCE = 1 << 20
-"""Scores of a block; so many stay in the cache."""
+from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 
 def info_nce(
@@ -64,7 +61,7 @@ def info_nce(
         raise ValueError(
             f"positive_index_N spans [{known.min()}, {known.max()}], want [0, {num_candidates})"
         )
-    rows = block_rows or max(1, _ENTRIES_AT_ONCE // num_candidates)
+    rows = block_rows or max(1, scores_at_once(anchor_ND.device) // num_candidates)
     query_ND = normalize(anchor_ND) / temperature
     loss: Tensor = _BlockedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         query_ND, normalize(candidate_MD), positive_index_N, ignore_NM, rows

@@ -32,6 +32,14 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
 
 
+def scores_at_once(device: torch.device) -> int:
+    """Return how many scores to compute at once.
+
+    A block of them stays in the cache of a CPU; a GPU is faster with few, large kernels.
+    """
+    return 1 << 20 if device.type == "cpu" else 1 << 25
+
+
 def at_least_fp32(tensor: Tensor) -> Tensor:
     """Convert half precision to float32, for sums and exponentials; wider types stay."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -51,7 +51,6 @@ from raybio.store.remote_model import fetched_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import (
     decide_precision,
-    default_device,
     embedding_precision,
     resolve_precision,
 )
@@ -391,7 +390,7 @@ def _embed_parts(
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
-        fn_constructor_args=(*of_actors, resources.threads_per_worker),
+        fn_constructor_args=(*of_actors, resources.threads_per_worker, resources.device),
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
@@ -414,6 +413,7 @@ class _EmbedPart:
         parts: Location,
         lease: LeaseKey | None,
         threads: int | None,
+        device: str = "cpu",
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -424,7 +424,6 @@ class _EmbedPart:
             # Ray may leave a worker of a dead driver alive for a while.
             self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
         self.model = model
-        device = default_device()
         self.encoder = model.load().to(device)
         self.precision = resolve_precision(form.precision, device)
         self.dtype = np.dtype(form.dtype)

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PADDING_MULTIPLE, StaticShape, TokenBatch, Tokens
+from raybio.core.batch import PADDING_MULTIPLE, StaticShape, TokenBatch, Tokens, to_device
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
+from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig
 
 CPU_OVERHEAD_TOKENS = 128
@@ -74,7 +75,7 @@ def micro_batches(
         else:
             cut = batch.pack if is_packed else batch.pad
             tokens = cut(row_M, encoder.pad_id)
-        yield MicroBatch(tokens.to(device), batch.embedding_rows(row_M).to(device))
+        yield MicroBatch(tokens.to(device), to_device(batch.embedding_rows(row_M), device))
 
 
 def reads_packed(encoder: Encoder, device: torch.device) -> bool:
@@ -87,16 +88,26 @@ def reads_packed(encoder: Encoder, device: torch.device) -> bool:
 
 
 def static_shape(
-    encoder: Encoder, memory: MemoryConfig, device: torch.device
+    encoder: Encoder, memory: MemoryConfig, precision: Precision
 ) -> StaticShape | None:
     """Return the shape of the micro-batches of a compiled encoder; None: it is not compiled.
 
     Raises:
         ConfigError: if ``memory.compile`` is true, and the encoder or other settings refuse it.
     """
-    if memory.compile is False or (memory.compile == "auto" and device.type != "cuda"):
+    is_gpu = precision.device_type == "cuda"
+    if memory.compile is False or (memory.compile == "auto" and not is_gpu):
         return None
     reason = encoder.why_eager()
+    if is_gpu:
+        # Padded, the empty sequences of the shape would be as long as the longest one.
+        if precision.name != "bf16":
+            reason = reason or f"attention pads packed sequences in {precision.name}; bf16 does not"
+        if _attention_dropout(encoder):
+            reason = reason or (
+                "attention with dropout pads packed sequences (encoder.attention_dropout=0 has "
+                "none)"
+            )
     max_tokens = memory.max_tokens_per_micro_batch
     longest = getattr(encoder, "max_tokens", 0)
     if memory.gradient_caching:
@@ -112,6 +123,14 @@ def static_shape(
     if memory.compile == "auto":
         return None
     raise ConfigError(f"memory.compile is true: {reason}. Set memory.compile=false")
+
+
+def _attention_dropout(encoder: Encoder) -> float:
+    """Return the largest attention dropout of an encoder's configurations."""
+    configs = [module.config for module in encoder.modules() if hasattr(module, "config")]
+    names = ("attention_probs_dropout_prob", "attention_dropout")
+    rates = [getattr(config, name, 0.0) or 0.0 for config in configs for name in names]
+    return max(rates, default=0.0)
 
 
 @cache

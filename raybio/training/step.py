@@ -77,8 +77,7 @@ class TrainStep:
         self.collective = collective
         self.precision = precision
         system.model.packing = config.memory.packing
-        device = next(system.model.parameters()).device
-        system.model.static_shape = static_shape(system.model, config.memory, device)
+        system.model.static_shape = static_shape(system.model, config.memory, precision)
         self.optimizer = build_optimizer(system.model, config.optim, collective)
         self.gradients = GradientSum(
             system.model.parameters(), collective, sent_as=config.gradients_sent_as

@@ -116,6 +116,21 @@ def test_packed_gradients_that_are_wrong_fail_the_check(gpu, monkeypatch):
         gpu.script.packing(gpu.bench)
 
 
+def test_a_part_that_runs_out_of_memory_leaves_the_others_their_turn(gpu, monkeypatch, capsys):
+    def out_of_memory(bench):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu.script, "packing", out_of_memory)
+    monkeypatch.setattr(gpu.script, "set_environment", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["gpu_acceptance.py", "--small", "--only", "packing,contrast"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.script.main()
+    assert ended.value.code == 1
+    packing, contrast = printed(capsys.readouterr().out)
+    assert "CUDA out of memory" in packing["failed"]
+    assert contrast["name"] == "contrastive loss"
+
+
 def test_an_operation_that_waits_fails_the_check(gpu):
     with (
         pytest.raises(gpu.script.CheckError, match="demo: {'_local_scalar_dense': 1}"),

@@ -8,7 +8,7 @@ from torch import Tensor
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
-from raybio.encoders.packed import _PACKABLE, _varlen
+from raybio.encoders.packed import _PACKABLE, _varlen, reads_without_padding
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
@@ -174,3 +174,22 @@ def test_the_kernel_of_a_gpu_takes_the_arguments_it_is_given() -> None:
         assert attended.dtype == torch.bfloat16
     attended.sum().backward()
     assert heads_THD.grad is not None and heads_THD.grad.shape == heads_THD.shape
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "dropout", "expected"),
+    [
+        (64, torch.bfloat16, 0.0, True),
+        (64, torch.bfloat16, None, True),
+        (256, torch.float16, 0.0, True),
+        (264, torch.bfloat16, 0.0, False),
+        (20, torch.bfloat16, 0.0, False),
+        (64, torch.float32, 0.0, False),
+        (64, torch.bfloat16, 0.1, False),
+    ],
+)
+def test_heads_that_flash_attention_cannot_read_are_padded(
+    width: int, dtype: torch.dtype, dropout: float | None, expected: bool
+) -> None:
+    query = torch.zeros(1, 2, 3, width, dtype=dtype)
+    assert reads_without_padding(query, dropout) is expected

@@ -15,6 +15,7 @@ from raybio.methods import METHODS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.loop import fit
+from raybio.training.micro_batches import static_shape
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from raybio.training.step import TrainStep
@@ -127,6 +128,28 @@ def test_auto_compiles_nothing_on_a_cpu(store: Path) -> None:
     system = METHODS["biostransformers"].build(config, store)
     TrainStep(system, config, SingleProcess(), Precision("fp32", "cpu"))
     assert system.model.static_shape is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "precision", "reason"),
+    [
+        ({}, "fp32", "attention pads packed sequences in fp32"),
+        ({}, "tf32", "attention pads packed sequences in tf32"),
+        ({"encoder.attention_dropout": 0.1}, "bf16", "attention with dropout pads packed"),
+    ],
+)
+def test_a_gpu_compiles_nothing_whose_attention_would_pad_the_empty_sequences(
+    store: Path, settings: dict[str, object], precision: str, reason: str
+) -> None:
+    on_gpu = Precision(precision, "cuda")
+    config = config_of(**{"encoder.attention_dropout": 0.0} | settings)
+    encoder = METHODS["biostransformers"].build(config, store).model
+    with pytest.raises(ConfigError, match=f"memory.compile is true: .*{reason}"):
+        static_shape(encoder, config.memory, on_gpu)
+    auto = config.memory.model_copy(update={"compile": "auto"})
+    assert static_shape(encoder, auto, on_gpu) is None
+    if not settings:
+        assert static_shape(encoder, auto, Precision("bf16", "cuda")) is not None
 
 
 def compiled_steps(rank: int, collective: ProcessGroup, folder: Path, store: Path) -> None:

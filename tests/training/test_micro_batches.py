@@ -4,8 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from raybio.training.micro_batches import packed_micro_batches, token_budget_micro_batches
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.training.micro_batches import (
+    micro_batches,
+    packed_micro_batches,
+    token_budget_micro_batches,
+)
 
 
 def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
@@ -122,3 +130,31 @@ def test_no_rows_make_no_packed_group_and_a_limit_must_be_positive() -> None:
     assert packed_micro_batches(torch.zeros(0, dtype=torch.int64), max_tokens=8) == []
     with pytest.raises(ValueError, match="got max_tokens=0, want at least 1"):
         packed_micro_batches(torch.tensor([3]), max_tokens=0)
+
+
+class _Copies(TorchFunctionMode):
+    """Notes whether the host waits for copies of its tensors to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[bool] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to and args[0].device.type == "cpu":
+            self.waits.append(not (kwargs or {}).get("non_blocking", False))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_host_waits_for_no_copy_of_a_micro_batch_to_another_device(packing: bool) -> None:
+    sizes = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
+    encoder = build_protein_encoder(EncoderConfig(**sizes), seed=0)
+    encoder.packing = packing
+    token_T = torch.arange(4, 24).repeat(2)
+    indptr_R1 = torch.tensor([0, 15, 20, 40])
+    batch = TokenBatch(token_T, indptr_R1, torch.full_like(token_T, IGNORED_LABEL))
+    with _Copies() as copies:
+        groups = list(micro_batches(batch, encoder, torch.device("meta"), max_tokens=20))
+    assert len(groups) > 1
+    assert copies.waits
+    assert not any(copies.waits)

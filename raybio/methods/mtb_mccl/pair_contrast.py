@@ -26,10 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raybio.ops.contrastive import check_temperature, values_on_host
-from raybio.ops.similarity import matmul, normalize
-
-_ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
-
+from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each."""
@@ -194,7 +191,7 @@ def contrast_sum(
     """
     check_temperature(temperature)
     used_A = torch.nonzero(has_positive_N)[:, 0]
-    rows = block_rows or max(1, _ENTRIES_AT_ONCE // max(len(other_MD), 1))
+    rows = block_rows or max(1, scores_at_once(pair_ND.device) // max(len(other_MD), 1))
     query_AD = normalize(pair_ND)[used_A] / temperature
     return ContrastSum(
         *_BlockedContrast.apply(  # type: ignore[no-untyped-call]

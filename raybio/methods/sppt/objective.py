@@ -147,7 +147,9 @@ class StructurePreserving:
         num_pairs_here = torch.full((), num_pairs, device=embedding_RD.device)
         num_pairs_global = collective.all_sum(num_pairs_here).clamp(min=1)
         if num_pairs == 0:
-            return embedding_RD.sum() * 0, {}
+            nothing = embedding_RD.sum() * 0
+            # The terms of all workers are added: each has the same ones.
+            return nothing, {"spml_chance": nothing.detach()}
         margin_loss = partial(
             margin_contrastive,
             positive_margin=self.config.positive_margin,

@@ -40,6 +40,11 @@ class Resources:
     gpus_per_worker: float
     threads_per_worker: int | None
 
+    @property
+    def device(self) -> str:
+        """Device of the workers: those that have reserved no GPU see all of them."""
+        return "cuda" if self.gpus_per_worker else "cpu"
+
 
 @dataclass(frozen=True)
 class TrialResources:

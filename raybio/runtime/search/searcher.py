@@ -24,6 +24,9 @@ BITS = 4
 MIN_CANDIDATES = 50
 QUERIES_AT_ONCE = 256
 
+MAX_GPU_NEIGHBORS = 2048
+"""Most neighbors that faiss finds on a GPU."""
+
 
 @dataclass(frozen=True)
 class Approximation:
@@ -110,6 +113,7 @@ class Searcher:
         self._approximation = approximation
         self.effort = effort
         fits_gpu = use_gpu and _fits_gpu(faiss, vector_ND)
+        self._is_on_gpu = fits_gpu
         self.is_exact = approximation is None or fits_gpu
         if self.is_exact:
             index = flat_index(faiss, vector_ND.shape[1], metric)
@@ -127,7 +131,11 @@ class Searcher:
         Scores are cosines, or squared Euclidean distances.
         """
         if self.is_exact:
-            score_QK, row_QK = self._index.search(query_QD, k)
+            index = self._index
+            if self._is_on_gpu and k > MAX_GPU_NEIGHBORS:
+                index = flat_index(self._faiss, self._vector_ND.shape[1], self._metric)
+                index.add(self._vector_ND)
+            score_QK, row_QK = index.search(query_QD, k)
             return score_QK, row_QK
         scores = [np.zeros((0, k), np.float32)]
         rows = [np.zeros((0, k), np.int64)]

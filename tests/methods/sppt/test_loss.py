@@ -7,6 +7,9 @@ from raybio.methods.sppt.loss import (
     multi_similarity_global,
     multi_similarity_per_anchor,
 )
+from raybio.methods.sppt.objective import StructurePreserving
+from raybio.methods.sppt.proteins.config import Config
+from raybio.training.collective import SingleProcess
 from tests import oracles
 
 SETTINGS = {"positive_weight": 2.0, "negative_weight": 40.0, "threshold": 0.5}
@@ -174,3 +177,15 @@ def test_margin_contrastive_has_a_finite_gradient_at_distance_zero():
         anchor, anchor.detach(), anchor.detach() + 1e-30, positive_margin=0.0, negative_margin=10.0
     ).backward()
     assert torch.isfinite(anchor.grad).all()
+
+
+def test_a_worker_without_anchors_reports_the_terms_of_the_others():
+    """Terms of all workers are summed as one tensor: with other names the sum would hang."""
+    config = Config().objective.model_copy(update={"loss": "margin_contrastive"})
+    objective = StructurePreserving(config, num_positives_per_anchor=1)
+    found = [
+        objective._margin_contrastive(torch.randn(rows, 4), None, SingleProcess())
+        for rows in (6, 0)
+    ]
+    assert found[0][1].keys() == found[1][1].keys() == {"spml_chance"}
+    assert float(found[1][0]) == float(found[1][1]["spml_chance"]) == 0

@@ -10,7 +10,7 @@ import pytest
 
 import raybio
 from raybio.core.errors import ConfigError, DataError, StoreError
-from raybio.runtime.search import build
+from raybio.runtime.search import build, searcher
 from raybio.runtime.search.build import build_index
 from raybio.runtime.search.index import EmbeddingIndex, open_index_store
 
@@ -201,3 +201,32 @@ def test_a_killed_build_leaves_no_index(
     assert not (tmp_path / "index").exists()
     build_index(source, tmp_path / "index")
     assert len(EmbeddingIndex(open_index_store(tmp_path / "index"))) == NUM_ROWS
+
+
+def test_more_neighbors_than_faiss_finds_on_a_gpu_are_found_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No GPU is at hand: an index that refuses as that of faiss does stands in its place."""
+    vector_ND = np.random.default_rng(0).normal(size=(3000, 4)).astype(np.float32)
+
+    class OnGpu:
+        def __init__(self, index):
+            self.index = index
+
+        def add(self, added_ND):
+            self.index.add(added_ND)
+
+        def search(self, query_QD, k):
+            assert k <= 2048, "GPU index only supports k <= 2048"
+            return self.index.search(query_QD, k)
+
+    monkeypatch.setattr(searcher, "_fits_gpu", lambda *_: True)
+    monkeypatch.setattr(searcher, "on_gpu", lambda _, index: OnGpu(index))
+    on_gpu = searcher.Searcher(faiss, vector_ND, "l2", None)
+    monkeypatch.setattr(searcher, "_fits_gpu", lambda *_: False)
+    on_cpu = searcher.Searcher(faiss, vector_ND, "l2", None)
+    for k in (5, 2500):
+        for found, wanted in zip(
+            on_gpu.search(vector_ND[:3], k), on_cpu.search(vector_ND[:3], k), strict=True
+        ):
+            np.testing.assert_array_equal(found, wanted)

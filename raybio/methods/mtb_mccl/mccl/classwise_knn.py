@@ -16,9 +16,7 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective
 from raybio.ops.scores import check_finite
-from raybio.ops.similarity import matmul, normalize
-
-_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 _MAX_QUERIES = 1024
 
@@ -101,7 +99,7 @@ def nearest_members(
     reference_ND = normalize(reference_ND.detach())
     num_queries = len(query_QD)
     num_classes = label_NR.shape[1]
-    max_entries = _ENTRIES_AT_ONCE.get(query_QD.device.type, _ENTRIES_AT_ONCE["cuda"])
+    max_entries = scores_at_once(query_QD.device)
     cosine_QRK = query_QD.new_full((num_queries, num_classes, k), -torch.inf)
     for number in range(num_classes):
         member_X = torch.nonzero(label_NR[:, number])[:, 0]

@@ -21,10 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raybio.methods.mtb_mccl.pair_contrast import with_others
-from raybio.ops.similarity import matmul, normalize
-
-# A CPU's block stays in its cache; a GPU is faster with few, large kernels.
-_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 
 def multi_center_logits(
@@ -106,8 +103,7 @@ def multi_center_logits(
 
 def rows_per_block(num_columns: int, device: torch.device) -> int:
     """Return how many rows of a score matrix with ``num_columns`` columns to compute at once."""
-    entries = _ENTRIES_AT_ONCE.get(device.type, _ENTRIES_AT_ONCE["cuda"])
-    return max(1, entries // max(num_columns, 1))
+    return max(1, scores_at_once(device) // max(num_columns, 1))
 
 
 class _SoftMaxima(torch.autograd.Function):
