@@ -84,7 +84,9 @@ def train(
     )
 
 
-def load(model: "str | os.PathLike[str]") -> "TrainedModel":
+def load(
+    model: "str | os.PathLike[str]", pooling: Literal["cls", "mean"] | None = None
+) -> "TrainedModel":
     """Return a trained model.
 
         model = raybio.load("runs/first")
@@ -98,6 +100,7 @@ def load(model: "str | os.PathLike[str]") -> "TrainedModel":
         model: a run of ``raybio.train``, the folder of a finished run, its ``export/``, any folder
             that ``save_pretrained`` or sentence_transformers wrote, the URI of such a folder in a
             bucket, or a hub id.
+        pooling: of a model that does not state it, such as ``facebook/esm2_t6_8M_UR50D``.
 
     Raises:
         ConfigError: if there is no model, or it cannot be fetched.
@@ -106,11 +109,13 @@ def load(model: "str | os.PathLike[str]") -> "TrainedModel":
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.load import load as load_model
 
-    return load_model(model)
+    return load_model(model, pooling)
 
 
 def open_index(
-    folder: "str | os.PathLike[str]", model: "str | os.PathLike[str] | None" = None
+    folder: "str | os.PathLike[str]",
+    model: "str | os.PathLike[str] | None" = None,
+    pooling: Literal["cls", "mean"] | None = None,
 ) -> "EmbeddingIndex":
     """Open an index that ``raybio search index`` saved.
 
@@ -120,6 +125,7 @@ def open_index(
     Args:
         folder: the index.
         model: what made its embeddings, as for ``load``. Without it, queries are embeddings.
+        pooling: of a model that does not state it.
 
     Raises:
         ConfigError: if there is no such model, or faiss is not installed.
@@ -127,7 +133,7 @@ def open_index(
     """
     from raybio.runtime.search.index import open_index as open_saved_index
 
-    return open_saved_index(folder, model)
+    return open_saved_index(folder, model, pooling)
 
 
 def open_store(path: "str | os.PathLike[str] | BucketPath", *, verify: bool = False) -> "Store":

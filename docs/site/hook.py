@@ -29,8 +29,11 @@ API = """# Python
 ::: raybio.open_index
 ::: raybio.open_store
 ::: raybio.runtime.train.Run
+::: raybio.runtime.run.result.Result
+::: raybio.core.final_report.FinalReport
 ::: raybio.runtime.load.TrainedModel
 ::: raybio.runtime.search.index.EmbeddingIndex
+::: raybio.methods.sppt.graph_store.GraphStore
 """
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raybio.cli.console import stdout_console
-from raybio.cli.options import LocationType, location_option, model_option, parse_pooling
+from raybio.cli.options import (
+    LocationType,
+    PoolingOption,
+    location_option,
+    model_option,
+    parse_pooling,
+)
 from raybio.cli.stores import check_store, local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -29,9 +35,6 @@ Models = Annotated[
         "run, model folder (such as export/ of a run) or hub id; repeatable: the table compares "
         "the first with the others"
     ),
-]
-PoolingOption = Annotated[
-    str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
 ]
 Report = Annotated[Path, typer.Option(help="folder of the report")]
 
@@ -126,8 +129,8 @@ def links(
 ) -> None:
     """Link retrieval of any model on a store, with the rows of a run's final table.
 
-    For the export of a run over this store, the settings of the run count: the figures are those
-    of its table.
+    If the first model is the export of a run over this store, the settings of that run count: the
+    figures are those of its table. Further models have the same settings.
 
     Example: raybio evaluate links --model runs/first --store STORE --out report/
     """

@@ -1,5 +1,6 @@
 """A map of embeddings as one HTML page."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,16 @@ def explore(
         str | None,
         typer.Option(help="of a store's rows, such as abstract; default: the first"),
     ] = None,
+    pooling: shared.PoolingOption = None,
+    strip_stop: Annotated[
+        bool, typer.Option("--strip-stop", help="remove one * at the end of a protein")
+    ] = False,
+    max_bad_share: Annotated[
+        float,
+        typer.Option(
+            parser=shared.fraction, metavar="FLOAT", help="maximum fraction of invalid records"
+        ),
+    ] = 0.1,
     max_points: Annotated[
         int, typer.Option(min=4, help="of more embeddings a uniform sample is shown")
     ] = 5000,
@@ -58,6 +69,7 @@ def explore(
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")
+    chosen_pooling = shared.parse_pooling(pooling)
     check_writable_file(out)
     input_file = None if inputs is None else local_copy(inputs, "--input")
     label_file = None if labels is None else local_copy(labels, "--labels")
@@ -72,8 +84,12 @@ def explore(
         inputs=input_file,
         labels=label_file,
         field=field,
+        pooling=chosen_pooling,
+        strip_stop=strip_stop,
+        max_bad_share=max_bad_share,
         max_points=max_points,
-        read_fasta=read_fasta,
+        # A stop is no part of what is shown, whether it was stripped or not.
+        read_fasta=partial(read_fasta, strip_stop=True),
         say=print,
     )
     print(f"{out}: open it in a browser")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import model_argument
+from raybio.cli.options import PoolingOption, model_argument, parse_pooling
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import local_model
 
@@ -23,15 +23,17 @@ HELP = (
 def export(
     model: Annotated[str, model_argument("folder of a finished run, its export/, or a hub id")],
     onnx: Annotated[Path, typer.Option(help="folder to write")],
+    pooling: PoolingOption = None,
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
+    chosen_pooling = parse_pooling(pooling)
     check_writable_folder(onnx, "--onnx")
     folder = local_model(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.model_folders import model_of_folder
     from raybio.training.onnx_export import GRAPH, export_onnx
 
-    chosen = model_of_folder(folder)
+    chosen = model_of_folder(folder, chosen_pooling)
     print(chosen)
     difference = export_onnx(chosen, onnx)
     print(f"{onnx / GRAPH}: embeddings differ by at most {difference:.1e} in onnxruntime")

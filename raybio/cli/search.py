@@ -83,6 +83,9 @@ def query(
         str | None,
         typer.Option(help="cls or mean, for a --model that does not record its pooling"),
     ] = None,
+    strip_stop: Annotated[
+        bool, typer.Option("--strip-stop", help="remove one * at the end of a protein")
+    ] = False,
     k: Annotated[int, typer.Option("--k", min=1, help="neighbors of each query")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="table: .tsv, .jsonl or .parquet; default: printed as TSV")
@@ -120,6 +123,7 @@ def query(
         chosen,
         chosen_pooling,
         max_bad_share,
+        strip_stop=strip_stop,
     )
     opened = EmbeddingIndex(store)
     # The table may go to a pipe, and remarks do not belong into it.

@@ -20,6 +20,7 @@ def serve(
     index: Annotated[
         Path | None, typer.Option(help="index of its embeddings, for /neighbors")
     ] = None,
+    pooling: shared.PoolingOption = None,
     host: Annotated[
         str, typer.Option(help="address to listen on; nobody is asked for a password")
     ] = "127.0.0.1",
@@ -37,6 +38,7 @@ def serve(
 
     Example: raybio serve runs/first --index index/ --port 8000
     """
+    chosen_pooling = shared.parse_pooling(pooling)
     chosen = model_address(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.serve.app import Limits
@@ -45,6 +47,7 @@ def serve(
     with serving(
         chosen,
         index,
+        pooling=chosen_pooling,
         host=host,
         port=port,
         replicas=replicas,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from raybio.cli.options import check_distinct_names
 from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RunFolder
 
@@ -27,6 +28,7 @@ def wandb(
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
     check_writable_folder(out)
+    check_distinct_names(runs)
     # Imported here: torch takes seconds to import.
     from raybio.runtime.run.wandb import write_offline_run
 

@@ -70,7 +70,7 @@ def export_text_encoder(
     model = merged(encoder.model)
     with atomic_folder(Path(directory)) as folder:
         model.save_pretrained(folder)
-        _plain_tokenizer(encoder).save_pretrained(folder)
+        plain_tokenizer(encoder).save_pretrained(folder)
         if encoder.mask_head is not None:
             head = {
                 name: weight.detach().cpu().contiguous()
@@ -109,7 +109,7 @@ def _usage(encoder: TextEncoder) -> str:
     )
 
 
-def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
+def plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
     """Return the tokenizer without an architecture's class, which could lose its lowercasing."""
     tokenizer = encoder.tokenizer
     backend = copy.deepcopy(tokenizer.backend_tokenizer)

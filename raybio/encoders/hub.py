@@ -20,8 +20,11 @@ from raybio.core.version import VERSION
 from raybio.encoders.model_card import CARD, LICENSE_KEYS, TAG, Card, license_sentence
 from raybio.encoders.sources import CONFIG, GATED
 
-OTHER_WEIGHTS = ["*.bin", "*.h5", "*.msgpack", "*.ot", "*.onnx", "*.gguf"]
-"""Files that are not fetched: raybio reads safetensors."""
+OTHER_WEIGHTS = ["*.h5", "*.msgpack", "*.ot", "*.onnx", "*.gguf"]
+"""Files that are not fetched."""
+
+PICKLED_WEIGHTS = "*.bin"
+"""Fetched only where there are no safetensors."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -60,7 +63,11 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
     if not _HUB_ID.fullmatch(source):
         raise ConfigError(f"{source}: no such folder; want a run, a model's folder, or a hub id")
     try:
-        return Path(snapshot_download(source, revision=commit, ignore_patterns=OTHER_WEIGHTS))
+        without_pickles = [*OTHER_WEIGHTS, PICKLED_WEIGHTS]
+        folder = Path(snapshot_download(source, revision=commit, ignore_patterns=without_pickles))
+        if not any(folder.rglob("*.safetensors")):
+            snapshot_download(source, revision=folder.name, ignore_patterns=OTHER_WEIGHTS)
+        return folder
     except GatedRepoError:
         reason = GATED
     except Exception as error:  # of any library that the hub's client uses

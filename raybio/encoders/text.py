@@ -378,8 +378,8 @@ def _max_tokens(
     if min(limits) > MAX_LENGTH:
         raise ConfigError(
             f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its "
-            "tokenizer states a length. Set encoder.max_length (--max-length of an evaluation) to "
-            "a number of tokens"
+            "tokenizer states a length. Set encoder.max_length, or max_seq_length in the folder's "
+            "sentence_bert_config.json, to a number of tokens"
         )
     return min(limits)
 

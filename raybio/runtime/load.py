@@ -10,6 +10,7 @@ import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
+from raybio.encoders.config import Pooling
 from raybio.methods import METHODS
 from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
 from raybio.runtime.predict import find_predictor, read_predictor
@@ -27,11 +28,13 @@ class TrainedModel:
 
     Attributes:
         folder: an export, or any folder that ``save_pretrained`` or sentence_transformers wrote.
+        pooling: of a folder that does not state its own.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, pooling: Pooling | None = None) -> None:
         """Check the folder; no weights are loaded."""
         self.folder = Path(folder)
+        self.pooling = pooling
         if (
             not (self.folder / "config.json").is_file()
             and not (self.folder / "modules.json").is_file()
@@ -93,14 +96,19 @@ class TrainedModel:
         """Whether ``predict`` works."""
         return find_predictor(self.folder) is not None
 
-    @cached_property
+    @property
     def encodes(self) -> bool:
-        """Whether ``encode`` works: not for words over CharacterBERT, or without stated pooling."""
+        """Whether ``encode`` works: not for words over CharacterBERT, or without known pooling."""
+        return not self.why_not_encode
+
+    @cached_property
+    def why_not_encode(self) -> str:
+        """Why ``encode`` does not work; empty if it does."""
         try:
             self._embedding_model  # noqa: B018
-        except ConfigError:
-            return False
-        return True
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def load_weights(self) -> None:
         """Load the weights of encoder and head now, and not in the first call.
@@ -120,7 +128,8 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         """Return the call that loads it."""
-        return f"raybio.load({str(self.folder)!r})"
+        pooling = f", pooling={self.pooling!r}" if self.pooling else ""
+        return f"raybio.load({str(self.folder)!r}{pooling})"
 
     @cached_property
     def _embedding_model(self) -> EmbeddingModel:
@@ -134,7 +143,7 @@ class TrainedModel:
                     "texts, as CharacterBERT; want predict, or a model with word pieces"
                 )
             return read_text_embedding_model(self.folder, None)
-        return model_of_folder(self.folder)
+        return model_of_folder(self.folder, self.pooling)
 
     @cached_property
     def _encoder(self) -> Encoder:
@@ -150,6 +159,6 @@ class TrainedModel:
         return self._predictor.load()
 
 
-def load(model: str | os.PathLike[str]) -> TrainedModel:
+def load(model: str | os.PathLike[str], pooling: Pooling | None = None) -> TrainedModel:
     """Return the model of a run's folder, an export, a URI or a hub id; see ``raybio.load``."""
-    return TrainedModel(local_model(os.fspath(model), "raybio.load"))
+    return TrainedModel(local_model(os.fspath(model), "raybio.load"), pooling)

@@ -75,9 +75,10 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
                 "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
                 "biostransformers, contrastive_probe or finetune. Only raybio embed takes this one"
             )
-    if not [*path.rglob("*.safetensors")]:
+    if not any(path.rglob("*.safetensors")) and not any(path.rglob("pytorch_model*.bin")):
         raise ConfigError(
-            f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote"
+            f"{folder}: no safetensors file in it, and no pytorch_model.bin; want a folder that "
+            "save_pretrained wrote"
         )
     for method in METHODS.values():
         model = method.read_embedding_model(path, pooling)

@@ -39,9 +39,9 @@ def read_predictor(folder: str | Path) -> Predictor:
         return predictor
     names = ", ".join(name for name, method in METHODS.items() if method.predictor is not None)
     raise ConfigError(
-        f"{folder}: has no head that predicts; want a run of {names}, or its export/. The model of "
-        "an older run gets one when it is trained again under another name. For embeddings there "
-        "is raybio embed"
+        f"{folder}: has no head that predicts; want a run of {names}, or its export/ (of an older "
+        "version of raybio: train it again under another name). Models of other methods embed: "
+        "raybio embed, raybio search query, raybio evaluate ask"
     )
 
 

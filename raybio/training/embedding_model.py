@@ -104,8 +104,12 @@ class InputEmbedder(ABC):
         folder = Path(self.folder)
         settings = asdict(self) | {"reads": self.reads}
         del settings["folder"]
+        # Hubs and file managers add hidden files, which no loader reads.
+        paths = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
         names = sorted(
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+            path.as_posix()
+            for path in paths
+            if not any(part.startswith(".") for part in path.parts)
         )
         files = {name: digest_of_file(folder / name) for name in names if name != _CARD}
         return digest_of({"settings": settings, "files": files})

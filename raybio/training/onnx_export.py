@@ -18,6 +18,8 @@ from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder, check_writable_folder
 from raybio.core.interfaces import Encoder
+from raybio.encoders.export import plain_tokenizer
+from raybio.encoders.text import TextEncoder
 from raybio.training.embedding_model import EmbeddingModel
 
 GRAPH = "model.onnx"
@@ -114,8 +116,12 @@ def export_onnx(model: EmbeddingModel, directory: str | Path) -> float:
                 f"{difference:.2g}, want at most {MAX_DIFFERENCE:g}. Nothing was written. Please "
                 f"report it, with the config.json of {source}"
             )
-        for name in _TOKENIZER_FILES:
-            shutil.copyfile(source / name, folder / name)
+        if isinstance(encoder, TextEncoder):
+            # The files of some sentence encoders lack the lowercasing that the encoder does.
+            plain_tokenizer(encoder).save_pretrained(folder)
+        else:
+            for name in _TOKENIZER_FILES:
+                shutil.copyfile(source / name, folder / name)
         text = _README.format(
             name=f"{source.parent.name if source.name == 'export' else source.name}, ONNX",
             description=f"An encoder of {model.reads}: {str(model).rpartition(': ')[2]}",

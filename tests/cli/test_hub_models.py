@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from typer.testing import CliRunner
 
 import raybio
 from raybio.cli.main import app
+from raybio.encoders.hub import fetch_model
 from tests.encoders.hub import serve_hub
+from tests.encoders.published import pickled_text
+from tests.encoders.tiny_text import save_tiny
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -27,13 +31,17 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the model that the hub has as ``HUB_ID``."""
     folder = export(tmp_path / "model", 0)
     with serve_hub({HUB_ID: folder}) as address:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", address)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        use_hub(monkeypatch, address, tmp_path / "cache")
         yield folder
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, address: str, cache: Path) -> None:
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 def test_search_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path: Path) -> None:
@@ -54,3 +62,19 @@ def test_embed_takes_a_hub_id_for_the_folder_that_it_names(model: Path, tmp_path
     for source, out in ((model, "local.parquet"), (HUB_ID, "hub.parquet")):
         run("embed", "--input", fasta, "--model", source, "--out", tmp_path / out)
     assert (tmp_path / "hub.parquet").read_bytes() == (tmp_path / "local.parquet").read_bytes()
+
+
+def test_pickled_weights_are_fetched_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pickled_text(tmp_path / "pickled", "bert")
+    both = save_tiny(tmp_path / "both", "bert")
+    (Path(both) / "pytorch_model.bin").write_bytes(b"not wanted")
+    with serve_hub({"tiny/pickled": tmp_path / "pickled", "tiny/both": Path(both)}) as address:
+        use_hub(monkeypatch, address, tmp_path / "cache")
+        texts = ["Asthma in early life."]
+        from_hub = raybio.load("tiny/pickled", pooling="cls").encode(texts)
+        folder = fetch_model("tiny/both")
+    assert not (folder / "pytorch_model.bin").exists()
+    local = raybio.load(tmp_path / "pickled", pooling="cls").encode(texts)
+    np.testing.assert_array_equal(from_hub, local)

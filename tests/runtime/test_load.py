@@ -11,8 +11,11 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.methods import METHODS
 from raybio.runtime.model_folders import model_of_run
 from raybio.runtime.predict import read_predictor
+from tests.encoders.published import pickled_text
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.conformance_cases import CASES, tiny_config
 from tests.methods.published_encoders import PUBLISHED
+from tests.runtime.search.test_queries import export
 from tests.script_process import run_script
 
 HAS_HEAD = ("finetune", "relation_finetune", "relation_graphs")
@@ -128,3 +131,34 @@ def test_a_misspelt_name_of_a_run_brings_the_near_ones(
         raybio.load("frist")
     with pytest.raises(ConfigError, match=f"no such folder; .* mean {tmp_path / 'first'}"):
         read_predictor("frist")
+
+
+def test_hidden_files_of_a_hub_or_a_file_manager_are_no_part_of_a_model(tmp_path: Path) -> None:
+    model = raybio.load(export(tmp_path / "model", 0))
+    digest = model.digest()
+    (tmp_path / "model" / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+    (tmp_path / "model" / ".cache").mkdir()
+    (tmp_path / "model" / ".cache" / "state").write_text("1")
+    assert raybio.load(tmp_path / "model").digest() == digest
+    (tmp_path / "model" / "more.json").write_text("{}")
+    assert raybio.load(tmp_path / "model").digest() != digest
+
+
+@pytest.mark.parametrize("is_pickled", [False, True])
+def test_a_folder_without_stated_pooling_takes_that_of_the_call(
+    tmp_path: Path, is_pickled: bool
+) -> None:
+    folder = tmp_path / "model"
+    if is_pickled:
+        pickled_text(folder, "bert")
+    else:
+        save_tiny(folder, "bert")
+    texts = ["Asthma in early life.", "Hypersensitivity"]
+    stateless = raybio.load(folder)
+    assert not stateless.encodes
+    assert "give the pooling, mean or cls" in stateless.why_not_encode
+    by_pooling = {pooling: raybio.load(folder, pooling=pooling) for pooling in ("mean", "cls")}
+    embeddings = {pooling: model.encode(texts) for pooling, model in by_pooling.items()}
+    assert embeddings["mean"].shape == embeddings["cls"].shape == (2, 32)
+    assert not np.allclose(embeddings["mean"], embeddings["cls"])
+    assert repr(by_pooling["mean"]) == f"raybio.load({str(folder)!r}, pooling='mean')"

@@ -1,11 +1,13 @@
 """ONNX graphs of all kinds of encoders, in onnxruntime."""
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import raybio
 from raybio.core.errors import ConfigError
@@ -13,6 +15,7 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.training import onnx_export
 from raybio.training.onnx_export import export_onnx
 from tests.encoders.test_export_folders import EXPORTS
+from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 
 FIRST_TIER = ("esm",)
 
@@ -67,3 +70,23 @@ def test_without_the_extra_the_message_says_how_to_install_it(
     with pytest.raises(ConfigError, match=r"onnxruntime is not installed.*raybio\[onnx\]"):
         export_onnx(model, tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+def test_the_tokenizer_of_an_onnx_folder_lowercases_as_the_encoder_does(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder = tmp_path / "cased"
+    cased = tiny_tokenizer(lowercase=False)
+    tiny_model("bert", len(cased)).save_pretrained(folder)
+    cased.save_pretrained(folder)
+    module = "sentence_transformers.models"
+    modules = [{"path": "", "type": f"{module}.Transformer"}]
+    modules.append({"path": "1_Pooling", "type": f"{module}.Pooling"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
+    export_onnx(model_of_folder(folder), tmp_path / "onnx")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "onnx" / "tokenizer.json"))
+    assert tokenizer.encode("ASTHMA").ids == tokenizer.encode("asthma").ids

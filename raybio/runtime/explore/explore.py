@@ -9,6 +9,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
+from raybio.encoders.config import Pooling
 from raybio.evaluation.projection import embedding_map
 from raybio.runtime.embed_inputs import inputs_of, open_input_store
 from raybio.runtime.explore.details import (
@@ -42,6 +43,9 @@ def explore(
     inputs: Path | None = None,
     labels: Path | None = None,
     field: str | None = None,
+    pooling: Pooling | None = None,
+    strip_stop: bool = False,
+    max_bad_share: float = 0.1,
     max_points: int = 5000,
     read_fasta: ReadFasta,
     say: Callable[[str], None] = lambda _: None,
@@ -57,6 +61,9 @@ def explore(
         inputs: FASTA, texts or a table: what is embedded or was embedded, instead of the store.
         labels: a table of ids and labels, which color points.
         field: of the rows of a store; None: its first.
+        pooling: of a model that does not state it.
+        strip_stop: remove one ``*`` at the end of a protein that is embedded.
+        max_bad_share: maximum fraction of invalid records.
         max_points: of more rows a uniform sample is shown, always the same one.
         read_fasta: reads FASTA.
         say: called with remarks, one line each.
@@ -91,9 +98,10 @@ def explore(
         embedded = inputs or (None if opened is None else opened.path)
         if embedded is None:
             raise ConfigError(f"{source}: want what to embed: give --input or --store")
-        model = model_of_folder(folder)
-        quarantine = Quarantine()
-        chosen = inputs_of(embedded, model, field=field if inputs is None else None)
+        model = model_of_folder(folder, pooling)
+        quarantine = Quarantine(max_bad_share)
+        field_of_store = field if inputs is None else None
+        chosen = inputs_of(embedded, model, field=field_of_store, strip_stop=strip_stop)
         points = points_of_model(model, chosen, quarantine, max_points)
         for reason, facts in quarantine.summary().items():
             say(f"skipped: {reason}: {facts['count']:,}")

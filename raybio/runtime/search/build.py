@@ -303,6 +303,7 @@ def _choose_effort(
         error = found_Q.std() / len(found_Q) ** 0.5
         return bool(found_Q.mean() - CONFIDENCE_Z * error >= recall)
 
+    first = searcher.effort.candidates_per_neighbor
     enough = 1
     while not reaches(enough):
         if enough < num_lists:
@@ -310,7 +311,8 @@ def _choose_effort(
             continue
         doubled = 2 * searcher.effort.candidates_per_neighbor
         searcher.effort = Effort(num_lists, doubled)
-    too_few = enough // 2
+    # With more candidates fewer lists than were tried before may do.
+    too_few = enough // 2 if searcher.effort.candidates_per_neighbor == first else 0
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
         if reaches(middle):

@@ -46,12 +46,13 @@ def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
 
 def _matrix(column: pa.Array, path: Path) -> np.ndarray:
     """Return a column of lists of equal length as float32 (M, D)."""
-    is_list = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
+    has_lengths = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    is_list = pa.types.is_fixed_size_list(column.type) or has_lengths
     if not is_list or not pa.types.is_floating(column.type.value_type):
         raise DataError(f"{path}: embedding has the type {column.type}, want lists of floats")
     value = column.flatten()
     num_rows = len(column)
-    if pa.types.is_list(column.type):
+    if has_lengths:
         is_even = len(set(column.value_lengths().to_pylist())) == 1
     else:
         is_even = len(value) == num_rows * column.type.list_size

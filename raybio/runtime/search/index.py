@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.encoders.config import Pooling
 from raybio.runtime.load import TrainedModel, load
 from raybio.runtime.search.embeddings import scaled
 from raybio.runtime.search.faiss_package import load_faiss
@@ -119,11 +120,13 @@ def _approximation(store: IndexStore) -> Approximation | None:
 
 
 def open_index(
-    folder: str | os.PathLike[str], model: str | os.PathLike[str] | None = None
+    folder: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    pooling: Pooling | None = None,
 ) -> EmbeddingIndex:
     """Open a saved index; see ``raybio.open_index``."""
     store = open_index_store(folder)
-    return EmbeddingIndex(store, None if model is None else load(model))
+    return EmbeddingIndex(store, None if model is None else load(model, pooling))
 
 
 def open_index_store(folder: str | os.PathLike[str]) -> IndexStore:

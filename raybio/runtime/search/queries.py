@@ -17,7 +17,7 @@ from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore
 from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
-from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.embedding_model import EmbeddingModel, check_strip_stop
 from raybio.training.precision import default_device
 
 SCORE_COLUMN = {"cosine": "cosine", "l2": "distance"}
@@ -46,6 +46,8 @@ class Queries:
         model: str | Path | None,
         pooling: Pooling | None = None,
         max_bad_share: float = 0.1,
+        *,
+        strip_stop: bool = False,
     ) -> None:
         """Check that queries and model fit an index; no weights are loaded.
 
@@ -57,6 +59,7 @@ class Queries:
             model: folder of the model that embeds; None: ``source`` holds embeddings.
             pooling: of a model that does not record it.
             max_bad_share: maximum fraction of invalid records.
+            strip_stop: remove one ``*`` at the end of a protein in ``source``.
 
         Raises:
             ConfigError: if a model is needed and there is none, or it cannot be read.
@@ -66,6 +69,7 @@ class Queries:
         self.quarantine = Quarantine(max_bad_share)
         self._source = source
         self._texts = texts
+        self._strip_stop = strip_stop
         self._model: EmbeddingModel | None = None
         if source is not None and not (source.is_file() or (source.is_dir() and is_table(source))):
             raise DataError(f"{source}: there is no such file")
@@ -82,6 +86,7 @@ class Queries:
             )
         else:
             self._model = model_of_folder(model, pooling)
+            check_strip_stop(strip_stop, self._model.reads, model)
             check_model(store, self._model.digest(), str(model))
 
     def blocks(self) -> Iterator[QueryBlock]:
@@ -102,7 +107,7 @@ class Queries:
             yield QueryBlock(keys, model.embed(encoder, model.contents_of(self._texts)))
         if self._source is None:
             return
-        for batch in model.read_file(self._source, self.quarantine):
+        for batch in model.read_file(self._source, self.quarantine, strip_stop=self._strip_stop):
             contents = batch.column("content").to_pylist()
             yield QueryBlock(batch.column("key").to_pylist(), model.embed(encoder, contents))
         self.quarantine.check("protein" if model.reads == "proteins" else "text")

@@ -124,7 +124,7 @@ def http_app(
     async def encode_inputs(request: EncodeRequest) -> JSONResponse:
         """Embed each input."""
         if not model.encodes:
-            raise HTTPException(422, "this model embeds no whole texts; want /predict")
+            raise HTTPException(422, model.why_not_encode.removeprefix(f"{model.folder}: "))
         return JSONResponse({"embeddings": (await embeddings_of(request.inputs)).tolist()})
 
     if index is not None:

@@ -2,19 +2,22 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.location import is_uri
+from raybio.encoders.config import Pooling
 from raybio.runtime.cluster.connection import (
     LOCAL_STARTS,
+    cluster_nodes,
     cluster_to_join,
     local_cpus,
     started,
 )
+from raybio.runtime.cluster.resources import Node
 from raybio.runtime.load import load
 from raybio.runtime.search.index import check_model, open_index, open_index_store
 from raybio.runtime.serve.app import Limits, http_app
@@ -28,6 +31,7 @@ def serving(
     model: str | Path,
     index: str | Path | None = None,
     *,
+    pooling: Pooling | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     replicas: int = 1,
@@ -37,13 +41,14 @@ def serving(
 ) -> Iterator[str]:
     """Serve a model within a ``with`` block; yield the address.
 
-    Model and index are checked before Ray starts. Each replica loads both, on a GPU if its node has
-    one. Nobody is asked for a password: on another host than loopback, anybody who reaches the port
-    may use the model.
+    Model and index are checked before Ray starts. Each replica loads both, on a GPU if the cluster
+    has any. Nobody is asked for a password: on another host than loopback, anybody who reaches the
+    port may use the model.
 
     Args:
         model: run, export or model folder, also in a bucket, as for ``raybio.load``.
         index: saved index of its embeddings.
+        pooling: of a model that does not state it.
         host: address to listen on.
         port: port to listen on.
         replicas: number of processes.
@@ -54,7 +59,7 @@ def serving(
     Raises:
         ConfigError: if Ray Serve is not installed, or there is no such model.
         StoreError: if there is no such index, or it comes from another model.
-        ClusterError: if Ray cannot start, or the address is taken.
+        ClusterError: if Ray cannot start, the replicas do not fit, or the address is taken.
     """
     try:
         from ray import serve
@@ -62,7 +67,7 @@ def serving(
         raise ConfigError(
             "serving needs Ray Serve, which is not installed; want pip install 'raybio[serve]'"
         ) from None
-    loaded = load(model)
+    loaded = load(model, pooling)
     if index is not None:
         check_model(open_index_store(index), loaded.digest(), str(model))
     if not cluster_to_join():
@@ -76,16 +81,13 @@ def serving(
 
     def build() -> Any:
         """Load the model in a replica."""
-        opened = load(folder)
-        opened_index = None if index_folder is None else open_index(index_folder, folder)
+        opened = load(folder, pooling)
+        opened_index = None if index_folder is None else open_index(index_folder, folder, pooling)
         return http_app(opened, opened_index, limits)
 
     with started(threads=max(1, int(cpus)), verbose=verbose):
-        import torch
-
-        options: dict[str, Any] = {"num_cpus": cpus}
-        if torch.cuda.is_available():
-            options["num_gpus"] = 1
+        num_gpus = check_replicas(cluster_nodes(), replicas, cpus)
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": num_gpus}
         deployment = serve.deployment(
             name="raybio",
             num_replicas=replicas,
@@ -98,6 +100,26 @@ def serving(
             yield f"http://{host}:{port}"
         finally:
             serve.shutdown()
+
+
+def check_replicas(nodes: Sequence[Node], replicas: int, cpus: float) -> int:
+    """Return the GPUs of each replica: 1 if there are any.
+
+    Raises:
+        ClusterError: if the replicas do not fit, for which Ray Serve would wait for ever.
+    """
+    num_gpus = 1 if any(node.gpus for node in nodes) else 0
+    room = sum(
+        min(int(node.cpus / cpus + 1e-9), int(node.gpus) if num_gpus else replicas)
+        for node in nodes
+    )
+    if room < replicas:
+        each = f"{cpus:g} CPU" + (" and 1 GPU" if num_gpus else "")
+        raise ClusterError(
+            f"--replicas {replicas}: each takes {each}, and the cluster has room for {room}; want "
+            "fewer replicas, or a smaller --cpus-per-replica"
+        )
+    return num_gpus
 
 
 def _check_free(host: str, port: int) -> None:

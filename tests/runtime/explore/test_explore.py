@@ -235,6 +235,20 @@ def test_a_file_of_inputs_gives_texts(tmp_path: Path) -> None:
     assert data["colorings"] == [expected]
 
 
+def test_proteins_whose_stops_were_stripped_have_their_texts(tmp_path: Path) -> None:
+    model = export(tmp_path / "model", 0)
+    fasta = tmp_path / "x.fasta"
+    fasta.write_text("".join(f">k{row}\n{text}*\n" for row, text in enumerate(SEQUENCES)))
+    keys = [f"k{row}" for row in range(len(SEQUENCES))]
+    source = write(tmp_path / "e.parquet", keys, raybio.load(model).encode(SEQUENCES))
+    run(source, "--input", fasta, "--out", tmp_path / "map.html")
+    assert Page(tmp_path / "map.html").data["texts"] == SEQUENCES
+    with pytest.raises(DataError, match="--strip-stop"):
+        run(model, "--input", fasta, "--out", tmp_path / "map.html")
+    run(model, "--input", fasta, "--strip-stop", "--out", tmp_path / "map.html")
+    assert Page(tmp_path / "map.html").data["texts"] == SEQUENCES
+
+
 def test_ids_texts_and_labels_cannot_become_html(tmp_path: Path) -> None:
     keys = [f"{number} {HOSTILE}" for number in range(5)]
     vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

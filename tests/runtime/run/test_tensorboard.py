@@ -4,7 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from raybio.cli.tensorboard import app as tensorboard_app
+from raybio.cli.wandb import app as wandb_app
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -54,3 +58,13 @@ def test_what_is_no_run_and_a_missing_extra_are_refused(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"not installed.*raybio\[tensorboard\]"):
         write_events(folder, tmp_path / "events")
+
+
+@pytest.mark.parametrize("command", [tensorboard_app, wandb_app])
+def test_two_runs_of_one_name_are_refused_before_one_replaces_the_other(
+    folder: RunFolder, tmp_path: Path, command: typer.Typer
+) -> None:
+    runs = [str(folder.path), str(tmp_path / "elsewhere" / "first")]
+    with pytest.raises(ConfigError, match="both are called first"):
+        CliRunner().invoke(command, [*runs, "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert not (tmp_path / "out").exists()

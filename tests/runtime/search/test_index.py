@@ -12,6 +12,7 @@ import raybio
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.runtime.search import build, searcher
 from raybio.runtime.search.build import build_index
+from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, open_index_store
 
 NUM_ROWS = 3000
@@ -155,6 +156,18 @@ def test_files_that_are_no_embeddings_are_refused_and_leave_no_index(
     with pytest.raises(ConfigError, match="recall: got 0"):
         build_index(source, tmp_path / "other", recall=0)
     assert not (tmp_path / "other").exists()
+
+
+def test_lists_of_other_programs_are_read(vectors: np.ndarray, tmp_path: Path) -> None:
+    source = write(tmp_path / "fixed.parquet", vectors[:50])
+    table = pq.read_table(source)
+    expected = [embedding_MD for _, embedding_MD in read_embeddings(source)]
+    for kind in (pa.list_, pa.large_list):
+        lists = table.column("embedding").cast(kind(pa.float32()))
+        path = tmp_path / f"{kind.__name__}.parquet"
+        pq.write_table(table.set_column(1, "embedding", lists), path)
+        for (_, found_MD), expected_MD in zip(read_embeddings(path), expected, strict=True):
+            np.testing.assert_array_equal(found_MD, expected_MD)
 
 
 def test_an_index_is_replaced_only_by_force_and_a_damaged_one_is_refused(

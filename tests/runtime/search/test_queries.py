@@ -73,6 +73,16 @@ def test_inputs_embeddings_and_the_python_face_find_the_same_neighbors(embedded:
     assert sum(found.keys, []) == table.column("key").to_pylist()
 
 
+def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
+    index, fasta = embedded / "index", embedded / "queries.fasta"
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    fasta.write_text(f">a\n{SEQUENCES[1]}*\n")
+    query = ["query", index, "--input", fasta, "--model", embedded / "model", "--k", 1]
+    with pytest.raises(DataError, match="--strip-stop"):
+        run(*query)
+    assert run(*query, "--strip-stop").splitlines()[1].split("\t")[:3] == ["a", "1", "k1"]
+
+
 def test_another_model_is_refused(embedded: Path) -> None:
     index, fasta = embedded / "index", embedded / "queries.fasta"
     fasta.write_text(">a\nMKTA\n")

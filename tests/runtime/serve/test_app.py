@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 import raybio
+from raybio.core.errors import ClusterError
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.runtime.cluster.resources import Node
 from raybio.runtime.search.build import build_index
 from raybio.runtime.serve.app import Limits, http_app
 from raybio.runtime.serve.batcher import Batcher
+from raybio.runtime.serve.server import check_replicas
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.relation_graphs.test_word import characters
 from tests.runtime.search.test_index import write
@@ -148,7 +151,7 @@ def test_relations_of_sentences_are_those_of_predict_though_their_encoder_may_em
     answer = post(app, "/encode", {"inputs": sentences})
     assert answer.status == (200 if has_word_pieces else 422)
     if not has_word_pieces:
-        assert answer.content["detail"] == "this model embeds no whole texts; want /predict"
+        assert answer.content["detail"].startswith("embeds words in their context")
 
 
 def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:
@@ -199,3 +202,26 @@ def test_a_batch_that_fails_fails_its_requests_and_no_later_ones() -> None:
 
     asyncio.run(run())
     assert computed[:2] == [[1, 2, 3, 13], [4] * 9]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "replicas", "cpus", "expected"),
+    [
+        ([Node(2)], 4, 0.5, 0),
+        ([Node(2)], 5, 0.5, None),
+        ([Node(2)], 1, 64, None),
+        ([Node(8, 2)], 2, 1.0, 1),
+        ([Node(8, 2)], 3, 1.0, None),
+        ([Node(8, 0), Node(8, 4)], 4, 2.0, 1),
+        ([Node(3), Node(3)], 4, 1.5, 0),
+        ([Node(3), Node(3)], 3, 2.0, None),
+    ],
+)
+def test_replicas_that_do_not_fit_are_refused(
+    nodes: list[Node], replicas: int, cpus: float, expected: int | None
+) -> None:
+    if expected is None:
+        with pytest.raises(ClusterError, match=f"--replicas {replicas}: each takes .* room for"):
+            check_replicas(nodes, replicas, cpus)
+    else:
+        assert check_replicas(nodes, replicas, cpus) == expected
