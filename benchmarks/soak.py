@@ -1,4 +1,4 @@
-"""Kill processes of every command at random until each has come to its end, and compare what it leaves.
+"""Kill processes of commands at random until each has come to its end, and compare what it leaves.
 
     python benchmarks/soak.py KILLS [--seed SEED] [--only NAME]... [--out FOLDER]
 
@@ -8,11 +8,12 @@ undisturbed. Then they take turns: a command gets one to three kills, is given a
 the undisturbed one left, bit by bit.
 A kill is SIGKILL for the driver with its process group, or for one of its descendants: a training worker, another
 worker of Ray, a raylet, or Ray's head server. Its moment is random within the time that the undisturbed command took.
-A line of `FOLDER/endings.jsonl` is an ending; the same command goes on until KILLS kills are there. Exit status 1 if an
-ending differs or a command does not come to its end.
+A line of `FOLDER/endings.jsonl` is an ending; the same command goes on until KILLS kills are there, of the present code.
+Exit status 1 if an ending differs or a command does not come to its end; what it left stays in FOLDER.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -33,6 +35,7 @@ import yaml
 from benchmarks.kill_and_resume import descendants, end_leftovers
 from raybio.core.config import override_all
 from raybio.core.records import read_record
+from raybio.core.version import code_digest
 from raybio.methods import METHODS
 from raybio.store.store import open_store
 
@@ -279,10 +282,27 @@ def all_commands(inputs: Path) -> list[Command]:
     ]
 
 
+def known_endings(path: Path) -> list[dict[str, Any]]:
+    """Return the endings of earlier calls."""
+    endings = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
+            endings.append(json.loads(line))
+    return endings
+
+
+def keep_evidence(out: Path, folder: Path) -> None:
+    """Move what a command has left, and its log, to where it outlives this process."""
+    for path in (out, out.with_suffix(".log")):
+        if path.exists():
+            shutil.move(path, folder / f"{int(time.time())}-{path.name}")
+
+
 def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, seed: int) -> bool:
     """Return whether all endings are equal, those of earlier calls included."""
-    lines = endings.read_text().splitlines() if endings.exists() else []
-    done = [json.loads(line) for line in lines]
+    code = code_digest()[:12]
+    # Endings of other code say nothing of this one, and a kill may have torn the last line.
+    done = [ending for ending in known_endings(endings) if ending["code"] == code]
     total = sum(len(ending["killed"]) for ending in done)
     rng = random.Random(f"{seed} {len(done)}")
     undisturbed: dict[str, tuple[str, float]] = {}
@@ -299,9 +319,13 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
         expected, seconds = undisturbed[command.name]
         moments = [rng.uniform(0, seconds) for _ in range(rng.randint(1, 3))]
         out = folder / f"{command.name}-{turn}"
-        killed = run_to_end(command, out, moments, rng)
+        try:
+            killed = run_to_end(command, out, moments, rng)
+        except RuntimeError:
+            keep_evidence(out, endings.parent)
+            raise
         is_equal = command.outcome(out) == expected
-        ending = {"command": command.name, "killed": killed, "is_equal": is_equal}
+        ending = {"command": command.name, "killed": killed, "is_equal": is_equal, "code": code}
         done.append(ending)
         total += len(killed)
         with endings.open("a") as file:
@@ -309,6 +333,8 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
         print(f"{total} of {num_kills} kills: {json.dumps(ending)}", flush=True)
         if is_equal:
             shutil.rmtree(out)
+        else:
+            keep_evidence(out, endings.parent)
     unequal = [ending["command"] for ending in done if not ending["is_equal"]]
     print(f"{total} kills, {len(done)} endings, {len(unequal)} unequal {unequal or ''}")
     return not unequal

@@ -200,7 +200,7 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
     if not isinstance(record, dict) or "version" not in record or "format" not in record:
         raise RecordFormatError(
             f"{source}: got no format version, want version {wanted} of {kind!r}: it was "
-            "written by an earlier version of raybio; train again, or use the raybio of that time"
+            "written by an earlier version of raybio; make it again, or use the raybio of that time"
         )
     if record["format"] != kind:
         found = str(record["format"])[:40]
@@ -211,6 +211,6 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
         found = str(record["version"])[:40]
         raise RecordFormatError(
             f"{source}: got version {found} of {kind!r}, want version {wanted}: it was written by "
-            "another version of raybio; train again, or use the raybio of that time"
+            "another version of raybio; make it again, or use the raybio of that time"
         )
     return {name: value for name, value in record.items() if name not in ("format", "version")}

@@ -328,11 +328,13 @@ def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
                 warned = waiting
                 _log.warning(
                     "rank %d of %d has waited %.0f s for another worker in the collective "
-                    "operation %r; it may hang, or be much slower",
+                    "operation %r (at %s); it may hang, or be much slower",
                     collective.rank,
                     collective.world,
                     STALL_SECONDS,
                     name,
+                    # Equal messages are shown once, and another stall is another message.
+                    time.strftime("%H:%M:%S"),
                 )
         # Not kept alive while this thread sleeps.
         del collective

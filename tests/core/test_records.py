@@ -63,11 +63,14 @@ def test_a_damaged_record_is_an_error_with_advice(
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ([], "got no format version, want version 1 of 'run': .*train again"),
+        ([], "got no format version, want version 1 of 'run': .*make it again"),
         (None, "got no format version"),
         ({"system": "sppt_protein"}, "got no format version"),
         ({"format": "run"}, "got no format version"),
-        ({"format": "run", "version": 0}, "got version 0 of 'run', want version 1: .*train"),
+        (
+            {"format": "run", "version": 0},
+            "got version 0 of 'run', want version 1: .*make it again",
+        ),
         ({"format": "run", "version": 2}, "got version 2 of 'run', want version 1"),
         ({"format": "launch", "version": 1}, "got a record of 'launch', want one of 'run'"),
     ],

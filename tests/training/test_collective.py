@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -259,7 +260,8 @@ def name_a_stall(rank: int, _: ProcessGroup, folder: Path) -> None:
 
 def test_a_worker_that_waits_for_another_one_says_so(tmp_path: Path) -> None:
     run_workers(name_a_stall, 2, tmp_path)
-    assert (tmp_path / "said").read_text() == (
-        "rank 0 of 2 has waited 0 s for another worker in the collective operation 'host_sum'; it "
-        "may hang, or be much slower"
+    assert re.fullmatch(
+        "rank 0 of 2 has waited 0 s for another worker in the collective operation 'host_sum' "
+        r"\(at \d\d:\d\d:\d\d\); it may hang, or be much slower",
+        (tmp_path / "said").read_text(),
     )
