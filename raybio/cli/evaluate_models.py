@@ -119,6 +119,14 @@ def links(
     metric: Annotated[
         str | None, typer.Option(help="euclidean or cosine; default: as the run, else euclidean")
     ] = None,
+    gnn: Annotated[
+        bool,
+        typer.Option(
+            "--gnn",
+            help="a row by a graph network over the frozen embeddings of the first model (of a "
+            "run's: its initial encoder); at most 50,000 nodes",
+        ),
+    ] = False,
     pooling: PoolingOption = None,
     seed: Annotated[
         int | None,
@@ -146,10 +154,10 @@ def links(
     model_by_name = _read_models(folder_by_name, chosen_pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
-    options = LinkEvaluationOptions(nodes, metric, seed)
+    options = LinkEvaluationOptions(nodes, metric, seed, gnn=gnn or None)
     report = evaluate_model_links(model_by_name, store, options, report=print)
     settings: dict[str, Any] = {"models": model, "store": str(store), "pooling": pooling}
-    settings |= {"nodes": nodes, "metric": metric, "seed": seed}
+    settings |= {"nodes": nodes, "metric": metric, "seed": seed, "gnn": gnn}
     _show(model[0], report, layout, out, settings)
 
 

@@ -141,6 +141,23 @@ def test_other_models_are_rows_of_the_same_table_and_chosen_splits_are_shown(
     assert report["scores"][str(other)] != scores[str(other)]
 
 
+def test_a_graph_network_reads_the_frozen_embeddings_of_any_model(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    config = tiny_config("sppt_protein")
+    run, _ = write_run(tmp_path / "own", "sppt_protein", config, tiny_store)
+    other = METHODS["sppt_protein"].build(config, tiny_store.path).export(tmp_path / "other", {})
+    row_by_model = {run: "GCN on initial", other: "GCN on model"}
+    scores = {}
+    for model, row in row_by_model.items():
+        out = ["--out", tmp_path / "report"]
+        shown = evaluate("links", "--model", model, "--store", tiny_store.path, *out, "--gnn")
+        assert row in shown
+        scores[row] = json.loads((tmp_path / "report" / "report.json").read_text())["scores"][row]
+    # The other model has the weights with which the run began.
+    assert scores["GCN on initial"] == scores["GCN on model"]
+
+
 def test_a_run_in_bf16_is_evaluated_in_bf16(tiny_store: Store, tmp_path: Path) -> None:
     config = tiny_config("sppt_protein")
     run, in_fp32 = write_run(tmp_path / "own", "sppt_protein", config, tiny_store)

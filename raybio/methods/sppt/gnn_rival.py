@@ -24,6 +24,8 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.rivals import BlockScores, Rival
 
 NAME = "GCN on initial"
+NAME_ON_MODEL = "GCN on model"
+"""Of a model whose initial encoder is not known: the network reads the model's own embeddings."""
 
 MAX_NODES = 50_000
 """Each step reads all nodes: with more, the row is left out."""
@@ -35,7 +37,13 @@ MAX_LINKS_PER_STEP = 100_000
 
 
 def gnn_rival(
-    feature_ND: Tensor, graph: Graph, node_S: np.ndarray, collective: Collective, *, seed: int
+    feature_ND: Tensor,
+    graph: Graph,
+    node_S: np.ndarray,
+    collective: Collective,
+    *,
+    seed: int,
+    name: str = NAME,
 ) -> Rival:
     """Train the network and return its ranking; the first worker trains for all.
 
@@ -45,6 +53,7 @@ def gnn_rival(
         node_S: nodes of the evaluation.
         collective: workers, who get the same ranking.
         seed: of weights and negatives.
+        name: of its row.
     """
     if collective.rank == 0:
         state_NH = train_gnn(feature_ND.float().cpu(), graph, seed=seed)
@@ -62,7 +71,7 @@ def gnn_rival(
 
         return scores
 
-    return Rival(NAME, in_group)
+    return Rival(name, in_group)
 
 
 def train_gnn(feature_ND: Tensor, graph: Graph, *, seed: int, num_steps: int = NUM_STEPS) -> Tensor:

@@ -48,6 +48,7 @@ class LinkEvaluationOptions:
         metric: distance by which candidates are ranked, "euclidean" or "cosine".
         seed: of random vectors and intervals.
         rivals: whether rankings that need no encoder are scored.
+        gnn: whether a graph network over frozen embeddings is trained for a row; see ``gnn_rival``.
         as_in_its_run: whether the settings of the first model's run count, and its initial encoder
             is a row. Otherwise each model is evaluated by the defaults of the method, in fp32, so
             that several calls compare models.
@@ -57,6 +58,7 @@ class LinkEvaluationOptions:
     metric: str | None = None
     seed: int | None = None
     rivals: bool | None = None
+    gnn: bool | None = None
     as_in_its_run: bool = True
 
     def applied_to(self, config: Config) -> Config:
@@ -68,6 +70,8 @@ class LinkEvaluationOptions:
             evaluation["metric"] = self.metric
         if self.rivals is not None:
             evaluation["rivals"] = self.rivals
+        if self.gnn is not None:
+            evaluation["gnn"] = self.gnn
         changes: dict[str, Any] = {"evaluation": config.evaluation.model_copy(update=evaluation)}
         if self.seed is not None:
             changes["seed"] = self.seed

@@ -33,7 +33,7 @@ from raybio.methods.sppt.evaluate import (
     evaluate_links,
     retrieve_links,
 )
-from raybio.methods.sppt.gnn_rival import MAX_NODES, NAME, gnn_rival
+from raybio.methods.sppt.gnn_rival import MAX_NODES, NAME, NAME_ON_MODEL, gnn_rival
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.methods.sppt.objective import StructurePreserving
@@ -218,18 +218,25 @@ class LinkEvaluator(Evaluator):
             yield from self.rivals(device_of(model), collective)
         else:
             yield from super().untrained(model, collective)
-            if self.evaluation.gnn and self.linked.graph.num_nodes <= MAX_NODES:
-                device = device_of(model)
-                all_N = np.arange(self.linked.graph.num_nodes)
-                feature_ND = self.embed(self.initial_encoder().to(device), collective, all_N)
-                rival = gnn_rival(
-                    feature_ND,
-                    self.linked.graph,
-                    self._queries.node_S,
-                    collective,
-                    seed=self.config.seed,
-                )
-                yield rival.name, self._score_rival(rival, device, collective, self._bootstrap())
+        if self.evaluation.gnn and self.linked.graph.num_nodes <= MAX_NODES:
+            yield self._graph_network(model, collective)
+
+    def _graph_network(self, model: Encoder, collective: Collective) -> tuple[str, ModelScores]:
+        """Return the row of a graph network over the initial encoder, or else over the model."""
+        device = device_of(model)
+        frozen, name = (model, NAME_ON_MODEL)
+        if self.fresh is not None:
+            frozen, name = (self.initial_encoder().to(device), NAME)
+        all_N = np.arange(self.linked.graph.num_nodes)
+        rival = gnn_rival(
+            self.embed(frozen, collective, all_N),
+            self.linked.graph,
+            self._queries.node_S,
+            collective,
+            seed=self.config.seed,
+            name=name,
+        )
+        return name, self._score_rival(rival, device, collective, self._bootstrap())
 
     def rivals(
         self, device: torch.device, collective: Collective
@@ -297,7 +304,7 @@ class LinkEvaluator(Evaluator):
             )
         if self.evaluation.gnn and num_nodes > MAX_NODES:
             remarks.append(
-                f"no row {NAME}: the graph has {num_nodes:,} nodes, more than {MAX_NODES:,}"
+                f"no row of a graph network: {num_nodes:,} nodes are more than {MAX_NODES:,}"
             )
         if self.evaluation.rivals:
             remarks += limits(self._queries, self.linked.graph, composition=self.composition)
