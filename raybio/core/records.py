@@ -1,8 +1,9 @@
 """JSON records on disk: each names its kind and its format version, which readers check.
 
-A record is a JSON object ``{"format": kind, "version": number, ...}``. It is written in one atomic
-step that survives a power loss, so that readers see the old file or the new one. A change of what a
-kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
+A record is a JSON object ``{"format": kind, "version": number, ..., "checksum": sha256}``. It is
+written in one atomic step that survives a power loss, so that readers see the old file or the new
+one; the checksum of the rest tells a changed byte. A change of what a kind holds, or of what it
+means, raises the version of that kind in ``FORMATS``.
 """
 
 import json
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError, RecordError, RecordFormatError
 from raybio.core.files import replace_text
 from raybio.core.location import Location
@@ -79,6 +81,9 @@ FORMATS = {
 """Kind of record -> its format."""
 
 
+_HEADER = frozenset({"format", "version", "checksum"})
+
+
 def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Write a record of a kind of ``FORMATS``.
 
@@ -96,6 +101,7 @@ def record_text(kind: str, content: Mapping[str, Any]) -> str:
     plain = json.loads(
         json.dumps(to_record(kind, content), default=float), parse_constant=lambda _: None
     )
+    plain["checksum"] = json_digest(plain)
     return json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -103,7 +109,7 @@ def read_record(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the content of a record, None if there is no such file.
 
     Raises:
-        RecordError: if the file is no JSON.
+        RecordError: if the file is no JSON, or not what was written.
         RecordFormatError: if it is a record of another kind or format version.
     """
     try:
@@ -149,7 +155,7 @@ def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
     """Return the content of a record that is written again when it is lost.
 
     Returns:
-        None if there is no such file, and, with a warning, if it is no JSON.
+        None if there is no such file, and, with a warning, if it is damaged.
 
     Raises:
         RecordFormatError: if it is a record of another kind or format version.
@@ -174,13 +180,19 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
     except (ValueError, RecursionError) as error:
         _log.warning("%s: damaged, not JSON (%s); it is written again", source, error)
         return None
-    return from_record(record, kind, source)
+    try:
+        return from_record(record, kind, source)
+    except RecordFormatError:
+        raise
+    except RecordError:
+        _log.warning("%s: damaged, not what was written; it is written again", source)
+        return None
 
 
 def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record as it is written, with its kind and version."""
     header = {"format": kind, "version": FORMATS[kind].version}
-    if header.keys() & content.keys():
+    if _HEADER & content.keys():
         raise ValueError(f"a record's content has the keys of its header: {sorted(content)}")
     return header | dict(content)
 
@@ -195,6 +207,7 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
 
     Raises:
         RecordFormatError: if it is a record of another kind or format version.
+        RecordError: if it has a checksum, which is not that of the rest.
     """
     wanted = FORMATS[kind].version
     if not isinstance(record, dict) or "version" not in record or "format" not in record:
@@ -213,4 +226,9 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
             f"{source}: got version {found} of {kind!r}, want version {wanted}: it was written by "
             "another version of raybio; make it again, or use the raybio of that time"
         )
-    return {name: value for name, value in record.items() if name not in ("format", "version")}
+    checksum = record.pop("checksum", None)
+    if checksum is not None and checksum != json_digest(record):
+        raise RecordError(
+            f"{source}: damaged, its checksum is not that of what it holds. {FORMATS[kind].if_lost}"
+        )
+    return {name: value for name, value in record.items() if name not in _HEADER}

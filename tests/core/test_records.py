@@ -9,7 +9,13 @@ import pytest
 
 from raybio.core.errors import RecordError, RecordFormatError
 from raybio.core.final_report import nan_for_null
-from raybio.core.records import FORMATS, read_recomputable, read_record, write_record
+from raybio.core.records import (
+    FORMATS,
+    read_recomputable,
+    read_record,
+    to_record,
+    write_record,
+)
 
 
 def test_what_is_written_is_read_again_and_the_file_names_kind_and_version(tmp_path: Path) -> None:
@@ -58,6 +64,28 @@ def test_a_damaged_record_is_an_error_with_advice(
         assert read_recomputable(path, "run") is None
     assert "run.json: damaged, not JSON" in caplog.text
     assert "it is written again" in caplog.text
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_changed_digit_of_any_kind_of_record_is_found(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.json"
+    write_record(path, kind, {"score": 0.812, "names": ["é"]})
+    assert read_record(path, kind) == {"score": 0.812, "names": ["é"]}
+    path.write_text(path.read_text().replace("0.812", "0.912"))
+    with pytest.raises(RecordError, match=r"a\.json: damaged, its checksum is not that") as raised:
+        read_record(path, kind)
+    assert not isinstance(raised.value, RecordFormatError)
+    assert read_recomputable(path, kind) is None
+    assert "a.json: damaged, not what was written; it is written again" in caplog.text
+
+
+def test_a_record_without_a_checksum_is_read(tmp_path: Path) -> None:
+    """Those of copies in checkpoints, which have one of their own, and of earlier versions."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(to_record("run", {"method": "sppt_mag"})))
+    assert read_record(path, "run") == {"method": "sppt_mag"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A store is read as a whole once a machine; what has changed since is read again."""
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import pytest
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import StoreError
+from raybio.core.records import read_record, write_record
 from raybio.store import store as store_module
 from raybio.store.store import Store, open_store
 from tests.store.test_store import parts, write_store
@@ -63,7 +63,7 @@ def advance_time(path: Path) -> None:
 def forget_change(cache: Path, changed: Path) -> None:
     """Let the record hold the state of a file as it is now: the disk has changed it unseen."""
     (path,) = cache.iterdir()
-    record = json.loads(path.read_text())
+    record = read_record(path, "verified store")
     status = changed.stat()
     record["files"][changed.name] = [
         status.st_size,
@@ -72,7 +72,7 @@ def forget_change(cache: Path, changed: Path) -> None:
         status.st_ino,
         status.st_dev,
     ]
-    path.write_text(json.dumps(record))
+    write_record(path, "verified store", record)
 
 
 def test_a_start_reads_only_files_that_have_changed_since_they_were_verified(store, read_files):

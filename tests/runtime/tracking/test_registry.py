@@ -1,5 +1,6 @@
 """Runs in MLflow's model registry, with its own database."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 import raybio
 from raybio.core.errors import ClusterError, ConfigError
-from raybio.core.records import write_record
+from raybio.core.records import read_record, write_record
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
@@ -76,8 +77,9 @@ def test_what_mlflow_does_not_have_yet_is_not_registered(tmp_path: Path, uri: st
     with pytest.raises(ClusterError, match="does not have all of first yet. Give the same command"):
         register(folder, Registration("encoder"))
     folder = finished(tmp_path / "runs", uri, "second")
-    saved = folder.tracking.read_text()
-    folder.tracking.write_text(saved.replace(uri, "http://127.0.0.1:1"))
+    saved = json.dumps(read_record(folder.tracking, "tracking"))
+    elsewhere = json.loads(saved.replace(uri, "http://127.0.0.1:1"))
+    write_record(folder.tracking, "tracking", elsewhere)
     with pytest.raises(ClusterError, match="MLflow did not take it .*the same command registers"):
         register(folder, Registration("encoder"))
 

@@ -12,6 +12,7 @@ import torch
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
+from raybio.core.records import read_record, write_record
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -179,21 +180,22 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(
     with pytest.raises(ConfigError, match="has no relation.json; want the export/ of a run"):
         evaluate_relations(tmp_path, tiny_documents.path, "test")
     copy = shutil.copytree(trained[0], tmp_path / "copy")
-    settings = json.loads((copy / "relation.json").read_text())
+    record = copy / "relation.json"
+    settings = read_record(record, "export settings")
     settings["relations"][1] = "Marries"
-    (copy / "relation.json").write_text(json.dumps(settings))
+    write_record(record, "export settings", settings)
     with pytest.raises(
         ConfigError, match="knows the relations Marries, .*Want a store of the same relations"
     ):
         evaluate_relations(copy, tiny_documents.path, "test")
     settings["objective"]["use_proxies"] = True
-    (copy / "relation.json").write_text(json.dumps(settings))
+    write_record(record, "export settings", settings)
     with pytest.raises(
         ConfigError, match="relation.json: cannot be read .*'use_proxies' is not a setting"
     ):
         evaluate_relations(copy, tiny_documents.path, "test")
     del settings["labels"]
-    (copy / "relation.json").write_text(json.dumps(settings))
+    write_record(record, "export settings", settings)
     with pytest.raises(ConfigError, match="relation.json: lacks 'labels'; export the run again"):
         evaluate_relations(copy, tiny_documents.path, "test")
 

@@ -11,6 +11,7 @@ import pytest
 
 import raybio
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.records import read_record, write_record
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -173,8 +174,9 @@ def test_what_cannot_be_decided_or_read_is_refused_and_an_older_table_stays(
     out = tmp_path / "found.tsv"
     out.write_text("older")
     copy = shutil.copytree(trained, tmp_path / "copy")
-    settings = json.loads((copy / "relation.json").read_text())
-    (copy / "relation.json").write_text(json.dumps(settings | {"knn_settings": None}))
+    record = copy / "relation.json"
+    settings = read_record(record, "export settings")
+    write_record(record, "export settings", settings | {"knn_settings": None})
     with pytest.raises(
         ConfigError, match="its run had no validation documents.*want a model of a run with some"
     ):
