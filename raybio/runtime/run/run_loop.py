@@ -23,6 +23,7 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches
 from raybio.training.precision import Precision, embedding_precision
+from raybio.training.prefetched import prefetched
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 from raybio.training.settings import TrainingConfig
 
@@ -151,11 +152,14 @@ def train_single_process(
         if start is not None and not folder.is_newest_start(start):
             return
         checkpoints = checkpoints_of(folder, config, remote)
+        batches = local_batches(system, config.schedule.max_steps)
+        if torch.device(device).type == "cuda":
+            batches = prefetched(batches)
         yield from run_loop(
             system,
             config,
             folder,
-            batches=local_batches(system, config.schedule.max_steps),
+            batches=batches,
             collective=SingleProcess(),
             device=device,
             precision=precision,
