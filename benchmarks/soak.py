@@ -302,7 +302,7 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
     """Return whether all endings are equal, those of earlier calls included."""
     code = code_digest()[:12]
     # Endings of other code say nothing of this one, and a kill may have torn the last line.
-    done = [ending for ending in known_endings(endings) if ending["code"] == code]
+    done = [ending for ending in known_endings(endings) if ending.get("code") == code]
     total = sum(len(ending["killed"]) for ending in done)
     rng = random.Random(f"{seed} {len(done)}")
     undisturbed: dict[str, tuple[str, float]] = {}
@@ -329,7 +329,8 @@ def soak(commands: list[Command], folder: Path, endings: Path, num_kills: int, s
         done.append(ending)
         total += len(killed)
         with endings.open("a") as file:
-            file.write(json.dumps(ending) + "\n")
+            # First a line's end: a kill may have torn the line before.
+            file.write("\n" + json.dumps(ending))
         print(f"{total} of {num_kills} kills: {json.dumps(ending)}", flush=True)
         if is_equal:
             shutil.rmtree(out)

@@ -98,7 +98,9 @@ class BenchmarkModel:
     @property
     def num_weight_bytes(self) -> int:
         """Bytes of its weights."""
-        return sum(path.stat().st_size for path in Path(self.folder).rglob("*.safetensors"))
+        folder = Path(self.folder)
+        files = [*folder.rglob("*.safetensors")] or [*folder.rglob("pytorch_model*.bin")]
+        return sum(path.stat().st_size for path in files)
 
     def embed(self, inputs: Sequence[str]) -> Vectors:
         """Return the embeddings (N, D) as the folder says; equal inputs are embedded once.

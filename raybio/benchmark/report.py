@@ -201,6 +201,7 @@ def write_report(report: BenchmarkReport, out: Path) -> None:
     header = {
         "format": {"const": KIND},
         "version": {"const": FORMATS[KIND].version},
+        "checksum": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
     }
     schema["properties"] = header | schema["properties"]
     schema["required"] = [*header, *schema["required"]]

@@ -1,7 +1,7 @@
 """Options of all trainings, and parsers of numbers for options of all commands."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,23 +68,6 @@ def parse_pooling(text: str | None) -> Pooling | None:
     if text is not None:
         raise ConfigError(f"--pooling: got {text!r}, want cls or mean")
     return None
-
-
-def check_distinct_names(runs: Sequence[Path]) -> None:
-    """Refuse two runs of one name, whose output would be one folder.
-
-    Raises:
-        ConfigError: naming them.
-    """
-    path_by_name: dict[str, Path] = {}
-    for run in runs:
-        name = run.expanduser().absolute().name
-        if name in path_by_name:
-            raise ConfigError(
-                f"{path_by_name[name]} and {run}: both are called {name}, and the output of one "
-                "would replace the other's; give another --out for each"
-            )
-        path_by_name[name] = run
 
 
 PoolingOption = Annotated[

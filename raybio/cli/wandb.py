@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import check_distinct_names
 from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, check_distinct_names
 
 app = typer.Typer(add_completion=False)
 

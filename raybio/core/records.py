@@ -2,8 +2,8 @@
 
 A record is a JSON object ``{"format": kind, "version": number, ..., "checksum": sha256}``. It is
 written in one atomic step that survives a power loss, so that readers see the old file or the new
-one; the checksum of the rest tells a changed byte. A change of what a kind holds, or of what it
-means, raises the version of that kind in ``FORMATS``.
+one; the checksum of the rest tells a changed value. A record without a checksum is read, too. A
+change of what a kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
 """
 
 import json
@@ -226,8 +226,8 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
             f"{source}: got version {found} of {kind!r}, want version {wanted}: it was written by "
             "another version of raybio; make it again, or use the raybio of that time"
         )
-    checksum = record.pop("checksum", None)
-    if checksum is not None and checksum != json_digest(record):
+    whole = {name: value for name, value in record.items() if name != "checksum"}
+    if "checksum" in record and record["checksum"] != json_digest(whole):
         raise RecordError(
             f"{source}: damaged, its checksum is not that of what it holds. {FORMATS[kind].if_lost}"
         )

@@ -20,11 +20,11 @@ from raybio.core.version import VERSION
 from raybio.encoders.model_card import CARD, LICENSE_KEYS, TAG, Card, license_sentence
 from raybio.encoders.sources import CONFIG, GATED
 
-OTHER_WEIGHTS = ["*.h5", "*.msgpack", "*.ot", "*.onnx", "*.gguf"]
-"""Files that are not fetched."""
+OTHER_WEIGHTS = ["*.bin", "*.bin.index.json", "*.h5", "*.msgpack", "*.ot", "*.onnx", "*.gguf"]
+"""Files that are not fetched where a model has safetensors."""
 
-PICKLED_WEIGHTS = "*.bin"
-"""Fetched only where there are no safetensors."""
+PICKLED_WEIGHTS = "pytorch_model*.bin*"
+"""Fetched only where a model has no safetensors."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
@@ -63,10 +63,11 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
     if not _HUB_ID.fullmatch(source):
         raise ConfigError(f"{source}: no such folder; want a run, a model's folder, or a hub id")
     try:
-        without_pickles = [*OTHER_WEIGHTS, PICKLED_WEIGHTS]
-        folder = Path(snapshot_download(source, revision=commit, ignore_patterns=without_pickles))
-        if not any(folder.rglob("*.safetensors")):
-            snapshot_download(source, revision=folder.name, ignore_patterns=OTHER_WEIGHTS)
+        folder = Path(snapshot_download(source, revision=commit, ignore_patterns=OTHER_WEIGHTS))
+        # A sentence encoder has its transformer here or in its first module.
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
+            pickled = [PICKLED_WEIGHTS, f"0_*/{PICKLED_WEIGHTS}"]
+            snapshot_download(source, revision=folder.name, allow_patterns=pickled)
         return folder
     except GatedRepoError:
         reason = GATED

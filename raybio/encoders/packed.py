@@ -155,9 +155,13 @@ def packed_attention(
 
 def reads_without_padding(query: Tensor, dropout: float | None) -> bool:
     """Return whether FlashAttention can read packed heads (..., D) on a GPU."""
-    width = query.shape[-1]
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_half and not dropout and width <= MAX_HEAD_WIDTH and width % 8 == 0
+    return is_half and not dropout and reads_head_width(query.shape[-1])
+
+
+def reads_head_width(width: int) -> bool:
+    """Return whether FlashAttention can read heads of a width."""
+    return width <= MAX_HEAD_WIDTH and width % 8 == 0
 
 
 def _varlen(

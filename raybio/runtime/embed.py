@@ -415,30 +415,40 @@ class _EmbedPart:
         threads: int | None,
         device: str = "cpu",
     ) -> None:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        if model_in_bucket is not None:
-            model = replace(model, folder=str(fetched_model(model_in_bucket, "--model")[1]))
         self.parts = Parts(parts)
         if lease is not None:
             # Ray may leave a worker of a dead driver alive for a while.
             self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
-        self.model = model
+        self.form = form
+        self.failure: RaybioError | OSError | None = None
+        if threads is not None:
+            torch.set_num_threads(threads)
+        try:
+            self._load(model, model_in_bucket, device)
+        except (RaybioError, OSError) as error:
+            # Raised here, it would reach the driver as an error of Ray.
+            self.failure = error
+
+    def _load(self, model: InputEmbedder, model_in_bucket: BucketPath | None, device: str) -> None:
+        if model_in_bucket is not None:
+            model = replace(model, folder=str(fetched_model(model_in_bucket, "--model")[1]))
         self.encoder = model.load().to(device)
-        self.precision = resolve_precision(form.precision, device)
-        self.dtype = np.dtype(form.dtype)
+        self.precision = resolve_precision(self.form.precision, device)
+        self.dtype = np.dtype(self.form.dtype)
         self.embed = model.embed_table
-        if form.per == "token":
+        if self.form.per == "token":
             assert isinstance(model, EmbeddingModel)
             self.embed = model.embed_token_table
         # After loading: a folder that was overwritten since the start gives parts that the driver
         # does not accept.
-        self.part_digest = form.digest(model.digest())
+        self.part_digest = self.form.digest(model.digest())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         rows = []
         for number in batch.column("part").to_pylist():
             try:
+                if self.failure is not None:
+                    raise self.failure
                 self._embed(number)
                 rows.append(NO_ERROR)
             except (RaybioError, OSError) as error:

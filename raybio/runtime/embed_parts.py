@@ -346,7 +346,8 @@ def join(
                 fault_by_part,
             )
         if writer is not None:
-            writer.close()
+            with named_failure(out, 0):
+                writer.close()
         num_read = check_output(temporary, origin)
         if num_read != num_rows:
             raise StoreError(

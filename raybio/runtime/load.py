@@ -142,7 +142,7 @@ class TrainedModel:
                     f"{self.folder}: embeds {part.parts} in their context and has no tokenizer of "
                     "texts, as CharacterBERT; want predict, or a model with word pieces"
                 )
-            return read_text_embedding_model(self.folder, None)
+            return read_text_embedding_model(self.folder, self.pooling)
         return model_of_folder(self.folder, self.pooling)
 
     @cached_property

@@ -1,9 +1,9 @@
 """Download of files: resumable, with their lengths and checksums verified.
 
-A file is downloaded to ``<name>.part`` and renamed when it is right. Then its checksum is written
-next to it: ``<name>.md5`` as the server publishes it, or ``<name>.sha256`` of what was received,
-where none is known. A file that agrees with its checksum is not downloaded again, and an
-interrupted call resumes.
+A file is downloaded to ``<name>.part`` and renamed when it is right. Unless its sha256 is known
+beforehand, its checksum is written next to it: ``<name>.md5`` as the server publishes it, or
+``<name>.sha256`` of what was received. A file that agrees with its checksum is not downloaded
+again, and an interrupted call resumes.
 """
 
 import re
@@ -122,18 +122,21 @@ def _is_complete(path: Path, file: RemoteFile) -> bool:
 def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
     """Download one file, verify it, and write its checksum."""
     part = _part(path)
+    digest = ""
     if file.sha256:
-        http.download(file.url, part, is_checked=True)
-        _check_length(file, part)
-        digest = file_digest(part, "sha256")
-        if digest != file.sha256:
+        # Twice: the first one may have continued a damaged part.
+        for _ in range(2):
+            http.download(file.url, part, is_checked=True)
+            _check_length(file, part)
+            digest = file_digest(part, "sha256")
+            if digest == file.sha256:
+                part.replace(path)
+                return
             part.unlink()
-            raise DataError(
-                f"{file.url}: its sha256 is {digest}, want {file.sha256}. Has it been replaced? "
-                "Try later, or from a mirror."
-            )
-        part.replace(path)
-        return
+        raise DataError(
+            f"{file.url}: its sha256 is {digest}, want {file.sha256}, twice. Has it been replaced? "
+            "Try later, or from a mirror."
+        )
     if not file.md5_url:
         http.download(file.url, part, is_checked=False)
         _check_length(file, part)
@@ -148,7 +151,6 @@ def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
         raise DataError(
             f"{file.md5_url}: holds {content[:80]!r}, want 'MD5({path.name})= ' and 32 hex digits"
         )
-    digest = ""
     for _ in range(2):
         http.download(file.url, part, is_checked=True)
         digest = file_digest(part, "md5")

@@ -287,6 +287,8 @@ def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None)
     Raises:
         ConfigError: if there is neither, or both and they differ.
     """
+    if given not in (None, "cls", "mean"):
+        raise ConfigError(f"pooling: got {given!r}, want cls or mean")
     if stated is None and given is None:
         raise ConfigError(
             f"{folder}: does not state how its tokens are pooled; give the pooling, mean or cls"

@@ -9,7 +9,7 @@ Shape letters: R sequences of the shard, M sequences of one micro-batch.
 import logging
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from raybio.core.batch import PADDING_MULTIPLE, StaticShape, TokenBatch, Tokens, to_device
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
+from raybio.encoders.packed import reads_head_width
 from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig
 
@@ -108,6 +109,8 @@ def static_shape(
                 "attention with dropout pads packed sequences (encoder.attention_dropout=0 has "
                 "none)"
             )
+        if not all(map(reads_head_width, _head_widths(encoder))):
+            reason = reason or "attention pads heads that FlashAttention cannot read"
     max_tokens = memory.max_tokens_per_micro_batch
     longest = getattr(encoder, "max_tokens", 0)
     if memory.gradient_caching:
@@ -127,10 +130,20 @@ def static_shape(
 
 def _attention_dropout(encoder: Encoder) -> float:
     """Return the largest attention dropout of an encoder's configurations."""
-    configs = [module.config for module in encoder.modules() if hasattr(module, "config")]
+    configs: list[Any] = [each.config for each in encoder.modules() if hasattr(each, "config")]
     names = ("attention_probs_dropout_prob", "attention_dropout")
     rates = [getattr(config, name, 0.0) or 0.0 for config in configs for name in names]
     return max(rates, default=0.0)
+
+
+def _head_widths(encoder: Encoder) -> set[int]:
+    """Return the widths of the attention heads of an encoder's configurations."""
+    configs: list[Any] = [each.config for each in encoder.modules() if hasattr(each, "config")]
+    return {
+        config.hidden_size // config.num_attention_heads
+        for config in configs
+        if getattr(config, "num_attention_heads", 0)
+    }
 
 
 @cache

@@ -34,6 +34,7 @@ def small_turn(script: Any, out: Path) -> Any:
     return script.Turn(out=out, data=None, encoder=None, deadline=1e12, is_small=True)
 
 
+@pytest.mark.nightly
 def test_the_queue_has_every_combination_once_with_settings_that_its_method_has(
     script: Any, tmp_path: Path
 ) -> None:

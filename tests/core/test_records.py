@@ -81,6 +81,16 @@ def test_a_changed_digit_of_any_kind_of_record_is_found(
     assert "a.json: damaged, not what was written; it is written again" in caplog.text
 
 
+@pytest.mark.parametrize("checksum", ["null", '"0"', "3"])
+def test_a_changed_checksum_is_found(checksum: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_record(path, "run", {"method": "sppt_mag"})
+    record = json.loads(path.read_text())
+    path.write_text(path.read_text().replace(f'"{record["checksum"]}"', checksum))
+    with pytest.raises(RecordError, match="its checksum is not that of what it holds"):
+        read_record(path, "run")
+
+
 def test_a_record_without_a_checksum_is_read(tmp_path: Path) -> None:
     """Those of copies in checkpoints, which have one of their own, and of earlier versions."""
     path = tmp_path / "a.json"

@@ -175,6 +175,7 @@ def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, 
         assert "HF_HUB_OFFLINE=1" in line
 
 
+@pytest.mark.nightly
 def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(
     online, tmp_path
 ):
@@ -190,6 +191,7 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
         assert f"hf download {source} --local-dir FOLDER" in line
 
 
+@pytest.mark.nightly
 def test_shapes_of_a_hub_id_are_checked_without_fetching_its_weights(hub, tmp_path):
     fits, refused = run(["fits@tiny/plain@main", "fits@tiny/narrow@main"], tmp_path, hub[0])
     assert fits == "None 0"
@@ -197,6 +199,7 @@ def test_shapes_of_a_hub_id_are_checked_without_fetching_its_weights(hub, tmp_pa
     assert "has shape (48,) in the file, and config.json wants (40,)" in refused
 
 
+@pytest.mark.nightly
 def test_a_gated_repository_is_named_as_such_and_read_with_a_token(hub, tmp_path):
     other = TOKEN.replace("x", "y")
     orders = [f"token@{TOKEN}@", "check@tiny/gated@main", "text@tiny/gated@main"]

@@ -334,6 +334,7 @@ def load(places: list[str], cache: Path, address: str | None) -> tuple[list[str]
     return done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.nightly
 def test_a_hub_id_works_like_a_folder_and_later_from_the_cache(tmp_path):
     save_tiny(tmp_path / "sentence" / "0_Transformer")
     files = {

@@ -43,6 +43,7 @@ def tiny_encoder(pooling="mean", normalize=False, max_length=12):
     return encoder
 
 
+@pytest.mark.nightly
 def test_sentence_transformers_gives_the_same_embeddings_and_so_does_the_code_in_the_card(tmp_path):
     pytest.importorskip("sentence_transformers")
     encoders = [tiny_encoder(*kind) for kind in KINDS]

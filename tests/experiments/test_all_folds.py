@@ -483,6 +483,7 @@ def test_a_last_training_alone_is_refused(tmp_path):
     assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
 
 
+@pytest.mark.nightly
 def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     ray_cluster, tmp_path
 ):

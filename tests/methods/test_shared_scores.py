@@ -264,6 +264,7 @@ def evaluate_in_two_ways(rank: int, collective: ProcessGroup, folder: Path, stor
         (folder / f"{number}-{rank}.json").write_text(plain(report))
 
 
+@pytest.mark.nightly
 def test_two_workers_read_the_scores_only_if_both_see_them(
     tiny_store: Store, tmp_path: Path
 ) -> None:

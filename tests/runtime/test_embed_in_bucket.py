@@ -23,7 +23,7 @@ from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
 from raybio.runtime.embed import embed_file
 from raybio.runtime.model_folders import model_of_folder
-from raybio.runtime.spool.lease import LEASE, LostLeaseError, acquire
+from raybio.runtime.spool.lease import LEASE, acquire
 from raybio.runtime.task_errors import raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import fetched_model
@@ -170,7 +170,7 @@ def test_two_commands_never_work_on_one_output(
         folder.delete(LEASE)
         other = acquire(folder)
         try:
-            with pytest.raises(LostLeaseError, match="the embedding has been started again"):
+            with pytest.raises(ClusterError, match="the embedding has been started again"):
                 embed_parts(*given, **options)
         finally:
             other.release()

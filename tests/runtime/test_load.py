@@ -162,3 +162,21 @@ def test_a_folder_without_stated_pooling_takes_that_of_the_call(
     assert embeddings["mean"].shape == embeddings["cls"].shape == (2, 32)
     assert not np.allclose(embeddings["mean"], embeddings["cls"])
     assert repr(by_pooling["mean"]) == f"raybio.load({str(folder)!r}, pooling='mean')"
+
+
+@pytest.mark.parametrize("pooling", ["max", "auto"])
+def test_a_pooling_that_is_none_is_refused(tmp_path: Path, pooling: str) -> None:
+    save_tiny(tmp_path / "model", "bert")
+    model = raybio.load(tmp_path / "model", pooling=pooling)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"pooling: got '{pooling}', want cls or mean"):
+        model.encode(["Asthma in early life."])
+
+
+def test_a_pooling_that_contradicts_a_relation_models_folder_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    name = "relation_graphs"
+    store = request.getfixturevalue(CASES[name].store)
+    METHODS[name].build(tiny_config(name), store.path).export(tmp_path / "export", {})
+    with pytest.raises(ConfigError, match="pooling cls: .* states mean"):
+        raybio.load(tmp_path / "export", pooling="cls").encode(["Asthma in early life."])

@@ -5,12 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from raybio.core.errors import ClusterError, DataError, DiskError, StorageError
+from raybio.core.location import BucketPath
+from raybio.runtime import embed
 from raybio.runtime.map_rows import _mapped, map_rows
+from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LostLeaseError
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
+from tests.runtime.search.test_queries import export
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,21 @@ def test_an_error_arrives_with_its_type_and_message(error: Exception, kind: type
 def test_an_error_that_no_disk_explains_is_raised_where_it_happened() -> None:
     with pytest.raises(TimeoutError):
         error_columns(TimeoutError("a socket"))
+
+
+def test_a_worker_that_cannot_load_the_model_says_so_in_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise StorageError("s3://models: refuses")
+
+    monkeypatch.setattr(embed, "fetched_model", refused)
+    model = model_of_folder(export(tmp_path / "model", 0))
+    bucket = BucketPath("s3", "models", "first")
+    form = embed.EmbeddingFormat()
+    actor = embed._EmbedPart(model, bucket, form, tmp_path / "parts", None, None)
+    with pytest.raises(StorageError, match="s3://models: refuses"):
+        raise_error_of(actor(pa.table({"part": [0]})).to_pylist()[0])
 
 
 def torn(path: str, row: dict[str, Any]) -> dict[str, Any]:

@@ -61,9 +61,21 @@ def test_other_bytes_than_the_pinned_ones_are_refused_and_not_kept(site, tmp_pat
     (pubmedqa,) = benchmark_sets(["pubmedqa"])
     (file,) = pubmedqa.files
     site.files[urlsplit(file.url).path] = b"{" * file.num_bytes
-    with pytest.raises(DataError, match=f"want {file.sha256}. Has it been replaced"):
+    with pytest.raises(DataError, match=f"want {file.sha256}, twice. Has it been replaced"):
         download(site, tmp_path, "pubmedqa")
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_damaged_part_of_an_earlier_call_is_fetched_anew(site, tmp_path, monkeypatch):
+    content = b"0123456789" * 30_000
+    about = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    entry = {"address": "https://a.example/", "license": "MIT", "files": {"a.txt": about}}
+    monkeypatch.setattr(benchmark_data, "_listed", lambda: {"tiny": entry})
+    site.files["/a.txt"] = content
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "a.txt.part").write_bytes(b"?" * len(content))
+    download(site, tmp_path)
+    assert (tmp_path / "tiny" / "a.txt").read_bytes() == content
 
 
 def test_the_archive_of_a_set_is_unpacked_next_to_it(site, tmp_path, monkeypatch):

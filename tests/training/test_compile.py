@@ -136,6 +136,7 @@ def test_auto_compiles_nothing_on_a_cpu(store: Path) -> None:
         ({}, "fp32", "attention pads packed sequences in fp32"),
         ({}, "tf32", "attention pads packed sequences in tf32"),
         ({"encoder.attention_dropout": 0.1}, "bf16", "attention with dropout pads packed"),
+        ({"encoder.width": 40, "encoder.num_heads": 4}, "bf16", "heads that FlashAttention cannot"),
     ],
 )
 def test_a_gpu_compiles_nothing_whose_attention_would_pad_the_empty_sequences(

@@ -235,7 +235,7 @@ def ensure_token() -> None:
         _close_to_others(path)
         return
     try:
-        # A full disk or a kill leaves an empty one.
+        # Earlier versions left an empty one on a full disk.
         path.unlink(missing_ok=True)
         _write_token(path)
     except OSError:
@@ -258,14 +258,16 @@ def _write_token(path: Path) -> None:
     import secrets
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    # Under another name first: no start ever sees an empty token.
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
-    except OSError:
-        # An empty token would count as one at the next start.
-        path.unlink()
-        raise
+        # Unlike a rename, a link leaves the token of a start that came first.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
 
 
 def _close_to_others(path: Path) -> None:

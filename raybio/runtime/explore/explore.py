@@ -93,6 +93,8 @@ def explore(
     elif field is not None:
         raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
     if is_file:
+        if pooling is not None or strip_stop:
+            raise ConfigError(f"{source}: holds embeddings; leave out --pooling and --strip-stop")
         points = points_of_file(run, max_points)
     else:
         embedded = inputs or (None if opened is None else opened.path)

@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -536,6 +536,23 @@ def near_runs(runs: Path, name: str) -> str:
         return f"did you mean {' or '.join(near)}?"
     more = ", …" if len(names) > MAX_NAMED_RUNS else ""
     return f"there are {', '.join(names[:MAX_NAMED_RUNS])}{more}"
+
+
+def check_distinct_names(runs: Sequence[Path]) -> None:
+    """Refuse two runs of one name, whose output would be one folder.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    path_by_name: dict[str, Path] = {}
+    for run in runs:
+        name = run.expanduser().resolve().name
+        if name in path_by_name:
+            raise ConfigError(
+                f"{path_by_name[name]} and {run}: both are called {name}, and the output of one "
+                "would replace the other's; give another --out for each"
+            )
+        path_by_name[name] = run
 
 
 def near_run_folders(given: str) -> str:

@@ -59,7 +59,7 @@ class Queries:
             model: folder of the model that embeds; None: ``source`` holds embeddings.
             pooling: of a model that does not record it.
             max_bad_share: maximum fraction of invalid records.
-            strip_stop: remove one ``*`` at the end of a protein in ``source``.
+            strip_stop: remove one ``*`` at the end of a protein.
 
         Raises:
             ConfigError: if a model is needed and there is none, or it cannot be read.
@@ -78,6 +78,8 @@ class Queries:
                 raise ConfigError(
                     f"{source} holds embeddings, which need no model; leave out --model"
                 )
+            if strip_stop:
+                raise ConfigError(f"{source} holds embeddings; leave out --strip-stop")
             check_model(store, model_digest_of(source), str(source))
         elif model is None:
             raise ConfigError(
@@ -104,7 +106,10 @@ class Queries:
         encoder = model.load().to(default_device())
         if self._texts:
             keys = [str(number) for number in range(1, len(self._texts) + 1)]
-            yield QueryBlock(keys, model.embed(encoder, model.contents_of(self._texts)))
+            texts = self._texts
+            if self._strip_stop:
+                texts = [text.removesuffix("*") for text in texts]
+            yield QueryBlock(keys, model.embed(encoder, model.contents_of(texts)))
         if self._source is None:
             return
         for batch in model.read_file(self._source, self.quarantine, strip_stop=self._strip_stop):

@@ -10,6 +10,7 @@ Shape letters: N vectors, D width, L lists, Q queries, K neighbors, R candidates
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,6 +126,12 @@ class Searcher:
             assert approximation is not None
             self._index = _scanner(faiss, vector_ND.shape[1], metric, approximation)
 
+    @cached_property
+    def _index_on_cpu(self) -> Any:
+        index = flat_index(self._faiss, self._vector_ND.shape[1], self._metric)
+        index.add(self._vector_ND)
+        return index
+
     def search(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (Q, K) and rows (Q, K) of the k <= N nearest vectors, the nearest first.
 
@@ -133,8 +140,7 @@ class Searcher:
         if self.is_exact:
             index = self._index
             if self._is_on_gpu and k > MAX_GPU_NEIGHBORS:
-                index = flat_index(self._faiss, self._vector_ND.shape[1], self._metric)
-                index.add(self._vector_ND)
+                index = self._index_on_cpu
             score_QK, row_QK = index.search(query_QD, k)
             return score_QK, row_QK
         scores = [np.zeros((0, k), np.float32)]

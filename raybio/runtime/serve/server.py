@@ -57,7 +57,8 @@ def serving(
         verbose: show Ray's own logs.
 
     Raises:
-        ConfigError: if Ray Serve is not installed, or there is no such model.
+        ConfigError: if Ray Serve is not installed, or there is no such model, or it neither encodes
+            nor predicts.
         StoreError: if there is no such index, or it comes from another model.
         ClusterError: if Ray cannot start, the replicas do not fit, or the address is taken.
     """
@@ -68,6 +69,8 @@ def serving(
             "serving needs Ray Serve, which is not installed; want pip install 'raybio[serve]'"
         ) from None
     loaded = load(model, pooling)
+    if loaded.why_not_encode and (pooling is not None or not loaded.has_head):
+        raise ConfigError(loaded.why_not_encode)
     if index is not None:
         check_model(open_index_store(index), loaded.digest(), str(model))
     if not cluster_to_join():
@@ -115,9 +118,11 @@ def check_replicas(nodes: Sequence[Node], replicas: int, cpus: float) -> int:
     )
     if room < replicas:
         each = f"{cpus:g} CPU" + (" and 1 GPU" if num_gpus else "")
+        lacks_gpus = num_gpus and sum(int(node.gpus) for node in nodes) < replicas
+        cure = "" if lacks_gpus else ", or a smaller --cpus-per-replica"
         raise ClusterError(
             f"--replicas {replicas}: each takes {each}, and the cluster has room for {room}; want "
-            "fewer replicas, or a smaller --cpus-per-replica"
+            f"fewer replicas{cure}"
         )
     return num_gpus
 

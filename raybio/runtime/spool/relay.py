@@ -368,7 +368,8 @@ class _Link:
         try:
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
+            is_ours = isinstance(error.cause, RaybioError | OSError)
+            raise (error.cause if is_ours else error) from None
         except ray.exceptions.RayError as error:
             raise ClusterError(f"{self._run.name}: the driver is gone ({error})") from None
 

@@ -137,6 +137,7 @@ def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(tiny_senten
     assert dict(nothing.rivals("cpu", SingleProcess())) == {}
 
 
+@pytest.mark.nightly
 def test_every_worker_computes_the_scores_of_one(tiny_sentences, tmp_path: Path) -> None:
     run_workers(partial(save_rivals, store=str(tiny_sentences.path)), 2, tmp_path)
     alone = evaluator_of(tiny_sentences).rivals("cpu", SingleProcess())

@@ -211,6 +211,7 @@ def test_without_validation_sentences_nothing_is_chosen(store: WordStore) -> Non
     assert settings == alone.config.evaluation.first_settings._asdict()
 
 
+@pytest.mark.nightly
 def test_every_worker_computes_the_scores_of_one(store: WordStore, tmp_path: Path) -> None:
     run_workers(partial(save_rivals, store=str(store.path)), 2, tmp_path)
     alone = evaluator_of(store).rivals("cpu", SingleProcess())

@@ -243,6 +243,9 @@ def test_proteins_whose_stops_were_stripped_have_their_texts(tmp_path: Path) -> 
     source = write(tmp_path / "e.parquet", keys, raybio.load(model).encode(SEQUENCES))
     run(source, "--input", fasta, "--out", tmp_path / "map.html")
     assert Page(tmp_path / "map.html").data["texts"] == SEQUENCES
+    for option in (["--strip-stop"], ["--pooling", "cls"]):
+        with pytest.raises(ConfigError, match="holds embeddings; leave out"):
+            run(source, *option, "--out", tmp_path / "other.html")
     with pytest.raises(DataError, match="--strip-stop"):
         run(model, "--input", fasta, "--out", tmp_path / "map.html")
     run(model, "--input", fasta, "--strip-stop", "--out", tmp_path / "map.html")

@@ -104,6 +104,7 @@ def logged_steps(result: Result) -> list[int]:
     return [report["step"] for report in read_reports(result.folder.metrics)]
 
 
+@pytest.mark.nightly
 def test_a_run_ends_with_its_result_its_log_and_a_model(unbroken: Result) -> None:
     assert unbroken.status == "finished"
     content = json.loads(unbroken.folder.result.read_text())

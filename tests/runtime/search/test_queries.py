@@ -81,6 +81,19 @@ def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
     with pytest.raises(DataError, match="--strip-stop"):
         run(*query)
     assert run(*query, "--strip-stop").splitlines()[1].split("\t")[:3] == ["a", "1", "k1"]
+    of_text = [
+        "query",
+        index,
+        "--text",
+        f"{SEQUENCES[3]}*",
+        "--model",
+        embedded / "model",
+        "--k",
+        1,
+    ]
+    assert run(*of_text, "--strip-stop").splitlines()[1].split("\t")[:3] == ["1", "1", "k3"]
+    with pytest.raises(ConfigError, match="holds embeddings; leave out --strip-stop"):
+        run("query", index, "--input", embedded / "embeddings.parquet", "--strip-stop")
 
 
 def test_another_model_is_refused(embedded: Path) -> None:

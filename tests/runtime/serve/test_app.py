@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import raybio
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, ConfigError
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.store import WordStore
@@ -21,7 +21,8 @@ from raybio.runtime.cluster.resources import Node
 from raybio.runtime.search.build import build_index
 from raybio.runtime.serve.app import Limits, http_app
 from raybio.runtime.serve.batcher import Batcher
-from raybio.runtime.serve.server import check_replicas
+from raybio.runtime.serve.server import check_replicas, serving
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.relation_graphs.test_word import characters
 from tests.runtime.search.test_index import write
@@ -202,6 +203,16 @@ def test_a_batch_that_fails_fails_its_requests_and_no_later_ones() -> None:
 
     asyncio.run(run())
     assert computed[:2] == [[1, 2, 3, 13], [4] * 9]
+
+
+def test_a_model_that_answers_nothing_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
+    folder = save_tiny(tmp_path / "model", "bert")
+    with pytest.raises(ConfigError, match="give the pooling, mean or cls"), serving(folder):
+        pass
+    model = export(tmp_path / "mean", 0)
+    with pytest.raises(ConfigError, match="states mean"), serving(model, pooling="cls"):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def new_sweep(
     return new
 
 
+@pytest.mark.nightly
 def test_a_trial_goes_on_with_an_empty_disk_and_an_ended_one_is_not_trained_again(
     new_sweep: Callable[[BucketPath | None], Sweep],
     bucket: BucketPath,

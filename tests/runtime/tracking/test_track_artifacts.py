@@ -71,6 +71,7 @@ def sent_files(way: Way) -> list[str]:
     ]
 
 
+@pytest.mark.nightly
 def test_files_that_arrived_are_not_sent_again_by_another_attempt_or_another_start(
     way: Way, tmp_path: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_large_files_arrive_at_a_slow_server_that_takes_longer_than_is_waited_fo
     assert files == {f"export/part-{number}.bin" for number in range(3)}
 
 
+@pytest.mark.nightly
 def test_a_driver_that_was_killed_waits_for_no_large_files(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:

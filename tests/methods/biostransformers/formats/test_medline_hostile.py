@@ -333,6 +333,7 @@ def peak_bytes(path, num_rows):
     return peak
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_thirty_thousand_citations_take_no_more_memory_than_a_batch_of_them(tmp_path):
     words = "<AbstractText>" + "Some words of an abstract. " * 25 + "</AbstractText>"

@@ -178,6 +178,7 @@ def _two_workers(rank: int, collective: Collective, folder: Path) -> None:
         assert shared[name].details == alone.details
 
 
+@pytest.mark.nightly
 def test_workers_agree_with_a_single_process(tiny_documents, tmp_path) -> None:
     (tmp_path / "store").write_text(str(tiny_documents.path))
     run_workers(_two_workers, 2, tmp_path)

@@ -75,6 +75,7 @@ def run_without_raybio(runs: list[tuple], output) -> list[np.ndarray]:
     return [np.load(output / f"{number}.npy") for number in range(len(runs))]
 
 
+@pytest.mark.nightly
 def test_the_code_in_the_card_and_sentence_transformers_give_the_same_embeddings_without_raybio(
     tmp_path,
 ):
