@@ -487,7 +487,9 @@ def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_mess
         (["--model", "runs/first/export", "--pooling", "cls"], "states mean; leave it out"),
     ):
         done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", "no.parquet")
-        assert (done.returncode, done.stdout) == (2, "")
+        assert done.returncode == 2
+        # Which model it is may stand there already.
+        assert len(done.stdout.splitlines()) <= 1
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
     outs = []
