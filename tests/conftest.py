@@ -111,6 +111,21 @@ def write_tables(
 
 
 @pytest.fixture
+def disk_order(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Sizes of what is flushed to the disk, and targets of renames, in their order."""
+    order: list[object] = []
+    replace = os.replace
+
+    def noted(source: Path, target: Path) -> None:
+        order.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr(os, "replace", noted)
+    return order
+
+
+@pytest.fixture
 def answered_hangup() -> Iterator[None]:
     """SIGHUP as in a terminal: ``nohup make test`` ignores it, and so would what a test starts."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)

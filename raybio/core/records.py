@@ -2,8 +2,9 @@
 
 A record is a JSON object ``{"format": kind, "version": number, ..., "checksum": sha256}``. It is
 written in one atomic step that survives a power loss, so that readers see the old file or the new
-one; the checksum of the rest tells a changed value. A record without a checksum is read, too. A
-change of what a kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
+one. A value that was changed on disk does not match the checksum of the rest. A record without a
+checksum is read, too. A change of what a kind holds, or of what it means, raises the version of
+that kind in ``FORMATS``.
 """
 
 import json

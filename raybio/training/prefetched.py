@@ -19,6 +19,7 @@ def prefetched(batches: Batches) -> Batches:
     """
 
     def ahead(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        """Yield the batches of ``first_step`` and all later steps."""
         iterator = batches(first_step)
         thread = ThreadPoolExecutor(1, thread_name_prefix="raybio-collate")
         try:

@@ -1,6 +1,5 @@
 """Tables of inputs with named columns."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,19 +112,10 @@ def type_array(kind: pa.DataType, items: pa.Array) -> pa.Array:
 
 
 def test_a_table_is_on_the_disk_before_its_name_and_the_name_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk_order: list[object]
 ) -> None:
     path = tmp_path / "table.tsv"
-    order = []
-    replace = os.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.fstat(descriptor).st_size))
-
-    def noted(source: Path, target: Path) -> None:
-        order.append(target)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", noted)
     with replaced_file(path) as partial:
         partial.write_text("twelve bytes")
-    assert order[:2] == [12, path]
-    assert len(order) == 3
+    assert disk_order[:2] == [12, path]
+    assert len(disk_order) == 3

@@ -224,9 +224,11 @@ class LinkEvaluator(Evaluator):
     def _graph_network(self, model: Encoder, collective: Collective) -> tuple[str, ModelScores]:
         """Return the row of a graph network over the initial encoder, or else over the model."""
         device = device_of(model)
-        frozen, name = (model, NAME_ON_MODEL)
+        frozen = model
+        name = NAME_ON_MODEL
         if self.fresh is not None:
-            frozen, name = (self.initial_encoder().to(device), NAME)
+            frozen = self.initial_encoder().to(device)
+            name = NAME
         all_N = np.arange(self.linked.graph.num_nodes)
         rival = gnn_rival(
             self.embed(frozen, collective, all_N),

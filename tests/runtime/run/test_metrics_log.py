@@ -134,23 +134,16 @@ def test_a_report_is_forced_to_the_disk_on_request(
 
 
 def test_a_rewound_log_is_on_the_disk_before_it_takes_the_place_of_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, disk_order: list[object]
 ) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step in range(3):
         log.append(step, {"loss": 1.0})
-    order = []
-    replace = os.replace
-    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.fstat(descriptor).st_size))
-
-    def noted(source: Path, target: Path) -> None:
-        order.append(target)
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", noted)
+    disk_order.clear()
     MetricsLog(log.path).rewind(1)
-    assert order[:2] == [log.path.stat().st_size, log.path]
-    assert len(order) == 3  # the folder's names come last
+    # The folder's names come last.
+    assert disk_order[:2] == [log.path.stat().st_size, log.path]
+    assert len(disk_order) == 3
 
 
 def test_lines_that_a_power_loss_left_are_skipped_and_reported(
