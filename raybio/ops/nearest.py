@@ -79,7 +79,7 @@ def nearest(
     index_QK = torch.zeros(num_queries, k, dtype=torch.int64, device=query_QD.device)
     score_QK = torch.zeros(num_queries, k, device=query_QD.device)
     exact: Scorer | None = None
-    blocks = list(row_blocks(num_queries, num_candidates, block_rows, collective))
+    blocks = list(row_blocks(num_queries, num_candidates, block_rows, collective, query_QD.device))
     largest_block = max((end - start for start, end in blocks), default=0)
     # One buffer for all blocks: fresh memory would cost a tenth of the product.
     buffer_BC = query_QD.new_empty(largest_block, num_candidates)

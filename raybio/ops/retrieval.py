@@ -31,11 +31,13 @@ class Scores:
             them.
         num_queries: Q.
         num_candidates: C.
+        device: device on which they are computed.
     """
 
     block: Callable[[int, int], Tensor]
     num_queries: int
     num_candidates: int
+    device: torch.device = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,9 @@ def retrieve_by_each(
     query_P = _checked_pairs(several[0], indptr, indices)
     # Ranks of other workers stay 0, so that the sum over workers assembles them.
     rank_SP = torch.zeros(len(several), len(indices), dtype=torch.int64)
-    for start, end in row_blocks(num_queries, num_candidates, block_rows, collective):
+    for start, end in row_blocks(
+        num_queries, num_candidates, block_rows, collective, several[0].device
+    ):
         low = int(indptr[start])
         high = int(indptr[end])
         if low == high:
@@ -206,7 +210,7 @@ def vector_scores(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Sco
         ValueError: for embeddings that are not finite, or of two widths.
     """
     block = _blocks_by(query_QD, candidate_CD, metric)
-    return Scores(block, len(query_QD), len(candidate_CD))
+    return Scores(block, len(query_QD), len(candidate_CD), query_QD.device)
 
 
 def distance_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
@@ -225,7 +229,7 @@ def distance_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
         score_BC = negative_squares(first, end).float().clamp(max=0).double()
         return score_BC.neg_().sqrt_().neg_()
 
-    return Scores(block, len(query_QD), len(candidate_CD))
+    return Scores(block, len(query_QD), len(candidate_CD), query_QD.device)
 
 
 def _blocks_by(

@@ -23,7 +23,10 @@ from raybio.ops.similarity import matmul
 Metric = Literal["euclidean", "cosine", "dot"]
 
 ENTRIES_AT_ONCE = 1 << 24
-"""Maximum number of scores in a block, where possible."""
+"""Maximum number of scores in a block on a CPU, where possible."""
+
+_GPU_ENTRIES_AT_ONCE = 1 << 27
+"""On a GPU: the vectors of all candidates are converted for each block, so blocks are larger."""
 
 _TILE_ENTRIES = 1 << 23
 
@@ -295,17 +298,26 @@ def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
     return median_D.expand_as(wide_ND).clone()
 
 
+def entries_at_once(device: torch.device) -> int:
+    """Return the maximum number of scores in a block, where possible."""
+    return ENTRIES_AT_ONCE if device.type == "cpu" else _GPU_ENTRIES_AT_ONCE
+
+
 def row_blocks(
-    num_rows: int, num_columns: int, block_rows: int, collective: Collective | None
+    num_rows: int,
+    num_columns: int,
+    block_rows: int,
+    collective: Collective | None,
+    device: torch.device,
 ) -> Iterator[tuple[int, int]]:
     """Yield (first row, end) of this worker's blocks.
 
-    A block has at most ``block_rows`` rows and, where possible, at most ``ENTRIES_AT_ONCE`` scores.
+    A block has at most ``block_rows`` rows and, where possible, at most ``entries_at_once`` scores.
     """
     rank, world = (0, 1) if collective is None else (collective.rank, collective.world)
     first = num_rows * rank // world
     last = num_rows * (rank + 1) // world
-    rows = max(1, min(block_rows, ENTRIES_AT_ONCE // max(num_columns, 1)))
+    rows = max(1, min(block_rows, entries_at_once(device) // max(num_columns, 1)))
     for start in range(first, last, rows):
         yield start, min(start + rows, last)
 

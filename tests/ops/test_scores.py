@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raybio.ops import scores as module
 from raybio.ops.rank_counts import count_ranks
-from raybio.ops.scores import check_finite, scorer
+from raybio.ops.scores import check_finite, row_blocks, scorer
 from raybio.ops.similarity import normalize
 from tests.paths import ROOT
 
@@ -122,3 +122,16 @@ def test_memory_beyond_embeddings_and_a_block_is_a_tile() -> None:
     extra_mib, block_mib, candidate_mib = map(float, done.stdout.split())
     assert candidate_mib > 190
     assert extra_mib < block_mib + 64
+
+
+def test_blocks_on_a_gpu_are_larger():
+    # On a GPU the conversion of all candidates, once for each block, would take most of the time.
+    num_rows_by_device = {
+        device: max(
+            end - first
+            for first, end in row_blocks(1_000, 1_000_000, 1_024, None, torch.device(device))
+        )
+        for device in ("cpu", "cuda")
+    }
+
+    assert num_rows_by_device == {"cpu": 16, "cuda": 134}

@@ -85,7 +85,9 @@ def _best_by_scores(
         num_found = min(k, len(name_M))
         # Rows of other workers stay 0, so that the sum over workers assembles them.
         index_BK = torch.zeros(len(row_B), num_found, dtype=torch.int64)
-        for start, end in row_blocks(len(row_B), scores.num_candidates, BLOCK_ROWS, collective):
+        for start, end in row_blocks(
+            len(row_B), scores.num_candidates, BLOCK_ROWS, collective, scores.device
+        ):
             done = start
             for run in _runs(row_B[start:end]):
                 score_BC = scores.block(int(run[0]), int(run[-1]) + 1)

@@ -29,7 +29,7 @@ from raybio.ops.rank_counts import (
     count_ranks,
     sort_rows_if_cheap,
 )
-from raybio.ops.scores import ENTRIES_AT_ONCE, Metric, check_finite, row_blocks, scorer
+from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks, scorer
 from raybio.ops.segments import expand
 
 CUTOFFS = (1, 5, 10, 25, 100)
@@ -169,7 +169,7 @@ def rank_links(
     """Rank the other nodes of each node's group by any scores, and score the ranks of its links.
 
     Memory beyond the scores' own and the links: a few blocks of ``block_rows`` x (size of the
-    largest group) numbers, ``ENTRIES_AT_ONCE`` numbers for a group of at most so many pairs, and
+    largest group) numbers, ``entries_at_once`` numbers for a group of at most so many pairs, and
     512 bytes for each anchor of the largest group (counts of its pairs, for the average precision).
 
     Args:
@@ -266,7 +266,9 @@ class GroupRanking:
     def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
         """Yield (first row, end, scores) of this worker's blocks."""
         size = self.candidates.num_candidates
-        for start, end in row_blocks(size, size, self.block_rows, self.collective):
+        for start, end in row_blocks(
+            size, size, self.block_rows, self.collective, self.candidates.device
+        ):
             score_BN = self.candidates.block(start, end)
             if self.ignored is not None:
                 low, high = np.searchsorted(self.ignored[0], [start, end])
@@ -297,7 +299,7 @@ def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetri
     """
     # Every block is scored twice, for the scores of links and for counts; those of a small group
     # are kept instead.
-    is_small = len(node_N) ** 2 <= ENTRIES_AT_ONCE
+    is_small = len(node_N) ** 2 <= entries_at_once(ranking.candidates.device)
     kept_blocks = list(ranking.blocks()) if is_small else None
     # Links of other workers stay 0, so that a sum joins them.
     link_P = torch.zeros(len(ranking.row_P), dtype=torch.float64, device=ranking.candidates.device)

@@ -86,7 +86,9 @@ def test_retrieval_equals_the_loop(monkeypatch, kind, metric, block_rows, sorts_
     # False: as on a GPU.
     monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
     if block_rows == 7:
-        monkeypatch.setattr(ranking, "ENTRIES_AT_ONCE", 0)  # blocks are scored twice
+        monkeypatch.setattr(
+            ranking, "entries_at_once", lambda _device: 0
+        )  # blocks are scored twice
     embedding = embeddings(kind)
     graph, group = problem()
     score = scores(embedding, metric)
@@ -284,7 +286,9 @@ def test_per_anchor_results_name_their_anchors():
 @pytest.mark.parametrize("kind", ["normal", "copies"])
 def test_rows_divided_over_workers_give_exactly_the_result_of_one(monkeypatch, world, kind):
     if world == 3:
-        monkeypatch.setattr(ranking, "ENTRIES_AT_ONCE", 0)  # blocks are scored twice
+        monkeypatch.setattr(
+            ranking, "entries_at_once", lambda _device: 0
+        )  # blocks are scored twice
     graph, group = problem()
     embedding = torch.from_numpy(embeddings(kind))
     ignored, _ = problem(seed=1, num_links=30)
