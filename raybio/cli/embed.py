@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import fraction, parse_pooling, positive
+from raybio.cli.options import check_precision, fraction, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
@@ -87,8 +87,7 @@ def embed(
     chosen_pooling = parse_pooling(pooling)
     if dtype not in ("float32", "float16"):
         raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
-    if precision not in ("fp32", "tf32", "bf16"):
-        raise ConfigError(f"--precision: got {precision!r}, want fp32, tf32 or bf16")
+    check_precision(precision)
     if per not in ("input", "token"):
         raise ConfigError(f"--per: got {per!r}, want input or token")
     if run is not None and pooling is not None:

@@ -11,6 +11,7 @@ from raybio.cli.console import stdout_console
 from raybio.cli.options import (
     LocationType,
     PoolingOption,
+    check_precision,
     location_option,
     model_option,
     parse_pooling,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from raybio.core.final_report import FinalReport
     from raybio.evaluation.lexical import TextScorer
     from raybio.training.embedding_model import EmbeddingModel
+    from raybio.training.precision import Precision
 
 evaluate = typer.Typer()
 
@@ -36,6 +38,7 @@ Models = Annotated[
         "the first with the others"
     ),
 ]
+PRECISION = "of the encoders: fp32; bf16, or tf32 on GPUs, where the machine has it"
 Report = Annotated[Path, typer.Option(help="folder of the report")]
 
 
@@ -49,6 +52,7 @@ def retrieval(
     qrels: Annotated[LocationType, location_option("TSV with header: query-id, corpus-id, score")],
     out: Report,
     pooling: PoolingOption = None,
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
     """Rank a corpus for queries (BEIR's files); compare with TF-IDF, BM25 and chance.
@@ -60,6 +64,7 @@ def retrieval(
     --queries queries.jsonl --qrels test.tsv --out report/
     """
     chosen_pooling = parse_pooling(pooling)
+    check_precision(precision)
     check_writable_folder(out)
     folder_by_name = _folders(model)
     sources = [
@@ -72,7 +77,9 @@ def retrieval(
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
     from raybio.evaluation.retrieval import RETRIEVAL, retrieval_report
     from raybio.store.retrieval_files import read_retrieval_files
+    from raybio.training.precision import default_device, resolve_precision
 
+    chosen_precision = resolve_precision(precision, default_device())
     files = read_retrieval_files(*sources)
     remarks = list(files.remarks)
     for name, each in model_by_name.items():
@@ -80,7 +87,7 @@ def retrieval(
         if cut:
             remarks.append(f"{name}: {cut}")
     report = retrieval_report(
-        {name: _scorer(name, each) for name, each in model_by_name.items()},
+        {name: _scorer(name, each, chosen_precision) for name, each in model_by_name.items()},
         files.documents,
         files.queries,
         files.indptr,
@@ -89,7 +96,7 @@ def retrieval(
         seed=seed,
         remarks=remarks,
     )
-    settings = {"models": model, "seed": seed, "pooling": pooling}
+    settings = {"models": model, "seed": seed, "pooling": pooling, "precision": precision}
     settings |= {"corpus": str(corpus), "queries": str(queries), "qrels": str(qrels)}
     _show(model[0], report, RETRIEVAL, out, settings)
 
@@ -128,6 +135,9 @@ def links(
         ),
     ] = False,
     pooling: PoolingOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help=f"{PRECISION}; default: as the run, else fp32")
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -148,16 +158,17 @@ def links(
     if metric not in (None, "euclidean", "cosine"):
         raise ConfigError(f"--metric: got {metric!r}, want euclidean or cosine")
     chosen_pooling = parse_pooling(pooling)
+    check_precision(precision)
     check_writable_folder(out)
     folder_by_name = _folders(model)
     check_store(store)
     model_by_name = _read_models(folder_by_name, chosen_pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
-    options = LinkEvaluationOptions(nodes, metric, seed, gnn=gnn or None)
+    options = LinkEvaluationOptions(nodes, metric, seed, precision, gnn=gnn or None)
     report = evaluate_model_links(model_by_name, store, options, report=print)
     settings: dict[str, Any] = {"models": model, "store": str(store), "pooling": pooling}
-    settings |= {"nodes": nodes, "metric": metric, "seed": seed, "gnn": gnn}
+    settings |= {"nodes": nodes, "metric": metric, "precision": precision, "seed": seed, "gnn": gnn}
     _show(model[0], report, layout, out, settings)
 
 
@@ -185,12 +196,12 @@ def _read_models(
     return model_by_name
 
 
-def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
+def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "TextScorer":
     """Return the scorer by cosines of a model's embeddings; it loads the weights."""
     import torch
 
     from raybio.ops.retrieval import Scores, cosine_scores
-    from raybio.training.precision import default_device
+    from raybio.training.precision import default_device, embedding_precision
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
         print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
@@ -198,7 +209,8 @@ def _scorer(name: str, model: "EmbeddingModel") -> "TextScorer":
         encoder = model.load().to(device)
         embeddings = []
         for texts in (queries, documents):
-            embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
+            with embedding_precision(precision):
+                embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
             if not embedding_ND.isfinite().all():
                 raise ConfigError(
                     f"--model {name}: its embeddings are not finite, want numbers. Are its weights "

@@ -75,6 +75,16 @@ PoolingOption = Annotated[
 ]
 
 
+def check_precision(text: str | None) -> None:
+    """Check the value of ``--precision``.
+
+    Raises:
+        ConfigError: if it is none of fp32, tf32 and bf16.
+    """
+    if text not in (None, "fp32", "tf32", "bf16"):
+        raise ConfigError(f"--precision: got {text!r}, want fp32, tf32 or bf16")
+
+
 def path_or_uri(text: str) -> Location:
     """Return a local path or a path in a bucket.
 

@@ -168,9 +168,13 @@ def test_a_run_in_bf16_is_evaluated_in_bf16(tiny_store: Store, tmp_path: Path) -
     with embedding_precision(Precision("bf16", "cpu")):
         final = system.final_evaluate(system.model, SingleProcess())
     out = tmp_path / "report"
-    evaluate("links", "--model", run, "--store", tiny_store.path, "--out", out)
+    command = ["links", "--model", run, "--store", tiny_store.path, "--out", out]
+    evaluate(*command)
     scores = json.loads((out / "report.json").read_text())["scores"]
     assert scores[str(run)] == plain(final)["trained"] != plain(in_fp32)["trained"]
+    evaluate(*command, "--precision", "fp32")
+    scores = json.loads((out / "report.json").read_text())["scores"]
+    assert scores[str(run)] == plain(in_fp32)["trained"]
 
 
 def test_a_source_that_is_gone_costs_the_row_initial_only(
@@ -230,6 +234,12 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
     assert units.keys() == {"TF-IDF", "BM25", str(tmp_path / "initial"), "trained"}
     relations = json.loads((out / "table.json").read_text())["relations"]
     assert {each["row"] for each in relations} == set(names[:-1])
+
+    evaluate("retrieval", *models, *task, "--out", tmp_path / "bf16", "--precision", "bf16")
+    in_bf16 = json.loads((tmp_path / "bf16" / "report.json").read_text())
+    assert in_bf16["settings"]["precision"] == "bf16"
+    assert in_bf16["scores"]["BM25"] == report["scores"]["BM25"]
+    assert in_bf16["scores"][str(folder)] != report["scores"][str(folder)]
 
     evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
     from sentence_transformers import SentenceTransformer

@@ -31,7 +31,12 @@ from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import EmbeddingModel
-from raybio.training.precision import Precision, default_device, embedding_precision
+from raybio.training.precision import (
+    Precision,
+    default_device,
+    embedding_precision,
+    resolve_precision,
+)
 
 _ROWS_AT_ONCE = 4096
 
@@ -47,6 +52,7 @@ class LinkEvaluationOptions:
         nodes: nodes drawn from each group, to which their neighbors are added; 0: whole groups.
         metric: distance by which candidates are ranked, "euclidean" or "cosine".
         seed: of random vectors and intervals.
+        precision: of the encoders, "fp32", "tf32" or "bf16".
         rivals: whether rankings that need no encoder are scored.
         gnn: whether a graph network over frozen embeddings is trained for a row; see ``gnn_rival``.
         as_in_its_run: whether the settings of the first model's run count, and its initial encoder
@@ -57,6 +63,7 @@ class LinkEvaluationOptions:
     nodes: int | None = None
     metric: str | None = None
     seed: int | None = None
+    precision: str | None = None
     rivals: bool | None = None
     gnn: bool | None = None
     as_in_its_run: bool = True
@@ -97,7 +104,7 @@ def evaluate_model_links(
 
     Raises:
         ConfigError: for a model that cannot be loaded or reads other inputs, or that has the name
-            of another row.
+            of another row; for a precision that this machine lacks.
         RecordError: if the ``run.json`` of a model's run is damaged.
         StoreError: for a store that cannot be read, or has no links.
     """
@@ -111,7 +118,10 @@ def evaluate_model_links(
     first_name = next(iter(models))
     run = _run_of(models[first_name], store, options.as_in_its_run)
     device = default_device()
-    with embedding_precision(Precision(run.precision, device)):
+    precision = Precision(run.precision, device)
+    if options.precision is not None:
+        precision = resolve_precision(options.precision, device)
+    with embedding_precision(precision):
         return _evaluate(models, store, options.applied_to(run.config), run, device, report, kept)
 
 
