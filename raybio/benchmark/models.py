@@ -27,7 +27,8 @@ from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.lexical import CHARACTERS
 from raybio.runtime.model_folders import model_of_folder
-from raybio.runtime.run.folder import RUN, local_model
+from raybio.runtime.model_paths import local_model
+from raybio.runtime.run.folder import RUN
 from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
 

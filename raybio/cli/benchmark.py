@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import Verbose, model_argument
+from raybio.cli.options import PoolingOption, Verbose, model_argument, parse_pooling
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.text import count_of
@@ -37,9 +37,7 @@ def benchmark(
         Path | None,
         typer.Option(help="folder of public data, which {data} stands for in a suite"),
     ] = None,
-    pooling: Annotated[
-        str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
-    ] = None,
+    pooling: PoolingOption = None,
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals and tests")] = 0,
     card: Annotated[
         bool, typer.Option("--card", help="print the table of each model for its card (Markdown)")
@@ -61,8 +59,7 @@ def benchmark(
 
     Example: raybio benchmark runs/first tfidf random --suite demo --out report/
     """
-    if pooling not in (None, "cls", "mean"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    chosen_pooling = parse_pooling(pooling)
     if not model and after is None:
         raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
@@ -76,7 +73,7 @@ def benchmark(
     home = out.absolute()
     tasks = read_suite(suite, data)
     run = None if after is None else str(after)
-    models = read_models(model or (), home, pooling, run)  # type: ignore[arg-type]
+    models = read_models(model or (), home, chosen_pooling, run)
     report = run_benchmark(
         models,
         tasks,

@@ -5,9 +5,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options
-from raybio.core.config import did_you_mean
-from raybio.core.errors import ConfigError
-from raybio.methods import METHODS
+from raybio.methods import METHODS, method_named
 from raybio.runtime.run.options import RunOptions, resolve
 
 app = typer.Typer(add_completion=False)
@@ -27,14 +25,9 @@ def demo(
 
     Example: raybio demo biostransformers --dry-run
     """
-    if method not in METHODS:
-        raise ConfigError(
-            f"{method!r} is no method; want one of {', '.join(METHODS)}."
-            f"{did_you_mean(method, list(METHODS))}"
-        )
+    comparison = method_named(method).comparison
     given = RunOptions(verbose=verbose)
     from raybio.cli.train_and_compare import train_and_compare
 
-    comparison = METHODS[method].comparison
     compared = () if comparison is None else (comparison,)
     train_and_compare({"": resolve(method, given)}, compared, seeds=1, is_dry_run=dry_run)

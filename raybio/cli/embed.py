@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import check_precision, fraction, parse_pooling, positive
+from raybio.cli.options import check_precision, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
-from raybio.runtime.run.folder import RunFolder, local_model
+from raybio.runtime.model_paths import local_model
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -37,10 +38,7 @@ def embed(
             "model folder, such as export/ of a run, or a hub id, instead of --run"
         ),
     ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="cls or mean, for a --model that does not record its pooling"),
-    ] = None,
+    pooling: shared.PoolingOption = None,
     runs: shared.Runs = None,
     workers: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
     cpus_per_worker: Annotated[
@@ -51,13 +49,8 @@ def embed(
         str | None,
         typer.Option(help="of a store's rows, such as abstract; default: the first"),
     ] = None,
-    strip_stop: Annotated[
-        bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
-    ] = False,
-    max_bad_share: Annotated[
-        float,
-        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
-    ] = 0.1,
+    strip_stop: shared.StripStop = False,
+    max_bad_share: shared.MaxBadShare = 0.1,
     rows_per_part: Annotated[
         int | None,
         typer.Option(

@@ -21,7 +21,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
 from raybio.encoders.config import Pooling
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.model_paths import local_model
 
 if TYPE_CHECKING:
     from raybio.core.final_report import FinalReport

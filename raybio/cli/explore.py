@@ -48,15 +48,8 @@ def explore(
         typer.Option(help="of a store's rows, such as abstract; default: the first"),
     ] = None,
     pooling: shared.PoolingOption = None,
-    strip_stop: Annotated[
-        bool, typer.Option("--strip-stop", help="remove one * at the end of a protein")
-    ] = False,
-    max_bad_share: Annotated[
-        float,
-        typer.Option(
-            parser=shared.fraction, metavar="FLOAT", help="maximum fraction of invalid records"
-        ),
-    ] = 0.1,
+    strip_stop: shared.StripStop = False,
+    max_bad_share: shared.MaxBadShare = 0.1,
     max_points: Annotated[
         int, typer.Option(min=4, help="of more embeddings a uniform sample is shown")
     ] = 5000,

@@ -7,7 +7,7 @@ import typer
 
 from raybio.cli.options import PoolingOption, model_argument, parse_pooling
 from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(add_completion=False)
 

@@ -11,7 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
 from raybio.encoders.config import Pooling
-from raybio.runtime.run.folder import model_address
+from raybio.runtime.model_paths import model_address
 
 if TYPE_CHECKING:
     LocationType = Location
@@ -83,6 +83,15 @@ def check_precision(text: str | None) -> None:
     """
     if text not in (None, "fp32", "tf32", "bf16"):
         raise ConfigError(f"--precision: got {text!r}, want fp32, tf32 or bf16")
+
+
+StripStop = Annotated[
+    bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
+]
+MaxBadShare = Annotated[
+    float,
+    typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
+]
 
 
 def path_or_uri(text: str) -> Location:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import fraction, model_argument, sources_option
+from raybio.cli.options import MaxBadShare, StripStop, model_argument, sources_option
 from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(add_completion=False)
 
@@ -44,13 +44,8 @@ def predict(
             "or .json (BioC)"
         ),
     ],
-    max_bad_share: Annotated[
-        float,
-        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
-    ] = 0.1,
-    strip_stop: Annotated[
-        bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
-    ] = False,
+    max_bad_share: MaxBadShare = 0.1,
+    strip_stop: StripStop = False,
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
     check_writable_file(out)

@@ -6,7 +6,7 @@ import typer
 
 from raybio.cli.options import model_argument
 from raybio.core.files import check_local
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.model_paths import model_folder
 
 app = typer.Typer(add_completion=False)
 

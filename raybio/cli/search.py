@@ -8,6 +8,9 @@ import typer
 
 from raybio.cli.options import (
     LocationType,
+    MaxBadShare,
+    PoolingOption,
+    StripStop,
     fraction,
     location_option,
     model_option,
@@ -17,7 +20,7 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
-from raybio.runtime.run.folder import local_model
+from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
@@ -79,21 +82,13 @@ def query(
         str | None,
         model_option("run, model folder or hub id that made the embeddings; not for embeddings"),
     ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="cls or mean, for a --model that does not record its pooling"),
-    ] = None,
-    strip_stop: Annotated[
-        bool, typer.Option("--strip-stop", help="remove one * at the end of a protein")
-    ] = False,
+    pooling: PoolingOption = None,
+    strip_stop: StripStop = False,
     k: Annotated[int, typer.Option("--k", min=1, help="neighbors of each query")] = 10,
     out: Annotated[
         Path | None, typer.Option(help="table: .tsv, .jsonl or .parquet; default: printed as TSV")
     ] = None,
-    max_bad_share: Annotated[
-        float,
-        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
-    ] = 0.1,
+    max_bad_share: MaxBadShare = 0.1,
 ) -> None:
     """Find the nearest neighbors of embeddings, proteins or texts.
 

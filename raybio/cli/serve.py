@@ -9,7 +9,7 @@ import typer
 
 from raybio.cli import options as shared
 from raybio.cli.options import model_argument, positive
-from raybio.runtime.run.folder import model_address
+from raybio.runtime.model_paths import model_address
 
 app = typer.Typer(add_completion=False)
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from raybio.cli.console import stdout_console
-from raybio.cli.options import LocationType, fraction, location_option, sources_option
+from raybio.cli.options import LocationType, location_option, sources_option
 from raybio.core.errors import ConfigError, StorageError
 from raybio.core.location import BucketPath, Location, is_uri, location
 
@@ -26,10 +26,6 @@ S = TypeVar("S", bound="Store")
 Out = Annotated[LocationType, location_option("folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace an existing store")]
 Input = Annotated[list[str], sources_option("files or patterns; quote patterns", "--input")]
-MaxBadShare = Annotated[
-    float,
-    typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
-]
 
 NO_VALIDATION = (
     "[yellow]no article is kept for validation[/]: training evaluates on such articles and will "

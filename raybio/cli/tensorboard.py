@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import RunFolder, check_distinct_names
+from raybio.runtime.model_paths import check_distinct_names
+from raybio.runtime.run.folder import RunFolder
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +28,7 @@ def tensorboard(
     check_writable_folder(out)
     check_distinct_names(runs)
     # Imported here: torch takes seconds to import.
-    from raybio.runtime.run.tensorboard import write_events
+    from raybio.runtime.tracking.tensorboard import write_events
 
     for run in runs:
         path = run.expanduser().absolute()

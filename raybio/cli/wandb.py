@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import RunFolder, check_distinct_names
+from raybio.runtime.model_paths import check_distinct_names
+from raybio.runtime.run.folder import RunFolder
 
 app = typer.Typer(add_completion=False)
 
@@ -29,7 +30,7 @@ def wandb(
     check_writable_folder(out)
     check_distinct_names(runs)
     # Imported here: torch takes seconds to import.
-    from raybio.runtime.run.wandb import write_offline_run
+    from raybio.runtime.tracking.wandb import write_offline_run
 
     for run in runs:
         path = run.expanduser().absolute()

@@ -236,15 +236,28 @@ def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
     return json_digest(mapping)[:16]
 
 
-def changed_settings(old: dict[str, Any], new: BaseConfig) -> list[str]:
-    """Return lines ``path: old -> new`` for each setting that differs.
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def changed_settings(old: dict[str, Any], new: BaseConfig, ignore: Iterable[str] = ()) -> list[str]:
+    """Return lines ``path: old -> new`` for each setting that differs, but those in ``ignore``.
 
     A setting that did not exist when ``old`` was saved counts as its default.
     """
     # If a setting was removed or takes other values now, the saved mapping is shown as it is.
     with contextlib.suppress(ConfigError):
         old = type(new).from_mapping(old).to_mapping()
-    return difference(old, new.to_mapping())
+    ignored = tuple(f"{path}: " for path in ignore)
+    lines = difference(old, new.to_mapping())
+    return [line for line in lines if not line.startswith(ignored)]
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

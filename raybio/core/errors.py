@@ -62,6 +62,16 @@ class MissingObjectError(StorageError):
     """A bucket holds no object of this name."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; the name of its type if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's text; the name of its type if it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
+
+
 @contextmanager
 def named_by(option: str) -> Iterator[None]:
     """Let errors of a bucket begin with the option that named it.

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
+from raybio.core.config import did_you_mean
+from raybio.core.errors import ConfigError
 from raybio.methods.biostransformers import method as biostransformers
 from raybio.methods.contrastive_probe import method as contrastive_probe
 from raybio.methods.mtb_mccl.mccl import method as mccl
@@ -30,6 +32,20 @@ METHODS: dict[str, Method] = {
     "relation_graphs": relation_graphs.METHOD,
 }
 """Name of each method -> its description."""
+
+
+def method_named(name: str) -> Method:
+    """Return a method by its name.
+
+    Raises:
+        ConfigError: if there is none of that name.
+    """
+    if name not in METHODS:
+        raise ConfigError(
+            f"{name!r} is no method; want one of {', '.join(METHODS)}."
+            f"{did_you_mean(name, list(METHODS))}"
+        )
+    return METHODS[name]
 
 
 def add_installed(methods: dict[str, Method], entries: Iterable[EntryPoint]) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
 from raybio.core.files import check_writable_file
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
-from raybio.runtime.cluster.resources import Node, Resources, check_resources
+from raybio.runtime.cluster.resources import Resources, check_resources
 from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
 from raybio.runtime.embed_parts import (
     VERSION,
@@ -155,7 +155,7 @@ def embed_file(
     if form.per == "token" and not isinstance(model, EmbeddingModel):
         raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
     if form.precision != "fp32":
-        plan = partial(_resources, workers, cpus_per_worker, use_gpu)
+        plan = partial(check_resources, workers, cpus_per_worker, use_gpu=use_gpu)
         decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
         if decision.warning:
             say(decision.warning)
@@ -259,12 +259,6 @@ def _embedded_and_joined(
             if embedded & error.fault_by_part.keys():
                 raise
             missing = _faulty(parts, error.fault_by_part, say)
-
-
-def _resources(
-    workers: int, cpus_per_worker: float | None, use_gpu: bool | None, nodes: Sequence[Node]
-) -> Resources:
-    return check_resources(workers, cpus_per_worker, nodes, use_gpu)
 
 
 def check_output_path(out: Location) -> None:

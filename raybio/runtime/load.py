@@ -13,8 +13,8 @@ from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.methods import METHODS
 from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
+from raybio.runtime.model_paths import local_model, near_run_folders
 from raybio.runtime.predict import find_predictor, read_predictor
-from raybio.runtime.run.folder import local_model, near_run_folders
 from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
 from raybio.training.predictor import PredictBlock, Predictor

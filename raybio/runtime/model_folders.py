@@ -8,7 +8,8 @@ from pathlib import Path
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, near_runs
+from raybio.runtime.model_paths import near_runs
+from raybio.runtime.run.folder import RunFolder
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.text_embedding_model import read_text_embedding_model
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import near_run_folders
+from raybio.runtime.model_paths import near_run_folders
 from raybio.store.data_sets import JSON_LINES, PARQUET, TSV
 from raybio.store.table_rows import ROWS_AT_ONCE, replaced_file, write_rows
 from raybio.training.embedding_model import check_strip_stop

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import BaseConfig, did_you_mean, fields
+from raybio.core.config import BaseConfig, fields
 from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.location import BucketPath, Location, location
 from raybio.core.search_space import quoted
-from raybio.methods import METHODS
+from raybio.methods import method_named
 from raybio.runtime.compare.table import ResultTable
 from raybio.runtime.compare.variations import compare
 from raybio.runtime.load import TrainedModel, load
@@ -88,17 +88,13 @@ def train(
     verbose: bool,
 ) -> Run:
     """Train a method, or return its finished run; see ``raybio.train``."""
-    if method not in METHODS:
-        raise ConfigError(
-            f"{method!r} is no method; want one of {', '.join(METHODS)}."
-            f"{did_you_mean(method, list(METHODS))}"
-        )
+    config_type = method_named(method).config
     file = None
     values: dict[str, Any] = {}
     if isinstance(config, str | os.PathLike):
         file = Path(config)
     elif config is not None:
-        values = settings_by_path(METHODS[method].config, config)
+        values = settings_by_path(config_type, config)
     options = RunOptions(
         store=_location(store, "store"),
         recipe=recipe,

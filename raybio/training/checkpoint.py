@@ -44,9 +44,6 @@ from raybio.training.checkpoint_files import (
 from raybio.training.remote_checkpoints import RemoteCheckpoints, restore_log
 from raybio.training.snapshot import Staging, TrainingState, model_tensors, optimizer_tensors
 
-__all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
-
-
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 
 _WRITING = ".writing-"
@@ -154,12 +151,7 @@ class CheckpointStore:
         newest = self.latest()
         if newest is None:
             return None
-        ignored = tuple(f"{path}: " for path in ignore)
-        changes = [
-            line
-            for line in changed_settings(newest.manifest["config"], config)
-            if not line.startswith(ignored)
-        ]
+        changes = changed_settings(newest.manifest["config"], config, ignore)
         if newest.manifest["data_digest"] != data_digest:
             changes.append(f"data digest: {newest.manifest['data_digest']} -> {data_digest}")
         if changes:
@@ -397,7 +389,7 @@ class CheckpointStore:
     def _free_name(self, step: int) -> Path:
         name = f"step-{step:08d}"
         taken = {path.name for path in list_checkpoints(self.directory)}
-        return self.directory / next(free for free in _names(name) if free not in taken)
+        return self.directory / next(free for free in _candidate_names(name) if free not in taken)
 
     def _prune(self, newest: Path, protected_step: int | None) -> None:
         """Delete damaged checkpoints, and all but the ``keep`` newest and the protected one."""
@@ -511,7 +503,8 @@ def step_of_checkpoint(folder: Path) -> int:
     return step_of_name(folder.name)
 
 
-def _names(name: str) -> Iterator[str]:
+def _candidate_names(name: str) -> Iterator[str]:
+    """Yield names for a checkpoint, the plain one first."""
     yield name
     revision = 1
     while True:

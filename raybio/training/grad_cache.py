@@ -3,10 +3,10 @@
 The loss of a step is a sum over sequences (the separable part) plus a function of all embeddings
 (the coupling part). Its gradient needs the graph of one micro-batch at a time:
 
-1. Encode everything without graphs. 2. Take the gradient of the coupling part with respect to the
-embeddings. 3. Encode each micro-batch again. Back-propagate its own loss plus the inner product of
-its embeddings
-   with that gradient.
+1. Encode everything without graphs.
+2. Take the gradient of the coupling part with respect to the embeddings.
+3. Encode each micro-batch again. Back-propagate its own loss plus the inner product of its
+   embeddings with that gradient.
 
 The seed of the dropout depends on (seed, step, rank, micro-batch) and is set before each encoding.
 The second pass therefore equals the first, and a resumed run equals the unbroken one.

@@ -103,7 +103,7 @@ class Progress:
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
-    """Return batches that this process collates, without Ray; for tests and measurements."""
+    """Return batches that this process collates itself, without Ray Data."""
     collective = collective or SingleProcess()
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:

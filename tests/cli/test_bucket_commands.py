@@ -25,7 +25,8 @@ from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import recurring_pairs
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.runtime.model_folders import model_of_folder
-from raybio.runtime.run.folder import RunFolder, model_source
+from raybio.runtime.model_paths import model_source
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import RunOptions, resolve
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_store import upload_store

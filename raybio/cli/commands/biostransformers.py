@@ -33,7 +33,7 @@ from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.model_paths import model_folder
 
 if TYPE_CHECKING:
     from raybio.methods.biostransformers.formats.medline_parts import FileReport
@@ -49,7 +49,7 @@ ValidationShare = Annotated[
     float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["validation_share"])
 ]
 Seed = Annotated[int, typer.Option(help=HELP["seed"])]
-MaxBadShare = Annotated[
+MaxBadArticles = Annotated[
     float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["max_bad_share"])
 ]
 
@@ -120,7 +120,7 @@ def medline(
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
     seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    max_bad_share: MaxBadArticles = DEFAULTS.max_bad_share,
     parts: Annotated[
         Path | None,
         typer.Option(help="folder of the parsed files; default: next to the store until done"),
@@ -162,7 +162,7 @@ def pairs(
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
     seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    max_bad_share: MaxBadArticles = DEFAULTS.max_bad_share,
     force: Force = False,
 ) -> None:
     """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON.

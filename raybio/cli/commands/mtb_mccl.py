@@ -11,6 +11,7 @@ import typer
 from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import (
     LocationType,
+    MaxBadShare,
     fraction,
     location_option,
     model_option,
@@ -20,7 +21,6 @@ from raybio.cli.options import (
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
-    MaxBadShare,
     Out,
     check_out,
     check_store,
@@ -33,7 +33,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
 from raybio.core.location import Location
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.model_paths import model_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,7 @@ def relation_probe(
 ) -> None:
     """Fit softmax, nearest centroid and classwise kNN on frozen pairs.
 
-    Example: raybio evaluate relation-probe --model runs/mtb --store BIORED --out probe/
+    Example: raybio evaluate relation-probe --model runs/mtb --store BIORED --out probe.json
     """
     check_store(store)
     if not 0 < label_fraction <= 1:

@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import LocationType, location_option, model_option, sources_option
+from raybio.cli.options import (
+    LocationType,
+    MaxBadShare,
+    location_option,
+    model_option,
+    sources_option,
+)
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
     Input,
-    MaxBadShare,
     Out,
     check_out,
     check_store,
@@ -23,7 +28,7 @@ from raybio.cli.stores import (
 )
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.model_paths import model_folder
 
 evaluate = typer.Typer()
 prepare = typer.Typer()

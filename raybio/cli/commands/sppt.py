@@ -32,7 +32,7 @@ from raybio.core.files import check_model_sources, check_writable_file
 from raybio.core.location import Location
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.synthetic.config import TopicConfig
-from raybio.runtime.run.folder import model_folder
+from raybio.runtime.model_paths import model_folder
 
 evaluate = typer.Typer()
 prepare = typer.Typer()

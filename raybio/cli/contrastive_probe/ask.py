@@ -12,7 +12,7 @@ from raybio.cli.options import LocationType, location_option, model_option, pars
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import model_source
+from raybio.runtime.model_paths import model_source
 from raybio.store.manifest import MANIFEST
 
 if TYPE_CHECKING:

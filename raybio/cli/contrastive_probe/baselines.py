@@ -23,7 +23,7 @@ from raybio.methods.contrastive_probe.config import (
     BaselineMethod,
     DecodeConfig,
 )
-from raybio.runtime.run.folder import model_source
+from raybio.runtime.model_paths import model_source
 
 DEFAULTS = DecodeConfig()
 

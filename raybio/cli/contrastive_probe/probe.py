@@ -19,7 +19,7 @@ from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import ProbeConfig
-from raybio.runtime.run.folder import model_source
+from raybio.runtime.model_paths import model_source
 
 Prompts = Literal["human", "default", "released"]
 PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, first_line
 from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.training.settings import EXACT_ENVIRONMENT
 
@@ -207,7 +207,7 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
                 continue
             where = f"the cluster at {address}" if address else "a local cluster"
             raise ClusterError(
-                f"cannot reach {where}: {_first_line(error)}. {_advice(bool(address))}"
+                f"cannot reach {where}: {first_line(error).rstrip('.')}. {_advice(bool(address))}"
             ) from error
 
 
@@ -331,10 +331,6 @@ def _local_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _advice(joins: bool) -> str:

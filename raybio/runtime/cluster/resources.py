@@ -54,13 +54,13 @@ class TrialResources:
         cpus_per_worker: logical CPUs of each worker of a trial.
         gpus_per_worker: GPUs of each.
         num_trials: number of trials at the same time.
-        arithmetic: how that number was computed, for the user.
+        explanation: how that number was computed, for the user.
     """
 
     cpus_per_worker: float
     gpus_per_worker: float
     num_trials: int
-    arithmetic: str
+    explanation: str
 
 
 def check_resources(

@@ -4,13 +4,13 @@ Compared runs have one method and one store. Tests over units speak of these tra
 of other units like theirs; only repetitions show what another seed would bring.
 """
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from raybio.core.csv_table import write_csv
 from raybio.core.final_report import SplitScores
 from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
@@ -28,6 +28,7 @@ from raybio.runtime.compare.runs import (
     Group,
     differing_settings,
     grouped,
+    listed,
     same_training,
 )
 from raybio.runtime.compare.table import (
@@ -194,14 +195,14 @@ def _notes(
     if any(cut_by_label.values()):
         shown = {label: cut or "nothing" for label, cut in cut_by_label.items()}
         is_same = len(set(shown.values())) == 1
-        listed = next(iter(shown.values())) if is_same else _listed(shown)
-        notes.append(f"Inputs were cut: {listed}")
+        cut = next(iter(shown.values())) if is_same else listed(shown)
+        notes.append(f"Inputs were cut: {cut}")
     remarks_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None and run.final_report.remarks:
             remarks_by_label[run.label] = "; ".join(run.final_report.remarks)
     if remarks_by_label:
-        notes.append(f"Evaluation: {_listed(remarks_by_label)}")
+        notes.append(f"Evaluation: {listed(remarks_by_label)}")
     queries_by_label = {}
     for run in runs:
         if with_scores and run.final_report is not None:
@@ -209,10 +210,10 @@ def _notes(
     if any(
         queries != next(iter(queries_by_label.values())) for queries in queries_by_label.values()
     ):
-        notes.append(f"The final evaluations had different queries: {_listed(queries_by_label)}")
+        notes.append(f"The final evaluations had different queries: {listed(queries_by_label)}")
     precisions = {run.label: run.precision for run in runs if run.precision}
     if len(set(precisions.values())) > 1:
-        notes.append(f"The runs computed with different precision: {_listed(precisions)}")
+        notes.append(f"The runs computed with different precision: {listed(precisions)}")
     return notes
 
 
@@ -275,10 +276,6 @@ def _sizes(runs: Sequence[GivenRun]) -> dict[str, str]:
 
 def _cut_inputs(run: GivenRun) -> str:
     return "; ".join(rows["remark"] for rows in run.result.get("inputs", []) if rows["remark"])
-
-
-def _listed(by_label: Mapping[str, Any]) -> str:
-    return ", ".join(f"{label}: {value}" for label, value in by_label.items())
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, list[CurvePoint]]:
@@ -372,8 +369,7 @@ def _write_csv(comparison: Comparison, data: Mapping[str, Any], out: Path) -> li
         ],
     }
     for name, rows in tables.items():
-        with (out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows(rows)
+        write_csv(out / f"{name}.csv", rows)
     return [out / f"{name}.csv" for name in tables]
 
 

@@ -73,7 +73,7 @@ def describe_plan(specs: Sequence[RunSpec]) -> list[str]:
     if not unfinished:
         return lines
     plan = concurrency(unfinished, len(specs))
-    lines.append(plan.arithmetic)
+    lines.append(plan.explanation)
     return [*lines, *_describe_time(unfinished, left_by_name, plan)]
 
 

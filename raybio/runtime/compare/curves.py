@@ -1,9 +1,9 @@
 """Evaluation metrics over steps, averaged over the runs of a label."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from raybio.core.csv_table import write_csv
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
 from raybio.evaluation.curves import Curve, CurvePoint, means_over_steps
@@ -40,12 +40,8 @@ def write_curves(
         for label, names in names_by_label.items()
     }
     points = means_over_steps(curves_by_label)
-    out.mkdir(parents=True, exist_ok=True)
     table_path = out / "curves.csv"
-    with table_path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("label", "step", "runs", "mean", "deviation"))
-        writer.writerows(points)
+    write_csv(table_path, [("label", "step", "runs", "mean", "deviation"), *points])
     scale, digits = method.table.scale(metric)
     _print_points(points, metric, scale, digits)
     plot_path = plot_curves(

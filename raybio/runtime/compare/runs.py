@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from raybio.core.config import flatten
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
@@ -17,7 +18,6 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.labels import REPETITIONS, without_draws
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tracking.mlflow import flatten
 from raybio.runtime.tune.trial import ENDED
 
 _ABSENT = "(absent)"
@@ -233,14 +233,14 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
     methods = {run.label: str(run.identity["method"]) for run in runs}
     if len(set(methods.values())) > 1:
         raise ConfigError(
-            f"RUN: runs of different methods have no metric in common: {_listed(methods)}; want one"
+            f"RUN: runs of different methods have no metric in common: {listed(methods)}; want one"
         )
     stores = {
         run.label: f"{run.identity['store']} ({run.identity['data_digest'][:8]})" for run in runs
     }
     if same_data and len({run.identity["data_digest"] for run in runs}) > 1:
         raise ConfigError(
-            f"RUN: scores over different data cannot be compared: {_listed(stores)}. Give "
+            f"RUN: scores over different data cannot be compared: {listed(stores)}. Give "
             "runs over one store, or --curves-only for settings, curves and cost without scores "
             "and tests"
         )
@@ -251,8 +251,9 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
             )
 
 
-def _listed(text_by_label: Mapping[str, str]) -> str:
-    return ", ".join(f"{label}: {text}" for label, text in text_by_label.items())
+def listed(value_by_label: Mapping[str, Any]) -> str:
+    """Return "label: value, label: value" for messages."""
+    return ", ".join(f"{label}: {value}" for label, value in value_by_label.items())
 
 
 def grouped(runs: Sequence[GivenRun]) -> list[Group]:

@@ -3,12 +3,12 @@
 So are Figures 1, 2 and 4 of Zhou et al. (2023): temperatures, labels, proxies.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raybio.core.csv_table import write_csv
 from raybio.core.final_report import SplitScores
 from raybio.core.table_layout import TableLayout
 from raybio.runtime.compare.labels import label_of, shown
@@ -78,17 +78,17 @@ def _write_csv(
     split: str,
     setting: str,
 ) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(("split", "label", setting, "measure", "runs", "value", "low", "high"))
-        for line, scores_by_value in score_by_line.items():
-            for value, scores in scores_by_value.items():
-                for measure in layout.measures:
-                    score = scores[measure]
-                    ends = (score["low"], score["high"])
-                    num_runs = int(score.get("num_runs", 1))
-                    row = (split, line, shown(value), measure, num_runs, score["value"], *ends)
-                    writer.writerow(row)
+    rows: list[tuple[object, ...]] = [
+        ("split", "label", setting, "measure", "runs", "value", "low", "high")
+    ]
+    for line, scores_by_value in score_by_line.items():
+        for value, scores in scores_by_value.items():
+            for measure in layout.measures:
+                score = scores[measure]
+                ends = (score["low"], score["high"])
+                num_runs = int(score.get("num_runs", 1))
+                rows.append((split, line, shown(value), measure, num_runs, score["value"], *ends))
+    write_csv(path, rows)
 
 
 def _numeric(scores_by_settings: Sequence[SettingsScores]) -> list[str]:

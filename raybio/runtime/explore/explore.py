@@ -22,7 +22,8 @@ from raybio.runtime.explore.details import (
 from raybio.runtime.explore.page import write_page
 from raybio.runtime.explore.points import Points, points_of_file, points_of_model
 from raybio.runtime.model_folders import model_of_folder
-from raybio.runtime.run.folder import RUN, local_model
+from raybio.runtime.model_paths import local_model
+from raybio.runtime.run.folder import RUN
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetched_model
 from raybio.store.remote_sources import fetched_source

@@ -40,7 +40,7 @@ class Finding:
 def guarded(
     check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = ""
 ) -> list[Finding]:
-    """Yield the findings of ``look``; an exception or a timeout becomes a finding too.
+    """Return the findings of ``look``; an exception or a timeout becomes a finding too.
 
     Args:
         check: what those are called.

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, first_line
 from raybio.runtime.cluster.connection import (
     LOCAL_ONLY,
     cluster_to_join,
@@ -309,8 +309,7 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
 
         MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
     except Exception as error:  # of the client, its driver or the server
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        why = lines[0].replace(uri, shown)[:300]  # the full address may hold a password
+        why = first_line(error).replace(uri, shown)[:300]  # the full address may hold a password
         yield Finding("MLflow", ERROR, f"{shown}: {why}; {advice}")
     else:
         yield Finding("MLflow", OK, f"{shown} answers")

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import RaybioError
+from raybio.core.errors import RaybioError, last_line
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.version import code_digest
 from raybio.methods import METHODS
@@ -154,9 +154,7 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
         try:
             facts.append(ray.get(one))
         except Exception as error:  # the node's own, such as a missing raybio
-            problems[named[one]] = (str(error).strip().splitlines() or [type(error).__name__])[-1][
-                :300
-            ]
+            problems[named[one]] = last_line(error)[:300]
     return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
 
 

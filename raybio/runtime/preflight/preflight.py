@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import ClusterError, ConfigError, RaybioError
+from raybio.core.errors import ClusterError, ConfigError, RaybioError, first_line
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.core.search_space import Budget, SearchSpace, base_values_outside
 from raybio.core.search_space_file import load_search_space
@@ -114,7 +114,7 @@ class _Plan:
 
 
 def preflight(intent: Intent) -> list[Finding]:
-    """Yield all findings; a check that fails is a finding and ends no other.
+    """Return all findings; a check that fails is a finding and ends no other.
 
     Raises:
         ConfigError: for settings without a method that they are of, and for options that this job
@@ -300,7 +300,7 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
             cpus_per_worker=compute.cpus_per_worker,
             gpus_per_worker=compute.gpus_per_worker,
         )
-        yield Finding("resources", OK, of_trial.arithmetic)
+        yield Finding("resources", OK, of_trial.explanation)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
     cpus = sum(node.cpus for node in nodes)
@@ -357,10 +357,9 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
     try:
         JobSubmissionClient(address).list_jobs()
     except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check "
-            "RAY_ADDRESS, the tunnel (`ray dashboard`), and that RAY_AUTH_MODE=token and the "
+            f"{address}: the jobs API refuses or does not answer ({first_line(error)[:200]}). "
+            "Check RAY_ADDRESS, the tunnel (`ray dashboard`), and that RAY_AUTH_MODE=token and the "
             "cluster's token are set"
         ) from None
     host = urlsplit(address).hostname

@@ -1,7 +1,6 @@
 """A run's folder: its files, its locks, and what must stay the same between two starts."""
 
 import contextlib
-import difflib
 import errno
 import fcntl
 import functools
@@ -11,7 +10,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +26,7 @@ from raybio.core.errors import (
     RecordFormatError,
 )
 from raybio.core.files import FULL, check_local, disk_problem, replace_text
-from raybio.core.location import BucketPath, Location, is_uri, location
+from raybio.core.location import Location
 from raybio.core.records import (
     FORMATS,
     from_record,
@@ -36,14 +35,9 @@ from raybio.core.records import (
     to_record,
     write_record,
 )
-from raybio.training.bucket_source import fetch_source
 
 COMPLETE = ("finished", "early_stopping")
 """Status of runs that came to their end."""
-
-
-MAX_NAMED_RUNS = 10
-"""Runs whose names an error lists."""
 
 
 RUN = "run.json"
@@ -310,13 +304,8 @@ class RunFolder:
                 f"{FORMATS['run'].if_lost}"
             )
         if old is not None:
-            free = tuple(f"{path}: " for path in changeable_settings)
             changes = difference({name: old.get(name) for name in identity}, identity)
-            changes += [
-                line
-                for line in changed_settings(old["config"], config)
-                if not line.startswith(free)
-            ]
+            changes += changed_settings(old["config"], config, changeable_settings)
             if changes and self._has_results:
                 raise CheckpointError(
                     f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> "
@@ -446,132 +435,6 @@ def committed_in(checkpoints: Path) -> bool:
         ) from None
 
 
-def model_address(given: str, option: str) -> str:
-    """Return the model folder of a run's folder; other paths, URIs and hub ids as they are.
-
-    Raises:
-        ConfigError: for a run that has no model yet, for a sweep, for a run's name without its
-            folder, and for what is not in a folder that is there, with the option that named it.
-        StorageError: for a bucket that is missing or refuses.
-    """
-    if is_uri(given):
-        path = location(given, option)
-        if isinstance(path, BucketPath):
-            # Imported here: folders of this machine need no bucket.
-            from raybio.store.remote_model import model_path
-
-            return str(model_path(path, option))
-        given = str(path)
-    folder = Path(given).expanduser()
-    if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
-        near = difflib.get_close_matches(
-            folder.name, [one.name for one in folder.parent.iterdir() if one.is_dir()]
-        )
-        raise ConfigError(
-            f"{option} {given}: there is no {folder.name} in {folder.parent}"
-            + (
-                f"; did you mean {' or '.join(near)}?"
-                if near
-                else ". Want a run, a model's folder, or a hub id"
-            )
-        )
-    run = _default_runs() / given
-    if not folder.exists() and folder.parent == Path() and (run / RUN).exists():
-        raise ConfigError(
-            f"{option} {given}: there is no such folder here; for the run of that name give {run}"
-        )
-    if (identity := read_record(folder / RUN, "run")) is None:
-        return given
-    if "space" in identity.get("config", {}):
-        raise ConfigError(
-            f"{option} {given}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export"
-        )
-    if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
-        raise ConfigError(
-            f"{option} {given}: that run has no model yet ({export.name}/); run its command to the "
-            "end"
-        )
-    return str(export.absolute())
-
-
-def model_folder(given: str, option: str) -> str:
-    """Return what ``model_address`` does; of a model in a bucket, this machine's copy.
-
-    Raises:
-        RaybioError: as ``model_address``, or if the model cannot be fetched.
-    """
-    source = model_source(given, option)
-    if not is_uri(source):
-        return source
-    # Imported here: it imports the hub's client, which takes a second.
-    from raybio.encoders.sources import source_folder
-
-    return str(source_folder(source))
-
-
-def model_source(given: str, option: str) -> str:
-    """Return what ``model_address`` does; encoders read a model in a bucket by its address then.
-
-    Raises:
-        RaybioError: as ``model_folder``.
-    """
-    address = model_address(given, option)
-    if is_uri(address):
-        fetch_source(address, option, again=True)
-    return address
-
-
-def near_runs(runs: Path, name: str) -> str:
-    """Return runs whose names resemble a misspelt one, as words for an error.
-
-    Args:
-        runs: folder of the runs.
-        name: a name that none of them has.
-    """
-    names = _names_of(runs)
-    if not names:
-        return f"there are no runs in {runs}"
-    near = difflib.get_close_matches(name, names)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    more = ", …" if len(names) > MAX_NAMED_RUNS else ""
-    return f"there are {', '.join(names[:MAX_NAMED_RUNS])}{more}"
-
-
-def check_distinct_names(runs: Sequence[Path]) -> None:
-    """Refuse two runs of one name, whose output would be one folder.
-
-    Raises:
-        ConfigError: naming them.
-    """
-    path_by_name: dict[str, Path] = {}
-    for run in runs:
-        name = run.expanduser().resolve().name
-        if name in path_by_name:
-            raise ConfigError(
-                f"{path_by_name[name]} and {run}: both are called {name}, and the output of one "
-                "would replace the other's; give another --out for each"
-            )
-        path_by_name[name] = run
-
-
-def near_run_folders(given: str) -> str:
-    """Return, as the end of an error, the folders of runs that a misspelt name may mean.
-
-    Args:
-        given: what no folder is called; a path brings no runs.
-    """
-    runs = _default_runs()
-    if Path(given).parent != Path() or not runs.is_dir():
-        return ""
-    near = difflib.get_close_matches(given, _names_of(runs))
-    return f"; did you mean {' or '.join(str(runs / name) for name in near)}?" if near else ""
-
-
-def _names_of(runs: Path) -> list[str]:
-    return sorted(path.parent.name for path in runs.glob(f"*/{RUN}"))
-
-
 def record_failure(folder: RunFolder, error: Exception) -> None:
     """Write ``failure.json`` for an error that no retry cures, if it is one.
 
@@ -588,27 +451,6 @@ def record_failure(folder: RunFolder, error: Exception) -> None:
         write_record(folder.failure, "failure", failure)
     except OSError:
         raise error from None
-
-
-def _default_runs() -> Path:
-    return Path(os.environ.get("RAYBIO_RUNS", "runs")).expanduser()
-
-
-def local_model(given: str, option: str) -> str:
-    """Return the model folder of a run's folder, or the local copy of a hub id; others as they are.
-
-    A name without a slash is no hub id: whoever opens the folder says which runs it may mean.
-
-    Raises:
-        ConfigError: as ``model_folder``, or for a hub id that cannot be fetched.
-    """
-    folder = model_folder(given, option)
-    if Path(folder).expanduser().exists() or "/" not in folder:
-        return folder
-    # Imported here: it imports the hub's client, which takes a second.
-    from raybio.encoders.hub import fetch_model
-
-    return str(fetch_model(folder))
 
 
 def changed_encoder(then: dict[str, str], now: dict[str, str]) -> str:

@@ -77,8 +77,8 @@ class OpenRun:
         if held_spool is None:
             folder.make()
             held.enter_context(folder.lock("driver", timeout_seconds=5))
-        free = changeable_settings(spec.config)
-        is_old = folder.open(spec.method, spec.config, absolute(spec.store), digest, free)
+        changeable = changeable_settings(spec.config)
+        is_old = folder.open(spec.method, spec.config, absolute(spec.store), digest, changeable)
         finished = finished_result(folder, spec.config) if is_old else None
         if finished is None:
             folder.record_encoder(encoder_record(spec.config))

@@ -87,12 +87,12 @@ class Concurrency(NamedTuple):
 
     Attributes:
         num_at_a_time: runs that are trained at the same time.
-        arithmetic: the reason, as a sentence.
+        explanation: the reason, as a sentence.
         places: of each run.
     """
 
     num_at_a_time: int
-    arithmetic: str
+    explanation: str
     places: list[Place]
 
 
@@ -119,7 +119,7 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
         device = "cuda" if share.gpus_per_worker else "cpu"
         places.append(Place(device, _threads(spec.compute, share)))
     num_at_a_time = min(share.num_trials for share in shares)
-    return Concurrency(num_at_a_time, shares[0].arithmetic, places)
+    return Concurrency(num_at_a_time, shares[0].explanation, places)
 
 
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
@@ -334,7 +334,7 @@ class _Queue:
             ClusterError: if a run fits no node.
         """
         shares = [_share(run.spec.compute, nodes, num_runs) for run in runs]
-        print(shares[0].arithmetic, flush=True)
+        print(shares[0].explanation, flush=True)
         self._waiting = deque(zip(runs, shares, strict=True))
         self._relay = relay_of(runs)
         self._most_waiting = max(share.num_trials for share in shares) + 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, last_line
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
     cluster_to_join,
@@ -21,7 +21,7 @@ from raybio.runtime.cluster.resources import (
     num_fitting,
 )
 from raybio.runtime.run.result import finished_result
-from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.spec import RunSpec
 from raybio.training.precision import (
     Decision,
     Processor,
@@ -101,12 +101,15 @@ def _processors(specs: Sequence[RunSpec]) -> list[Processor]:
         spec_by_plan[compute.num_workers, compute.cpus_per_worker, compute.use_gpu] = spec
     processors = []
     for spec in spec_by_plan.values():
-        processors += worker_processors(partial(_resources, spec.compute), verbose=spec.verbose)
+        compute = spec.compute
+        plan = partial(
+            check_resources,
+            compute.num_workers,
+            compute.cpus_per_worker,
+            use_gpu=compute.use_gpu,
+        )
+        processors += worker_processors(plan, verbose=spec.verbose)
     return processors
-
-
-def _resources(compute: Compute, nodes: Sequence[Node]) -> Resources:
-    return check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
 
 
 def show_decision(decision: Decision) -> None:
@@ -147,10 +150,9 @@ def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Process
             if attempt < NODE_QUERIES and not isinstance(error, ray.exceptions.GetTimeoutError):
                 time.sleep(SECONDS_BETWEEN_QUERIES)
                 continue
-            why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise ClusterError(
                 "precision: a node of the cluster does not report whether it has bf16 instructions "
-                f"({why}). Check the nodes with raybio preflight, or set precision=fp32"
+                f"({last_line(error)}). Check the nodes by raybio preflight, or set precision=fp32"
             ) from None
     raise AssertionError("the last attempt returns or raises")
 

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from raybio.core.config import flatten
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_recomputable
 from raybio.methods import METHODS
@@ -235,17 +236,6 @@ def add(client: Any, run_id: str, paths: list[Path]) -> None:
             client.log_artifacts(run_id, str(path), artifact_path=path.name)
         else:
             client.log_artifact(run_id, str(path))
-
-
-def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 @functools.cache

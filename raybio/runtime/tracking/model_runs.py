@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.digest import digest_of
+from raybio.core.errors import first_line
 from raybio.runtime.tracking import mlflow as mlflow_run
 from raybio.runtime.tracking.tracker import shown_uri
 
@@ -51,7 +52,7 @@ def track_models(
         _log.warning(
             "MLflow at %s did not take the scores (%s); the same command sends them again",
             shown_uri(uri),
-            (str(error).splitlines() or [type(error).__name__])[0],
+            first_line(error),
         )
         return None
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, first_line
 from raybio.core.records import read_recomputable, read_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tracking import mlflow as mlflow_run
@@ -71,10 +71,9 @@ def register(folder: RunFolder, registration: Registration) -> str:
         if registration.alias is not None:
             client.set_registered_model_alias(registration.name, registration.alias, version)
     except Exception as error:  # of MLflow, of its HTTP client or of its database
-        lines = str(error).splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"--register {registration.name}: MLflow did not take it ({lines[0][:200]}). The run "
-            "is finished; the same command registers it"
+            f"--register {registration.name}: MLflow did not take it ({first_line(error)[:200]}). "
+            "The run is finished; the same command registers it"
         ) from None
     return version
 

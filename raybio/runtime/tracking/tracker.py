@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, first_line
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder
@@ -241,11 +241,11 @@ class Tracker:
         self.end(status, reason)
         self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
-    def catch_up(self, status: str = "FINISHED", reason: str = "") -> None:
-        """Send what MLflow has not received of an ended run, if anything."""
+    def catch_up(self) -> None:
+        """Send what MLflow has not received of a finished run, if anything."""
         if self.is_pending:
             self.start()
-            self.finish(status, reason)
+            self.finish("FINISHED")
 
     @property
     def is_pending(self) -> bool:
@@ -443,10 +443,9 @@ def _warn(uri: str, error: Exception) -> None:
         if now - _warned.get(uri, -math.inf) < WARN_SECONDS:
             return
         _warned[uri] = now
-    lines = str(error).splitlines() or [type(error).__name__]
     # SQLAlchemy begins with where it noticed an error of the database, and ends with a link.
-    reasons = [line for line in lines if _DATABASE_ERROR.match(line)]
-    reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else lines[0]
+    reasons = [line for line in str(error).splitlines() if _DATABASE_ERROR.match(line)]
+    reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else first_line(error)
     _log.warning("MLflow at %s: %s; trying again", shown_uri(uri), reason[:200])
 
 

@@ -10,7 +10,6 @@ from ray.tune import Callback
 
 from raybio.core.errors import ClusterError
 from raybio.core.records import read_record, write_record
-from raybio.core.search_space import format_value
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -31,6 +30,7 @@ from raybio.runtime.tune.trial import (
     SweepSpec,
     Trial,
     new_note,
+    short,
     status_of,
 )
 from raybio.store.bucket import BucketFolder
@@ -131,7 +131,8 @@ class TrialCallback(Callback):
         self._show_warnings(running)
         if OBJECTIVE not in result or status_of(self.spec.folder(running)) != INTERRUPTED:
             return
-        line = f"{shown(running)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
+        name = short(running.settings)
+        line = f"{name} | step {result['step']:,} | {metric} {result[metric]:.4g}"
         print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
@@ -237,7 +238,8 @@ class TrialCallback(Callback):
             write_record(folder.path / ENDED, "trial end", {"status": status})
             failure = read_record(folder.failure, "failure") or {}
             reason = failure.get("message", "")
-            print(f"{shown(trial)} | {status}{': ' + reason if reason else ''}", flush=True)
+            ending = f"{status}: {reason}" if reason else status
+            print(f"{short(trial.settings)} | {ending}", flush=True)
             if failure.get("kind") == MetricError.__name__:
                 self.refused = reason
                 self.spec.stop.touch()
@@ -263,7 +265,7 @@ class TrialCallback(Callback):
 
     def _show_warnings(self, trial: Trial) -> None:
         """Print the warnings of the trial's workers; each once for all trials."""
-        self._warnings.show(self.spec.folder(trial).notices, shown(trial))
+        self._warnings.show(self.spec.folder(trial).notices, short(trial.settings))
 
     def _log_best(self, folder: RunFolder) -> None:
         """Log the best value of all ended trials, of which ``folder`` is the newest."""
@@ -321,10 +323,3 @@ def _error_text(trial: Any) -> str:
         return Path(trial.error_file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return str(trial.get_error() or "")
-
-
-def shown(trial: Trial) -> str:
-    """Return a trial's settings in short, such as "peak_lr 0.001, seed 1"."""
-    return ", ".join(
-        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in trial.settings.items()
-    )

@@ -343,7 +343,7 @@ def _tuned(
         signals.install()
         signals.is_starting = False
         fitting = _trial_resources(spec, cluster_nodes())
-        print(fitting.arithmetic, flush=True)
+        print(fitting.explanation, flush=True)
         if not spec.run.verbose:
             # TrialCallback prints every failure in a line.
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybio.core.search_space import Distribution, SearchSpace, format_value
-from raybio.evaluation.figures import COLORS, save_figure
+from raybio.evaluation.figures import COLORS, new_figure, save_figure
 from raybio.runtime.tune.leaderboard import TrialRecord
-from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
+from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED, short
 
 MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INTERRUPTED: "s"}
 
@@ -29,7 +28,7 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
     evaluated = [trial for trial in trials if trial.best_value is not None]
     columns = min(3, len(space.space))
     rows = -(-len(space.space) // columns)
-    figure = _figure(3.6 * columns, 3.2 * rows)
+    figure = new_figure(3.6 * columns, 3.2 * rows)
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in panels.flat[len(space.space) :]:
         axes.set_visible(False)
@@ -64,7 +63,7 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
     """Plot parallel coordinates: a line for each trial over all parameters to the metric."""
     evaluated = [trial for trial in trials if trial.best_value is not None]
     names = list(space.space)
-    figure = _figure(2.2 + 1.7 * len(names), 4.2)
+    figure = new_figure(2.2 + 1.7 * len(names), 4.2)
     axes = figure.subplots()
     values = np.array([trial.best_value for trial in evaluated], dtype=float)
     low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
@@ -101,7 +100,7 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
 def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
     """Plot the metric over steps, with a line for each trial."""
     evaluated = [trial for trial in trials if trial.values]
-    figure = _figure(7.5, 4.4)
+    figure = new_figure(7.5, 4.4)
     axes = figure.subplots()
     for number in reversed(range(len(evaluated))):
         steps, values = zip(*evaluated[number].values, strict=True)
@@ -121,7 +120,7 @@ def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
 def plot_importance(shares: dict[str, float], path: Path) -> Path:
     """Plot the share of the metric's variance that each parameter explains, as bars."""
     names = sorted(shares, key=lambda name: shares[name])
-    figure = _figure(6.5, 0.9 + 0.42 * len(names))
+    figure = new_figure(6.5, 0.9 + 0.42 * len(names))
     axes = figure.subplots()
     axes.barh(
         [name.rsplit(".", 1)[-1] for name in names],
@@ -136,7 +135,7 @@ def plot_importance(shares: dict[str, float], path: Path) -> Path:
 
 def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
     """Plot the worker-minutes of each trial, hatched by its status."""
-    figure = _figure(7.5, 1.0 + 0.26 * len(trials))
+    figure = new_figure(7.5, 1.0 + 0.26 * len(trials))
     axes = figure.subplots()
     hatches = {FINISHED: "", STOPPED: "////", REPLACED: "....", FAILED: "xxxx", INTERRUPTED: "----"}
     for status, hatch in hatches.items():
@@ -158,12 +157,6 @@ def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
     axes.set(xlabel="worker-minutes")
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return save_figure(figure, path)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -193,10 +186,7 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
 
 
 def _name(position: int, trial: TrialRecord) -> str:
-    settings = ", ".join(
-        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in trial.settings.items()
-    )
-    return f"{position + 1}: {settings}"
+    return f"{position + 1}: {short(trial.settings)}"
 
 
 def _position(distribution: Distribution, value: object) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from raybio.core.config import fingerprint, override_all
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
-from raybio.core.search_space import SearchSpace, Settings, quoted
+from raybio.core.search_space import SearchSpace, Settings, format_value, quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
@@ -44,6 +44,13 @@ class Trial:
 
     settings: Settings
     branch: str = ""
+
+
+def short(settings: Settings) -> str:
+    """Return a trial's settings as text, such as "peak_lr 0.001, seed 1"."""
+    return ", ".join(
+        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in settings.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

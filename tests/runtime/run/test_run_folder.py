@@ -13,7 +13,8 @@ from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.runtime.run.folder import RunFolder, model_folder
+from raybio.runtime.model_paths import model_folder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT

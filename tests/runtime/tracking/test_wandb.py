@@ -9,7 +9,7 @@ import pytest
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.wandb import TIME, write_offline_run
+from raybio.runtime.tracking.wandb import TIME, write_offline_run
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from raybio.cli.wandb import app as wandb_app
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.tensorboard import write_events
+from raybio.runtime.tracking.tensorboard import write_events
 
 
 @pytest.fixture
