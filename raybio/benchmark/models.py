@@ -251,7 +251,14 @@ def base_of_run(run: str) -> str:
     record = read_record(Path(run).expanduser() / RUN, "run")
     if record is None:
         raise ConfigError(f"--after {run}: is no folder of a run (no {RUN}); want a finished run")
-    source = str(record["config"].get("encoder", {}).get("source", SCRATCH))
+    encoder = record["config"].get("encoder", {})
+    source = str(encoder.get("source", SCRATCH))
+    if encoder.get("num_layers_kept"):
+        raise ConfigError(
+            f"--after {run}: kept {encoder['num_layers_kept']} layers of its encoder "
+            "(encoder.num_layers_kept), so the whole encoder is not what it began from; give both "
+            "models by name instead"
+        )
     if source == SCRATCH:
         raise ConfigError(
             f"--after {run}: began from random weights, so there is no encoder before it; want a "

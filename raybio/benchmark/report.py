@@ -314,6 +314,7 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         )
     shown.sort(key=lambda row: -math.inf if row.value is None else row.value, reverse=True)
     facts = results.rivals and results.rivals.facts
+    encoders = [name for name in names if name in rows and name not in rivals]
     return TaskReport(
         name=task.name,
         title=task.title if not results.skipped.get("") else task.name,
@@ -326,18 +327,22 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         chance={name: float(value) for name, value in facts.chance.items()} if facts else {},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
-        tests=_with_holm(list(_tests(rows, [name for name in names if name in rows], of_task))),
+        tests=_with_holm(list(_tests(rows, encoders, of_task))),
         skipped=results.skipped,
     )
 
 
 def _tests(
-    rows: Mapping[str, TaskScores], models: Sequence[str], seed: int
+    rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int
 ) -> Iterator[PairReport]:
-    """Yield the tests of each model with the later models and with all rivals."""
-    order = list(rows)
-    for first in models:
-        for second in order[order.index(first) + 1 :]:
+    """Yield the tests of each encoder with the later encoders and with all rivals.
+
+    Rivals are not tested against each other: the p values of encoders must not depend on which
+    rivals were named.
+    """
+    rivals = [name for name in rows if name not in encoders]
+    for number, first in enumerate(encoders):
+        for second in (*encoders[number + 1 :], *rivals):
             test = difference_test(rows[first], rows[second], seed)
             if test is not None:
                 yield PairReport(

@@ -5,13 +5,12 @@ they depend on. The same command again reads them back.
 """
 
 import json
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import torch
 
 from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.models import BenchmarkModel
@@ -132,10 +131,17 @@ class WorkItem:
             with results.lock(part):
                 try:
                     self._compute(part, results)
-                except (RaybioError, ValueError, torch.OutOfMemoryError) as error:
-                    # One model or data set that cannot be read does not end the others.
-                    refused[str(part)] = str(error)
-                    BenchmarkLog(self.out).say(f"skipped: {self._named(part)}: {error}")
+                except OSError:
+                    # A disk that is full would refuse all other results, too.
+                    raise
+                # A model, a data set or a user's own task that fails does not end the others.
+                except Exception as error:
+                    reason = str(error)
+                    if not isinstance(error, RaybioError | ValueError):
+                        reason = f"{type(error).__name__}: {error}"
+                        BenchmarkLog(self.out).say(traceback.format_exc())
+                    refused[str(part)] = reason
+                    BenchmarkLog(self.out).say(f"skipped: {self._named(part)}: {reason}")
         return refused
 
     def _compute(self, part: Part, results: Results) -> None:

@@ -165,7 +165,9 @@ def links(
     model_by_name = _read_models(folder_by_name, chosen_pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
-    options = LinkEvaluationOptions(nodes, metric, seed, precision, gnn=gnn or None)
+    options = LinkEvaluationOptions(
+        nodes=nodes, metric=metric, seed=seed, precision=precision, gnn=gnn or None
+    )
     report = evaluate_model_links(model_by_name, store, options, report=print)
     settings: dict[str, Any] = {"models": model, "store": str(store), "pooling": pooling}
     settings |= {"nodes": nodes, "metric": metric, "precision": precision, "seed": seed, "gnn": gnn}

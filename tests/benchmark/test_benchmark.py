@@ -337,6 +337,8 @@ def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
     for task in report.tasks:
         assert task.name in page
+    rivals = {row.name for task in report.tasks for row in task.rows if row.is_rival}
+    assert not any(test.first in rivals for task in report.tasks for test in task.tests)
     adjusted = [test.p_holm for task in report.tasks for test in task.tests]
     assert (
         all(test.p_holm >= test.p for task in report.tasks for test in task.tests)
@@ -491,6 +493,10 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
     write_record(run / "run.json", "run", {"config": {"encoder": {"source": "scratch"}}})
     with pytest.raises(ConfigError, match="began from random weights"):
         base_of_run(str(run))
+    encoder = {"source": str(hub), "num_layers_kept": 3}
+    write_record(run / "run.json", "run", {"config": {"encoder": encoder}})
+    with pytest.raises(ConfigError, match="kept 3 layers of its encoder"):
+        base_of_run(str(run))
     with pytest.raises(ConfigError, match="is no folder of a run"):
         base_of_run(str(tmp_path))
     result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])
@@ -570,7 +576,7 @@ class FailingTask(BenchmarkTask):
 
     family: ClassVar[str] = "Own"
 
-    fails: Literal["model", "rivals", "memory"]
+    fails: Literal["model", "rivals", "memory", "bug"]
 
     @property
     def measure(self) -> str:
@@ -590,6 +596,8 @@ class FailingTask(BenchmarkTask):
             raise torch.OutOfMemoryError("CUDA out of memory")
         if self.fails == "model":
             raise ValueError("shapes do not fit")
+        if self.fails == "bug":
+            raise KeyError("label")
         return TaskScores.of_means([0, 1], [0.5, 1.0])
 
     def rivals(self, model: BenchmarkEncoder | None) -> dict[str, TaskScores]:
@@ -604,7 +612,7 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     (tmp_path / "folds").mkdir()
     tasks = (
         LabelsTask(name="damaged", labels="remote_homology", data=tmp_path / "folds"),
-        *(FailingTask(name=fails, fails=fails) for fails in ("model", "memory", "rivals")),
+        *(FailingTask(name=fails, fails=fails) for fails in ("model", "memory", "rivals", "bug")),
     )
     out = tmp_path / "report"
     models = read_models([str(given.texts)], out)
@@ -612,7 +620,9 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     assert "holds no known layout" in task_of(report, "damaged").skipped[""]
     assert task_of(report, "model").skipped == {"texts": "shapes do not fit"}
     assert values(task_of(report, "model")) == {"degree": 0.5}
-    assert task_of(report, "memory").skipped == {"texts": "CUDA out of memory"}
+    assert task_of(report, "memory").skipped == {"texts": "OutOfMemoryError: CUDA out of memory"}
+    assert task_of(report, "bug").skipped == {"texts": "KeyError: 'label'"}
+    assert 'raise KeyError("label")' in (out / "log.txt").read_text()
     assert task_of(report, "rivals").skipped == {"rivals": "the store is damaged"}
     assert values(task_of(report, "rivals")) == {"texts": 0.75}
     page = (out / "report.html").read_text()

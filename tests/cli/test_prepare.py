@@ -49,7 +49,8 @@ def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: 
         assert there.digest == here.digest
 
 
-@pytest.mark.parametrize("missing", ["file", pytest.param("folder", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("missing", ["file", "folder"])
 def test_what_only_the_driver_sees_is_an_error_and_no_broken_file(
     tmp_path: Path, missing: str
 ) -> None:

@@ -128,6 +128,7 @@ def test_pairs_of_one_document_that_a_model_lays_together_lie_together_in_its_ma
     assert np.mean(found) > 0.8
 
 
+@pytest.mark.nightly
 def test_relations_have_colors_of_their_own_before_grey_ones(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     maps = {name: rng.normal(size=(60, 2)) for name in ("MTB", "MCCL")}

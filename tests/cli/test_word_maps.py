@@ -238,7 +238,10 @@ def test_the_command_draws_three_panels_and_writes_where_each_point_lies(
 
 @pytest.mark.parametrize(
     ("option", "name", "panels"),
-    [("--relations", "cldr", {PAIRS, WORDS}), ("--entities", "clner", {TAGS})],
+    [
+        ("--relations", "cldr", {PAIRS, WORDS}),
+        pytest.param("--entities", "clner", {TAGS}, marks=pytest.mark.nightly),
+    ],
 )
 def test_an_export_alone_is_drawn_as_its_run_beside_another(
     option, name, panels, runs, store, drawn, tmp_path

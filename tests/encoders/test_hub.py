@@ -212,6 +212,7 @@ def test_a_gated_repository_is_named_as_such_and_read_with_a_token(hub, tmp_path
     assert loaded.startswith(f"{COMMIT} ")
 
 
+@pytest.mark.nightly
 def test_pickled_weights_of_a_hub_id_are_converted_when_they_are_checked(cache, online, offline):
     checked, loaded, _, _, unsafe, empty = online[-6:]
     assert checked.startswith("None ")

@@ -51,8 +51,8 @@ CONTRASTIVE_LOSSES = {
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
 
 
-COVERED_DEMOS = {"sppt_mag"}
-"""Demos of the second tier: texts and graphs are those of sppt_synthetic, links of sppt_protein."""
+COVERED_DEMOS = {"sppt_mag", "relation_graphs"}
+"""Demos of the second tier: others have their texts, graphs or links, and tests of their own."""
 
 
 @pytest.fixture(scope="module", params=list(METHODS))

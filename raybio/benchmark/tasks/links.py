@@ -151,7 +151,7 @@ class LinksTask(BenchmarkTask):
         """Return the evaluation, and append rows (S,) and embeddings (S, D) of the nodes."""
         assert isinstance(model, BenchmarkModel)
         options = LinkEvaluationOptions(
-            self.nodes, self.metric, rivals=with_rivals, as_in_its_run=False
+            nodes=self.nodes, metric=self.metric, rivals=with_rivals, as_in_its_run=False
         )
         what = f"rows of the store {open_graph(self._path).content_digest[:12]}"
 

@@ -44,7 +44,7 @@ LinkedStore = ProteinStore | LinkedTextStore
 Config = ProteinConfig | ArticleConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinkEvaluationOptions:
     """What replaces the settings of the run, or the defaults of its method; None: nothing.
 

@@ -70,7 +70,7 @@ def test_the_final_evaluation_can_draw_articles_and_says_so(
     ("conflicts", "symmetric"),
     [
         ("mask", True),
-        ("drop", False),
+        pytest.param("drop", False, marks=pytest.mark.nightly),
         pytest.param("mask", False, marks=pytest.mark.nightly),
         pytest.param("reject", False, marks=pytest.mark.nightly),
         pytest.param("reject", True, marks=pytest.mark.nightly),

@@ -63,7 +63,8 @@ def labeled(
 
 
 @pytest.fixture(
-    scope="module", params=["mccl", "ce", pytest.param("supcon", marks=pytest.mark.nightly)]
+    scope="module",
+    params=["mccl", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("ce", "supcon"))],
 )
 def trained(request, labeled, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     config = tiny_config("relation_finetune", **CHANGES, **{"objective.kind": request.param})

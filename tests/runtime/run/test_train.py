@@ -125,6 +125,7 @@ def test_a_run_ends_with_its_result_its_log_and_a_model(unbroken: Result) -> Non
     assert (unbroken.folder.plots / "losses.png").exists()
 
 
+@pytest.mark.nightly
 def test_the_same_command_finds_a_finished_run_and_starts_no_workers(
     unbroken: Result, request_two: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def test_files_that_arrived_are_not_sent_again_by_another_attempt_or_another_sta
     sweep.check(way.address, last=3)
 
 
+@pytest.mark.nightly
 def test_large_files_arrive_at_a_slow_server_that_takes_longer_than_is_waited_for_one_that_is_away(
     way: Way, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:

@@ -70,7 +70,8 @@ def test_a_server_away_at_the_start_and_again_later_gets_everything_and_training
     sweep.check(way.address, last=100)
 
 
-@pytest.mark.parametrize("fault", ["refused", pytest.param("hanging", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["refused", "hanging"])
 def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_next_start(
     way: Way,
     tmp_path: Path,

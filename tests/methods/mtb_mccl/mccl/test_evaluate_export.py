@@ -39,7 +39,7 @@ KINDS = {
     },
     "coarse supcon": COARSE | {"objective.kind": "supcon"},
 }
-FIRST_TIER = {"mccl", "ce", "coarse supcon"}
+FIRST_TIER = {"mccl", "coarse supcon"}
 
 
 @pytest.fixture(

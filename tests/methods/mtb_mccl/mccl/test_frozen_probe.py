@@ -152,6 +152,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     assert f"embedding {pairs:,} pairs of 24 train documents" in said
 
 
+@pytest.mark.nightly
 def test_the_rival_of_the_probe_is_that_of_fine_tuning_with_the_same_labels(
     trained, tiny_documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
