@@ -5,7 +5,6 @@ Shape letters: N inputs, D width.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,12 @@ from raybio.runtime.run.folder import RUN
 from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
 
+HASHED_WORDS = "hashed TF-IDF"
+"""Name of the rival that embeds a text as its words, hashed to positions of a vector."""
+
 RIVALS = {
     "random": (RANDOM,),
-    "tfidf": ("TF-IDF", "ridge on TF-IDF"),
+    "tfidf": ("TF-IDF", "ridge on TF-IDF", HASHED_WORDS),
     "bm25": ("BM25",),
     "characters": (CHARACTERS,),
     "kmers": ("3-mers", "ridge on 1-3-mers"),
@@ -291,7 +293,13 @@ def on_device(vectors: Vectors) -> torch.Tensor:
     return torch.from_numpy(vectors).to(default_device())
 
 
-@lru_cache(maxsize=1)
+_LOADED: dict[EmbeddingModel, Encoder] = {}
+"""The last encoder of this worker."""
+
+
 def _loaded(embedding: EmbeddingModel) -> Encoder:
-    """Return the encoder; a worker keeps the last one."""
-    return embedding.load().to(default_device())
+    """Return the encoder; the last one goes first, so that no worker has two in memory."""
+    if embedding not in _LOADED:
+        _LOADED.clear()
+        _LOADED[embedding] = embedding.load().to(default_device())
+    return _LOADED[embedding]

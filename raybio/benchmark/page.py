@@ -59,7 +59,14 @@ def _body(report: BenchmarkReport) -> Iterator[str]:
 
 
 def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
-    header = ("model", "mean of common tasks", "rival higher in", "rows/s", "weights")
+    header = (
+        "model",
+        "mean of common tasks",
+        "rival higher in",
+        "rows/s",
+        "peak memory",
+        "weights",
+    )
     yield "<section><h2>Models</h2><div class=scroll><table><thead><tr>"
     yield "".join(f"<th>{name}</th>" for name in header) + "</tr></thead><tbody>"
     ranked = sorted(report.models, key=lambda model: -1.0 if model.mean is None else -model.mean)
@@ -69,7 +76,9 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
         "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
         "below. Its interval is the mean of theirs: a wide one, since tasks may share inputs. "
-        "Rows/s: inputs that are embedded in a second of processor time. A rival needs no training "
+        "Rows/s: inputs that are embedded in a second of processor time. Peak memory: while "
+        "embedding, what torch has on the GPU, weights included; on CPUs, what the process grows "
+        "by. A rival needs no training "
         "of an encoder; one that reads gold answers is no rival to beat.</p></section>"
     )
 
@@ -115,10 +124,12 @@ def _cells(model: ModelReport) -> Iterator[str]:
     yield f'<span class="mark">{wins}</span>' if model.num_rival_higher else wins
     cost = model.cost
     if cost is None:
-        yield from ("—", "—")
+        yield from ("—", "—", "—")
         return
     speed = cost.rows_per_processor_second
     yield "—" if speed is None else f"{speed:,.0f}"
+    peaks = [f"{peak / 1e6:,.0f} MB ({device})" for device, peak in cost.peak_bytes.items()]
+    yield ", ".join(peaks) or "not measured"
     yield f"{cost.weight_bytes / 1e6:,.0f} MB"
 
 

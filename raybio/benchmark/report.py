@@ -84,6 +84,8 @@ class CostReport(BaseConfig):
     rows: int
     rows_per_processor_second: float | None
     processor_seconds: float
+    peak_bytes: dict[str, int]
+    """Device, "cuda" or "cpu" -> peak memory of embedding; none where it was not measured."""
 
 
 class ModelReport(BaseConfig):
@@ -416,11 +418,16 @@ def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
         for each in results
         if model.name in each.by_model
     )
+    peak_bytes: dict[str, int] = {}
+    for cost in costs:
+        if cost.peak_bytes is not None:
+            peak_bytes[cost.device] = max(cost.peak_bytes, peak_bytes.get(cost.device, 0))
     return CostReport(
         weight_bytes=model.num_weight_bytes,
         rows=rows,
         rows_per_processor_second=rows / embedding if embedding else None,
         processor_seconds=embedding + of_tasks,
+        peak_bytes=peak_bytes,
     )
 
 
@@ -454,4 +461,13 @@ def _csv(report: BenchmarkReport) -> str:
             writer.writerow((*start, task.measure, row.value, row.low, row.high, units))
             for name, value in row.others.items():
                 writer.writerow((*start, name, value, "", "", units))
+    for model in report.models:
+        if model.cost is not None:
+            for name, value in _costs(model.cost).items():
+                writer.writerow(("embedding", "Cost", model.name, 0, name, value, "", "", ""))
     return text.getvalue()
+
+
+def _costs(cost: CostReport) -> dict[str, float | None]:
+    peaks = {f"peak bytes, {device}": number for device, number in cost.peak_bytes.items()}
+    return {"rows per processor second": cost.rows_per_processor_second, **peaks}

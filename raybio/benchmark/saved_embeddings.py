@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.benchmark.memory import with_peak_bytes
 from raybio.core.digest import digest_of
 from raybio.core.files import locked, replacing
 from raybio.core.records import read_recomputable, write_record
+from raybio.training.precision import default_device
 
 KIND = "benchmark embeddings"
 
@@ -30,13 +32,17 @@ class EmbeddingCost:
 
     Attributes:
         rows: inputs that the encoder read.
-        seconds: elapsed time, without loading the model.
+        seconds: elapsed time.
         processor_seconds: processor time of all threads.
+        device: "cuda" or "cpu".
+        peak_bytes: peak memory of ``with_peak_bytes``; None: it was not measured.
     """
 
     rows: int
     seconds: float
     processor_seconds: float
+    device: str
+    peak_bytes: int | None
 
 
 class Embedded(NamedTuple):
@@ -83,12 +89,14 @@ def saved_embeddings(
         say(f"embedding {corpus}")
         started = time.perf_counter()
         processor_started = time.process_time()
-        made = make()
+        made, peak_bytes = with_peak_bytes(make)
         array = np.ascontiguousarray(made.vector_ND, np.float32)
         cost = EmbeddingCost(
             made.num_read,
             time.perf_counter() - started,
             time.process_time() - processor_started,
+            default_device(),
+            peak_bytes,
         )
         with replacing(path) as file:
             np.save(file, array)

@@ -16,6 +16,7 @@ from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
+from raybio.benchmark.tasks.mteb import MtebTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.benchmark.tasks.zero_shot import ZeroShotTask
@@ -31,6 +32,7 @@ TASKS: dict[str, type[BenchmarkTask]] = {
     "labels": LabelsTask,
     "relation-probe": RelationProbeTask,
     "entities-relations": EntitiesRelationsTask,
+    "mteb": MtebTask,
 }
 """Kind of a task in a suite's YAML -> its class."""
 
