@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import ConfigError, first_line
+from raybio.core.errors import ConfigError
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder
@@ -443,9 +443,10 @@ def _warn(uri: str, error: Exception) -> None:
         if now - _warned.get(uri, -math.inf) < WARN_SECONDS:
             return
         _warned[uri] = now
+    lines = str(error).splitlines() or [type(error).__name__]
     # SQLAlchemy begins with where it noticed an error of the database, and ends with a link.
-    reasons = [line for line in str(error).splitlines() if _DATABASE_ERROR.match(line)]
-    reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else first_line(error)
+    reasons = [line for line in lines if _DATABASE_ERROR.match(line)]
+    reason = _DATABASE_ERROR.sub("", reasons[0]) if reasons else lines[0]
     _log.warning("MLflow at %s: %s; trying again", shown_uri(uri), reason[:200])
 
 
