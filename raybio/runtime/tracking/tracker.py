@@ -241,11 +241,11 @@ class Tracker:
         self.end(status, reason)
         self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
-    def catch_up(self) -> None:
-        """Send what MLflow has not received of a finished run, if anything."""
+    def catch_up(self, status: str = "FINISHED", reason: str = "") -> None:
+        """Send what MLflow has not received of an ended run, if anything."""
         if self.is_pending:
             self.start()
-            self.finish("FINISHED")
+            self.finish(status, reason)
 
     @property
     def is_pending(self) -> bool:
