@@ -16,9 +16,9 @@ _PROCESS = Path("/proc/self")
 def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int | None]:
     """Return what some work returns, and its peak memory in bytes; None if it is not measured.
 
-    On a GPU that is all that torch has allocated there, such as the weights of the encoder. On CPUs
-    it is how far the resident memory of this process grows, which only Linux tells: weights count
-    if the work loads them.
+    On a GPU it is all that torch has allocated there, including the weights. On CPUs it is the
+    growth of this process' resident memory, which only Linux reports; weights count if the work
+    loads them.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

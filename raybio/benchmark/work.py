@@ -16,6 +16,7 @@ from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import RaybioError
+from raybio.core.files import disk_problem
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.runtime.cluster.resources import TrialResources
 
@@ -131,11 +132,10 @@ class WorkItem:
             with results.lock(part):
                 try:
                     self._compute(part, results)
-                except OSError:
-                    # A disk that is full would refuse all other results, too.
-                    raise
                 # A model, a data set or a user's own task that fails does not end the others.
                 except Exception as error:
+                    if isinstance(error, OSError) and disk_problem(error) is not None:
+                        raise  # no other result could be kept either
                     reason = str(error)
                     if not isinstance(error, RaybioError | ValueError):
                         reason = f"{type(error).__name__}: {error}"

@@ -1,5 +1,6 @@
 """A benchmark of tiny encoders: the figures are those of the single commands, and nothing is computed twice."""
 
+import errno
 import json
 import math
 import os
@@ -587,7 +588,7 @@ class FailingTask(BenchmarkTask):
 
     family: ClassVar[str] = "Own"
 
-    fails: Literal["model", "rivals", "memory", "bug"]
+    fails: Literal["model", "rivals", "memory", "bug", "file", "disk"]
 
     @property
     def measure(self) -> str:
@@ -607,6 +608,10 @@ class FailingTask(BenchmarkTask):
             raise torch.OutOfMemoryError("CUDA out of memory")
         if self.fails == "model":
             raise ValueError("shapes do not fit")
+        if self.fails == "file":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", "labels.csv")
+        if self.fails == "disk":
+            raise OSError(errno.ENOSPC, "No space left on device", "scores.json")
         if self.fails == "bug":
             raise KeyError("label")
         return TaskScores.of_means([0, 1], [0.5, 1.0])
@@ -617,13 +622,24 @@ class FailingTask(BenchmarkTask):
         return {"degree": TaskScores.of_means([0, 1], [0.0, 1.0])}
 
 
+def test_a_full_disk_ends_the_benchmark(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    models = read_models([str(given.texts)], out)
+    tasks = (FailingTask(name="disk", fails="disk"),)
+    with pytest.raises(OSError, match="No space left"):
+        run_benchmark(models, Suite("own", "Own", tasks), out, with_ray=False)
+
+
 def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     given: Given, tmp_path: Path
 ) -> None:
     (tmp_path / "folds").mkdir()
     tasks = (
         LabelsTask(name="damaged", labels="remote_homology", data=tmp_path / "folds"),
-        *(FailingTask(name=fails, fails=fails) for fails in ("model", "memory", "rivals", "bug")),
+        *(
+            FailingTask(name=fails, fails=fails)
+            for fails in ("model", "memory", "rivals", "bug", "file")
+        ),
     )
     out = tmp_path / "report"
     models = read_models([str(given.texts)], out)
@@ -632,6 +648,7 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     assert task_of(report, "model").skipped == {"texts": "shapes do not fit"}
     assert values(task_of(report, "model")) == {"degree": 0.5}
     assert task_of(report, "memory").skipped == {"texts": "OutOfMemoryError: CUDA out of memory"}
+    assert "FileNotFoundError" in task_of(report, "file").skipped["texts"]
     assert task_of(report, "bug").skipped == {"texts": "KeyError: 'label'"}
     assert 'raise KeyError("label")' in (out / "log.txt").read_text()
     assert task_of(report, "rivals").skipped == {"rivals": "the store is damaged"}

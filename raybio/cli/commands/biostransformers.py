@@ -49,7 +49,7 @@ ValidationShare = Annotated[
     float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["validation_share"])
 ]
 Seed = Annotated[int, typer.Option(help=HELP["seed"])]
-MaxBadArticles = Annotated[
+MaxBadShare = Annotated[
     float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["max_bad_share"])
 ]
 
@@ -120,7 +120,7 @@ def medline(
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
     seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadArticles = DEFAULTS.max_bad_share,
+    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
     parts: Annotated[
         Path | None,
         typer.Option(help="folder of the parsed files; default: next to the store until done"),
@@ -162,7 +162,7 @@ def pairs(
     out: Out,
     validation_share: ValidationShare = DEFAULTS.validation_share,
     seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadArticles = DEFAULTS.max_bad_share,
+    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
     force: Force = False,
 ) -> None:
     """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON.

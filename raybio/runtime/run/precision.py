@@ -152,7 +152,8 @@ def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Process
                 continue
             raise ClusterError(
                 "precision: a node of the cluster does not report whether it has bf16 instructions "
-                f"({last_line(error)}). Check the nodes by raybio preflight, or set precision=fp32"
+                f"({last_line(error)}). Check the nodes with raybio preflight, or set "
+                "precision=fp32"
             ) from None
     raise AssertionError("the last attempt returns or raises")
 

@@ -30,7 +30,7 @@ from raybio.runtime.tune.trial import (
     SweepSpec,
     Trial,
     new_note,
-    short,
+    settings_text,
     status_of,
 )
 from raybio.store.bucket import BucketFolder
@@ -131,7 +131,7 @@ class TrialCallback(Callback):
         self._show_warnings(running)
         if OBJECTIVE not in result or status_of(self.spec.folder(running)) != INTERRUPTED:
             return
-        name = short(running.settings)
+        name = settings_text(running.settings)
         line = f"{name} | step {result['step']:,} | {metric} {result[metric]:.4g}"
         print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
 
@@ -239,7 +239,7 @@ class TrialCallback(Callback):
             failure = read_record(folder.failure, "failure") or {}
             reason = failure.get("message", "")
             ending = f"{status}: {reason}" if reason else status
-            print(f"{short(trial.settings)} | {ending}", flush=True)
+            print(f"{settings_text(trial.settings)} | {ending}", flush=True)
             if failure.get("kind") == MetricError.__name__:
                 self.refused = reason
                 self.spec.stop.touch()
@@ -265,7 +265,7 @@ class TrialCallback(Callback):
 
     def _show_warnings(self, trial: Trial) -> None:
         """Print the warnings of the trial's workers; each once for all trials."""
-        self._warnings.show(self.spec.folder(trial).notices, short(trial.settings))
+        self._warnings.show(self.spec.folder(trial).notices, settings_text(trial.settings))
 
     def _log_best(self, folder: RunFolder) -> None:
         """Log the best value of all ended trials, of which ``folder`` is the newest."""

@@ -12,7 +12,14 @@ from matplotlib.lines import Line2D
 from raybio.core.search_space import Distribution, SearchSpace, format_value
 from raybio.evaluation.figures import COLORS, new_figure, save_figure
 from raybio.runtime.tune.leaderboard import TrialRecord
-from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED, short
+from raybio.runtime.tune.trial import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    REPLACED,
+    STOPPED,
+    settings_text,
+)
 
 MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INTERRUPTED: "s"}
 
@@ -186,7 +193,7 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
 
 
 def _name(position: int, trial: TrialRecord) -> str:
-    return f"{position + 1}: {short(trial.settings)}"
+    return f"{position + 1}: {settings_text(trial.settings)}"
 
 
 def _position(distribution: Distribution, value: object) -> float:

@@ -46,7 +46,7 @@ class Trial:
     branch: str = ""
 
 
-def short(settings: Settings) -> str:
+def settings_text(settings: Settings) -> str:
     """Return a trial's settings as text, such as "peak_lr 0.001, seed 1"."""
     return ", ".join(
         f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in settings.items()
