@@ -36,10 +36,10 @@ def commands_of_readme() -> list[list[str]]:
 
 
 def leave_trained(store: Store) -> None:
-    """Leave what the trainings of the block leave: the run "first" and the sweep "lambda"."""
-    first = RunFolder(Path("runs"), "first")
-    shutil.copytree(RECORDED, first.path)
-    METHODS["sppt_protein"].build(tiny_config("sppt_protein"), store.path).export(first.export, {})
+    """Leave what the trainings of the block leave: the run "mine" and the sweep "lambda"."""
+    mine = RunFolder(Path("runs"), "mine")
+    shutil.copytree(RECORDED, mine.path)
+    METHODS["sppt_protein"].build(tiny_config("sppt_protein"), store.path).export(mine.export, {})
     sweep = RunFolder(Path("sweeps"), "lambda")
     sweep.make()
     write_record(sweep.path / "run.json", "run", {"config": {"space": {}}})
@@ -82,4 +82,4 @@ def test_every_command_of_the_quick_start_follows_from_those_before_it(
     assert [words[1] for words in given if words[0] == "raybio"] == list(shown)
     assert Path("map.html").is_file()
     assert Path("comparison/report.html").is_file()
-    assert all(name in shown["compare"] for name in ("first", "trial-1", "trial-2"))
+    assert all(name in shown["compare"] for name in ("mine", "trial-1", "trial-2"))
