@@ -234,6 +234,7 @@ def proteins(
     identity: Annotated[
         float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["identity"])
     ] = PROTEINS.identity,
+    relatives: Annotated[str, typer.Option(help=PROTEIN_HELP["relatives"])] = PROTEINS.relatives,
     seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
     strip_stop: Annotated[
         bool, typer.Option(help=PROTEIN_HELP["strip_stop"])

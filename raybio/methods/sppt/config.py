@@ -239,7 +239,11 @@ class PrepareConfig(LinkedRowsConfig):
     identity: float = Field(
         0.5, gt=0, le=1, description="fraction of equal residues that makes two proteins relatives"
     )
-
+    relatives: Literal["kmers", "mmseqs2"] = Field(
+        "kmers",
+        description="how relatives are found; kmers: by shared 5-mers, for identities from 0.5 on; "
+        "mmseqs2: by alignments of the program mmseqs, which must be installed",
+    )
     min_score: float = Field(
         0,
         ge=0,

@@ -16,6 +16,7 @@ from raybio.methods.sppt.config import (
 )
 from raybio.methods.sppt.corpus import Cluster, Commit, Corpus, G, assemble
 from raybio.methods.sppt.proteins.clusters import identity_clusters
+from raybio.methods.sppt.proteins.mmseqs import check_mmseqs, mmseqs_clusters
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
@@ -67,12 +68,17 @@ def prepare_proteins(
 
     Raises:
         DataError: if the input is missing, torn, changed while it was read, has too many bad
-            records or no links.
+            records or no links, or MMseqs2 fails.
+        ConfigError: if MMseqs2 is wanted and not installed.
         StoreError: if the store cannot be written.
     """
     config = config or PrepareConfig()
     read = partial(source.read, config=config)
     cluster = partial(identity_clusters, identity=config.identity)
+    facts = {}
+    if config.relatives == "mmseqs2":
+        facts["mmseqs2_version"] = check_mmseqs()
+        cluster = partial(mmseqs_clusters, identity=config.identity)
     return _prepare(
         out,
         source,
@@ -82,6 +88,7 @@ def prepare_proteins(
         force=force,
         held_out=config.held_out,
         cluster=cluster,
+        facts=facts,
     )
 
 
@@ -129,6 +136,7 @@ def _prepare(
     force: bool,
     held_out: HeldOut,
     cluster: Cluster,
+    facts: dict[str, str] | None = None,
 ) -> G:
     prepared = preparing(
         out,
@@ -147,7 +155,7 @@ def _prepare(
             commit=commit,
             heldout_share=config.heldout_share,
             seed=config.seed,
-            provenance=new.provenance(**read_as),
+            provenance=new.provenance(**read_as, **(facts or {})),
             held_out=held_out,
             cluster=cluster,
         )

@@ -7,7 +7,8 @@ has a relative in another cluster.
 
 About half of the pairs at the stated identity are found, nearly all pairs that are some points
 above it, and nearly none that are below; ``tests/methods/sppt/proteins/test_clusters.py`` measures
-it. Identity counts substitutions only: k-mers across an insertion or a deletion do not survive.
+it. Identity counts substitutions only: k-mers across an insertion or a deletion do not survive
+(``mmseqs.py`` finds such relatives by alignments).
 Sequences of fewer than ``KMER + MIN_SHARED - 1`` letters have no relatives.
 
 Shape letters: N proteins, B proteins of a block, T residues, K k-mers (or pairs of a k-mer and a
@@ -94,8 +95,12 @@ def identity_clusters(sequences: Ragged, folder: Path, *, identity: float) -> ND
                 above_chance_P = chance.wanted(size_P * other_size_P)
                 is_related_P = pairs.data >= np.maximum(wanted_P, above_chance_P)
                 components.add(row_P[is_related_P], other_P[is_related_P])
-    found_N = components.labels()
-    _, first_C, cluster_N = np.unique(found_N, return_index=True, return_inverse=True)
+    return number_by_first_member(components.labels())
+
+
+def number_by_first_member(label_N: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the clusters (N,) of these labels, numbered in the order of their first members."""
+    _, first_C, cluster_N = np.unique(label_N, return_index=True, return_inverse=True)
     number_C = np.empty(len(first_C), np.int64)
     number_C[np.argsort(first_C)] = np.arange(len(first_C))
     return number_C[cluster_N]
