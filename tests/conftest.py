@@ -71,8 +71,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     group_by_item = {item: _group(item) for item in items}
     for item, (_, group) in group_by_item.items():
         item.add_marker(pytest.mark.xdist_group(group))
+        first_tier = item.get_closest_marker("first_tier")
+        if first_tier is not None and not _has_parameter(item, first_tier.args):
+            item.add_marker(pytest.mark.nightly)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: group_by_item[item][0])
+
+
+def _has_parameter(item: pytest.Item, values: tuple[object, ...]) -> bool:
+    """Return whether a test has one of these values as a parameter, or no parameter."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return True
+    return any(
+        parameter in values for parameter in callspec.params.values() if isinstance(parameter, str)
+    )
 
 
 def _group(item: pytest.Item) -> tuple[int, str]:

@@ -141,6 +141,7 @@ def test_other_models_are_rows_of_the_same_table_and_chosen_splits_are_shown(
     assert report["scores"][str(other)] != scores[str(other)]
 
 
+@pytest.mark.nightly
 def test_a_graph_network_reads_the_frozen_embeddings_of_any_model(
     tiny_store: Store, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_graph_network_reads_the_frozen_embeddings_of_any_model(
     assert scores["GCN on initial"] == scores["GCN on model"]
 
 
+@pytest.mark.nightly
 def test_a_run_in_bf16_is_evaluated_in_bf16(tiny_store: Store, tmp_path: Path) -> None:
     config = tiny_config("sppt_protein")
     run, in_fp32 = write_run(tmp_path / "own", "sppt_protein", config, tiny_store)

@@ -67,6 +67,7 @@ def test_what_only_the_driver_sees_is_an_error_and_no_broken_file(
         parse_by_ray_data(1, [path], parts)
 
 
+@pytest.mark.nightly
 def test_pairs_counted_by_ray_data_are_those_counted_here_and_training_takes_them(
     tiny_documents: DocumentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def drawn(runs: Path, store: WordStore, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
+@pytest.mark.nightly
 def test_the_command_draws_three_panels_and_writes_where_each_point_lies(
     drawn: Path, store: WordStore
 ) -> None:

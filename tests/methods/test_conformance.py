@@ -51,10 +51,6 @@ CONTRASTIVE_LOSSES = {
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
 
 
-COVERED_DEMOS = {"sppt_mag", "relation_graphs"}
-"""Demos of the second tier: others have their texts, graphs or links, and tests of their own."""
-
-
 @pytest.fixture(scope="module", params=list(METHODS))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -258,6 +254,9 @@ def device_reads(name: str, store: str, collective: Collective) -> Counter[str]:
     return operations.synchronizing
 
 
+@pytest.mark.first_tier(
+    "sppt_protein", "contrastive_probe", "mtb_pretrain", "relation_finetune", "relation_graphs"
+)
 def test_two_workers_give_the_gradient_of_one_with_the_whole_batch_and_wait_for_no_gpu_more_often(
     name: str, store: Store, tmp_path: Path
 ) -> None:
@@ -321,6 +320,7 @@ def unbroken(
     return walk(name, resumed, store.path, tmp_path_factory.mktemp("unbroken"))
 
 
+@pytest.mark.first_tier("sppt_protein", "relation_graphs")
 def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
     name: str, store: Store, resumed: TrainingConfig, unbroken: Ended, tmp_path: Path
 ) -> None:
@@ -336,6 +336,7 @@ def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
     assert_resumes(name, resumed, store, tmp_path, unbroken, killed_at)
 
 
+@pytest.mark.first_tier("sppt_protein", "biostransformers", "relation_graphs", "finetune")
 @pytest.mark.parametrize("left_at", [1, 2])
 def test_a_run_left_at_any_step_and_given_again_ends_with_bit_identical_weights(
     name: str,
@@ -376,6 +377,7 @@ def _but_rates(report: Report) -> dict[str, str]:
     return {name: repr(value) for name, value in report.metrics.items() if "second" not in name}
 
 
+@pytest.mark.first_tier(*(METHODS.keys() - {"relation_graphs"}))
 def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_chance(
     name: str, store: Store
 ) -> None:
@@ -463,13 +465,10 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(method, marks=pytest.mark.nightly if method in COVERED_DEMOS else ())
-        for method in SHIPPED
-    ],
+@pytest.mark.first_tier(
+    "sppt_protein", "biostransformers", "contrastive_probe", "relation_finetune", "finetune"
 )
+@pytest.mark.parametrize("method", SHIPPED)
 def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
     record = json.loads(golden.DEMOS.read_text())
     expected = record["demos"][method]

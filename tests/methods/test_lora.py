@@ -21,22 +21,13 @@ from tests.methods.conformance_cases import CASES, METHODS, tiny_config
 from tests.methods.published_encoders import PUBLISHED
 from tests.training.workers import run_workers
 
-FIRST_TIER = {"sppt_protein", "finetune", "relation_finetune", "relation_graphs"}
-"""One method for each kind of encoder: residues, with a task's head, documents, words."""
-
-ARCHITECTURES = {"esm2", "prott5", "modernbert", "character_bert"}
-"""Layouts of the first tier; the tests above train BERT."""
+# One method with an encoder of residues, one of words.
+pytestmark = pytest.mark.first_tier("sppt_protein", "relation_graphs")
 
 LORA = {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1, "encoder.dropout": 0.1}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.nightly)
-        for name in METHODS
-    ],
-)
+@pytest.fixture(scope="module", params=list(METHODS))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -155,13 +146,9 @@ def test_the_export_has_plain_weights_and_embeds_as_the_trained_encoder(
     torch.testing.assert_close(embeddings(system, reloaded.model), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param(layout, marks=() if layout in ARCHITECTURES else pytest.mark.nightly)
-        for layout in PUBLISHED
-    ],
-)
+# The tests above train BERT.
+@pytest.mark.first_tier("esm2", "prott5", "modernbert", "character_bert")
+@pytest.mark.parametrize("layout", list(PUBLISHED))
 def test_adapters_fit_each_architecture(
     layout: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def source(name, tmp_path) -> str:
     return str(tmp_path / name)
 
 
+@pytest.mark.nightly
 def test_every_layout_trains_from_a_hub_and_a_missing_or_unsafe_one_is_refused(request, tmp_path):
     repositories = {}
     cases = {}

@@ -44,17 +44,11 @@ OTHER_EVALUATION = {
 HEADS_DIFFER = {"relation_finetune"}
 """Methods whose initial encoder has a head that settings of the loss decide."""
 
-FIRST_TIER = {"sppt_protein", "biostransformers", "contrastive_probe", "relation_finetune"}
-"""Methods that the first tier tests: links, retrieval, answers, classes with a head."""
+# Links, retrieval and answers.
+pytestmark = pytest.mark.first_tier("sppt_protein", "biostransformers", "contrastive_probe")
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=() if name in FIRST_TIER else pytest.mark.nightly)
-        for name in METHODS
-    ],
-)
+@pytest.fixture(scope="module", params=list(METHODS))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -49,6 +49,9 @@ class Trained(NamedTuple):
         return self.store.split_rows("test")
 
 
+pytestmark = pytest.mark.first_tier("remote_homology", "scicite")
+
+
 @pytest.fixture(
     scope="module", params=["remote_homology", "secondary_structure", "stability", "scicite"]
 )

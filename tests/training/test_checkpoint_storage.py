@@ -99,6 +99,7 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.nightly
 def test_a_real_limit_on_file_size_names_the_file_and_how_far_it_came(tmp_path: Path) -> None:
     process = run_python("-c", FILE_SIZE_LIMIT_SCRIPT, str(tmp_path))
     assert "model.safetensors" in process.stdout, process.stderr

@@ -90,6 +90,7 @@ def test_a_compiled_encoder_has_the_gradients_of_padded_batches(store: Path, bac
         torch.testing.assert_close(compiled[name], gradient, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.nightly
 def test_a_compiled_run_compiles_once_and_resumes_exactly(
     store: Path, tmp_path: Path, backend: str
 ) -> None:

@@ -17,16 +17,10 @@ from raybio.training.onnx_export import export_onnx
 from tests.encoders.test_export_folders import EXPORTS
 from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 
-FIRST_TIER = ("esm",)
 
-
+@pytest.mark.first_tier("esm")
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=() if kind in FIRST_TIER else pytest.mark.nightly)
-        for kind in EXPORTS
-        if kind.split()[0] not in ("relation", "words")
-    ],
+    "kind", [kind for kind in EXPORTS if kind.split()[0] not in ("relation", "words")]
 )
 def test_the_code_of_an_onnx_folder_gives_the_embeddings_of_the_encoder(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +66,7 @@ def test_without_the_extra_the_message_says_how_to_install_it(
     assert not (tmp_path / "onnx").exists()
 
 
+@pytest.mark.nightly
 def test_the_tokenizer_of_an_onnx_folder_lowercases_as_the_encoder_does(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -154,6 +154,7 @@ def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained:
     assert f1["trained"] > max(least, f1["initial"]), f1
 
 
+@pytest.mark.nightly
 def test_training_pairs_are_learned_by_heart(trained: Trained, labeled) -> None:
     found = evaluate_relations(trained.folder, labeled[0].path, "train")
     assert found.scores.values["recall"] > 0.9

@@ -231,6 +231,7 @@ def test_false_graphs_may_be_all_that_there_are(store, joint):
     assert more.mean() < few.mean()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("model", ["cldr", "clgs", "clner"])
 def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_path, model):
     folder, final = exported(store, tmp_path / "export", model=model, **{"schedule.max_steps": 6})

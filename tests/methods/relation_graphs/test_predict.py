@@ -34,6 +34,9 @@ class Trained(NamedTuple):
     final: FinalReport
 
 
+pytestmark = pytest.mark.first_tier("pieces")
+
+
 @pytest.fixture(scope="module", params=["pieces", "characters"])
 def trained(request, tiny_words: WordStore, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("words")

@@ -151,6 +151,7 @@ def mlflow_runs(uri: str) -> list[str]:
     return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
 
 
+@pytest.mark.first_tier(*WORST)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_damaged_record_changes_neither_settings_nor_store_nor_workers(

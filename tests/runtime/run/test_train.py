@@ -152,6 +152,7 @@ def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
         assert logged[step]["loss"] == pytest.approx(plain[step], rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
     unbroken: Result, request_two: RunSpec
@@ -284,6 +285,7 @@ def mlflow_status(folder: RunFolder) -> str:
     return str(MlflowClient(tracking_uri=saved["uri"]).get_run(saved["run_id"]).info.status)
 
 
+@pytest.mark.nightly
 def test_changed_settings_are_refused_before_anything_starts(
     unbroken: Result, request_two: RunSpec
 ) -> None:
@@ -293,6 +295,7 @@ def test_changed_settings_are_refused_before_anything_starts(
     assert train(request_two).weights_sha256 == unbroken.weights_sha256
 
 
+@pytest.mark.nightly
 def test_another_store_is_refused_before_anything_starts(
     unbroken: Result, request_two: RunSpec, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_second_driver_is_refused_with_the_holders_name_and_the_time_it_has_he
     assert json.loads(folder.read(LEASE)) == {"is_released": True}
 
 
+@pytest.mark.nightly
 def test_the_lease_of_a_dead_driver_on_another_machine_ends_when_it_is_not_renewed(
     folder: BucketFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,6 +111,7 @@ def test_children_of_a_server_that_stays_away_end_in_time_and_are_sent_by_the_ne
     assert way.requests == []
 
 
+@pytest.mark.first_tier("runs/create", "config.json")
 @pytest.mark.parametrize(
     ("how", "path"),
     [

@@ -52,6 +52,7 @@ def rows(path: Path) -> list[dict[str, float]]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_an_offline_run_has_every_value_with_its_step(folder: RunFolder, tmp_path: Path) -> None:

@@ -22,8 +22,10 @@ from raybio.store.ragged import Ragged
 MIN_COVERAGE = 0.8
 """Least fraction of the shorter protein that an alignment covers."""
 
-SENSITIVITY = 7.5
-"""MMseqs2's own name for this value: sensitive."""
+FAST = 4.0
+SENSITIVE = 7.5
+"""Sensitivities by MMseqs2's own names. From half of the residues on, the fast one finds the same
+relatives in a sixth of the time; below, it misses relatives with insertions and deletions."""
 
 MAX_CANDIDATES = 300
 """Proteins that are aligned with each one, at most: the default of MMseqs2's search."""
@@ -70,7 +72,8 @@ def mmseqs_clusters(sequences: Ragged, folder: Path, *, identity: float) -> NDAr
         # Connected components of all alignments: a cascade of steps would align representatives
         # only, and leave relatives in different clusters.
         arguments += ["--cluster-mode", "1", "--single-step-clustering", "1"]
-        arguments += ["-s", str(SENSITIVITY), "--max-seqs", str(MAX_CANDIDATES)]
+        arguments += ["-s", str(FAST if identity >= 0.5 else SENSITIVE)]
+        arguments += ["--max-seqs", str(MAX_CANDIDATES)]
         arguments += ["--threads", str(len(os.sched_getaffinity(0)))]
         _run(arguments, work)
         pair_N2 = np.loadtxt(work / "found_cluster.tsv", np.int64, delimiter="\t", ndmin=2)

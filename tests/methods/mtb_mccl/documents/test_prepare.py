@@ -101,6 +101,7 @@ def test_a_store_gives_back_what_the_files_hold(tmp_path):
     assert open_store(tmp_path / "store", DocumentStore, verify=True) is store
 
 
+@pytest.mark.first_tier("biored/Test.PubTator.gz", "pubtator_ner/tmVar3_Test.PubTator.gz")
 @pytest.mark.parametrize(
     "name",
     [

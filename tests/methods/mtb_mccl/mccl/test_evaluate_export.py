@@ -39,7 +39,7 @@ KINDS = {
     },
     "coarse supcon": COARSE | {"objective.kind": "supcon"},
 }
-FIRST_TIER = {"mccl", "coarse supcon"}
+FIRST_TIER = {"mccl"}
 
 
 @pytest.fixture(
@@ -79,6 +79,7 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     assert found.confusion_CC[1:].sum() == gold
 
 
+@pytest.mark.first_tier("mccl")
 @pytest.mark.parametrize("kind", ["mccl", "ce"])
 def test_chance_is_the_most_frequent_relation_of_training_as_in_the_runs_table(
     kind: str, tmp_path: Path
@@ -200,6 +201,7 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(
         evaluate_relations(copy, tiny_documents.path, "test")
 
 
+@pytest.mark.nightly
 def test_coarse_training_has_two_classes_and_knn_all_relations(
     tiny_documents: DocumentStore,
 ) -> None:

@@ -106,6 +106,7 @@ def test_several_labels_are_compared_with_na_by_adaptive_thresholding() -> None:
     assert (found_PC == (score_PC > score_PC[:, :1]).numpy()).all()
 
 
+@pytest.mark.nightly
 def test_a_frozen_export_keeps_its_projection_and_its_length_and_a_plain_encoder_has_neither(
     trained, tmp_path
 ) -> None:

@@ -24,8 +24,7 @@ from tests.training.workers import run_workers
 CENTER_TEMPERATURES = (0.01, 0.03)
 """τ₁ and τ₂ of MCCL in place of L_rel; not the defaults."""
 
-OTHER_FORMS = ["binary", "multi_center"]
-FORMS = pytest.mark.parametrize("form", ["contrastive", *OTHER_FORMS])
+FORMS = pytest.mark.parametrize("form", ["contrastive", "binary", "multi_center"])
 
 
 def system_of(form: str, store: str | Path, **more: object) -> System:
@@ -99,10 +98,8 @@ def test_the_own_twin_is_distinguished_from_those_of_the_other_pairs(
     )
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["contrastive", *(pytest.param(form, marks=pytest.mark.nightly) for form in OTHER_FORMS)],
-)
+@pytest.mark.nightly
+@FORMS
 def test_training_lowers_it(form: str, tiny_documents: DocumentStore) -> None:
     more = {
         "schedule.max_steps": 60,
@@ -124,10 +121,8 @@ def save_gradients(rank: int, collective: Collective, folder: Path, form: str, s
     save_file(found, folder / f"{rank}.safetensors")
 
 
-@pytest.mark.parametrize(
-    "form",
-    ["contrastive", *(pytest.param(form, marks=pytest.mark.nightly) for form in OTHER_FORMS)],
-)
+@pytest.mark.nightly
+@FORMS
 def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
     form, tiny_documents, tmp_path
 ) -> None:

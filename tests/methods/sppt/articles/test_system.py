@@ -138,6 +138,7 @@ def evaluate_while_the_map_waits(
         has_report.touch()
 
 
+@pytest.mark.nightly
 def test_no_worker_waits_for_the_map_that_the_first_one_draws(
     tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
