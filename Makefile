@@ -8,7 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+# Without bytecode: Python writes that of the modules which are imported.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 
 .PHONY: help install demo test test-all nightly mutants soak lint bench site clean
 help:
@@ -24,16 +25,19 @@ help:
 
 install: $(TOOLS)
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+$(BIN)/python:
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing raybio into $(VENV) (2 GB; minutes the first time)"
 	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),methods]'
 	@touch $@
 
-$(TOOLS): $(STAMP)
-	@echo "installing the tools of development into $(VENV)"
+$(TOOLS): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing raybio and the tools of development into $(VENV) (2 GB; minutes the first time)"
 	@$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRA),methods,dev,bench]'
-	@touch $@
+	@touch $(STAMP) $@
 
 demo: $(STAMP)
 	$(BIN)/raybio demo
