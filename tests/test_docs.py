@@ -245,7 +245,7 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
 
 @pytest.mark.nightly
 def test_the_site_builds_strictly(tmp_path: Path) -> None:
-    for module in ("mkdocs", "material", "mkdocstrings"):
+    for module in ("latex2mathml", "mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(module, reason="the site needs the extra docs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
@@ -254,6 +254,8 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "index.html").is_file()
+    # Formulas are shown without a script.
+    assert "<mfrac>" in (tmp_path / "methods" / "sppt.html").read_text(encoding="utf-8")
 
 
 def test_the_help_of_every_command_has_an_example_that_the_command_takes() -> None:

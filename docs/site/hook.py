@@ -2,12 +2,14 @@
 
 On the site, ``docs/x.md`` is ``x.md``, the README is ``index.md``, and any other page of the
 repository is ``repository/`` and its path. A link to a file that is no page becomes its text.
+Formulas (``math`` fences, as on GitHub) become MathML, which browsers show without a script.
 """
 
 import os.path
 import re
 from pathlib import Path, PurePosixPath
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -38,6 +40,8 @@ API = """# Python
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
+FORMULA = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside ``docs/``, and the page of the Python interface."""
@@ -49,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to pages of the site."""
+    """Show formulas, and let links lead to pages of the site."""
     here = PurePosixPath(page.file.src_uri)
     by_site_path = {_site_path(path): path for path in OUTSIDE}
     source = by_site_path.get(str(here), f"docs/{here}")
@@ -62,7 +66,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         link = os.path.relpath(_site_path(path), here.parent)
         return f"{image}[{text}]({link}{fragment or ''})"
 
-    return LINK.sub(relinked, markdown)
+    return LINK.sub(relinked, FORMULA.sub(_mathml, markdown))
+
+
+def _mathml(formula: re.Match[str]) -> str:
+    return f"<div>{convert(formula[1], display='block')}</div>"
 
 
 def _site_path(path: str) -> str:
