@@ -16,7 +16,7 @@ from raybio.runtime.run.precision import with_precision
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import Result, status_of_run, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
-from raybio.runtime.tracking.tracker import patience
+from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
 from raybio.store.store import open_store
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
         raise _interrupted(run, signals.caught or [signal.SIGTERM]) from None
     finally:
         run.conclude(status)
-        run.settle(status, patience(status == "stopped"))
+        run.settle(status, KILLED_SECONDS if status == "stopped" else FINISH_SECONDS)
     return run.result()
 
 

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,27 +50,6 @@ _DATABASE_ERROR = re.compile(r"\((?:sqlite3|psycopg2?\.errors)\.\w+\) ")
 _log = logging.getLogger(__name__)
 _warned: dict[str, float] = {}
 _warning = threading.Lock()
-
-
-def patience(is_killed: bool) -> float:
-    """Return the seconds to wait for MLflow at the end, which a signal shortens."""
-    return KILLED_SECONDS if is_killed else FINISH_SECONDS
-
-
-def wait_for_all(waits: Iterable[Callable[[float], bool]], *, is_killed: bool) -> None:
-    """Wait until MLflow has several runs.
-
-    After a signal, all together have the patience of one. Otherwise each has it from the last one
-    on that was complete.
-
-    Args:
-        waits: waits at most so many seconds for a run, and returns whether MLflow has all of it.
-        is_killed: whether a signal came.
-    """
-    until = time.monotonic() + patience(is_killed)
-    for wait in waits:
-        if wait(max(until - time.monotonic(), 0.0)) and not is_killed:
-            until = time.monotonic() + patience(is_killed)
 
 
 def shown_uri(uri: str) -> str:
@@ -260,7 +239,7 @@ class Tracker:
             reason: for the tag ``ended``.
         """
         self.end(status, reason)
-        self.wait(patience(status == "KILLED"))
+        self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
     def catch_up(self, status: str = "FINISHED", reason: str = "") -> None:
         """Send what MLflow has not received of an ended run, if anything."""

@@ -1,6 +1,7 @@
 """Ray Tune's callback in the driver: records how trials end, tracks and prints them."""
 
 import logging
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.spool.lease import check_key
-from raybio.runtime.tracking.tracker import Tracker, wait_for_all
+from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS, Tracker
 from raybio.runtime.tune.leaderboard import records
 from raybio.runtime.tune.run_trial import OBJECTIVE
 from raybio.runtime.tune.search import TRIAL
@@ -178,7 +179,11 @@ class TrialCallback(Callback):
         """
         for trial in self.trials:
             self._end(trial, INTERRUPTED)
-        wait_for_all((tracker.wait for tracker in self._ended), is_killed=is_killed)
+        seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
+        until = time.monotonic() + seconds
+        for tracker in self._ended:
+            if tracker.wait(max(until - time.monotonic(), 0.0)) and not is_killed:
+                until = time.monotonic() + seconds
 
     def _begin(self, trial_id: str, trial: Trial) -> RunFolder:
         """Record the trial in its folder and in the list, and open its run; idempotent."""
