@@ -333,20 +333,6 @@ def _check_plain(kind: pa.DataType, where: str) -> None:
         _check_plain(kind.value_type, where)
 
 
-@contextmanager
-def parquet_errors(path: Path) -> Iterator[None]:
-    """Turn what PyArrow raises of a damaged file into an error that names it.
-
-    Raises:
-        DataError: if the file cannot be read.
-    """
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
-
-
 def parquet_batches(
     file: pq.ParquetFile, columns: Sequence[str] | None = None, rows: int = ROWS_AT_ONCE
 ) -> Iterator[pa.RecordBatch]:

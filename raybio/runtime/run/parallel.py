@@ -477,7 +477,7 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
     if pending:
         print(
             f"stopping {count_of(len(pending), 'run')} at the next step; checkpoints are written "
-            "first (a second signal stops at once)",
+            "first (once more: at once)",
             flush=True,
         )
 

@@ -30,8 +30,7 @@ def test_a_signal_while_ray_starts_is_answered_at_once(
     with StopSignals(tmp_path / "stop") as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert (
-            "SIGINT: stopping when Ray has started (a second signal stops at once)"
-            in capsys.readouterr().err
+            "SIGINT: stopping when Ray has started (once more: at once)" in capsys.readouterr().err
         )
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
