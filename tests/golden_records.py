@@ -189,7 +189,7 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     )
     launch = request.compute.to_record() | {
         "tracking": request.tracking,
-        "is_length_accepted": request.is_length_accepted,
+        "is_length_accepted": request.accepts_long_run,
     }
     write_record(folder.launch, "launch", launch)
     folder.record_precision("fp32")

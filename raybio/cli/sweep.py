@@ -133,7 +133,7 @@ def sweep(
         config=config,
         settings=tuple(all_settings),
         verbose=verbose,
-        yes=yes,
+        accepts_long_run=yes,
     )
     loaded = load_search_space(space, base_configs(given))
     folder, bucket = sweeps_folder(sweeps, name)

@@ -77,7 +77,7 @@ def synthetic(
         compute=Compute(
             cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker, device=device
         ),
-        yes=yes,
+        accepts_long_run=yes,
         verbose=verbose,
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments

@@ -144,7 +144,7 @@ def training_app(
             tracking=tracking_uri,
             compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
             verbose=verbose,
-            yes=yes,
+            accepts_long_run=yes,
             is_strict=strict,
         )
         if all_folds and dry_run:

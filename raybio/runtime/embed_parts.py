@@ -25,14 +25,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.core.errors import ClusterError, DataError, RecordFormatError, StoreError
+from raybio.core.errors import ClusterError, RecordFormatError, StoreError
 from raybio.core.files import named_failure
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
 from raybio.runtime.whole_files import whole_files
 from raybio.store.bucket import BucketFolder
-from raybio.store.table_rows import parquet_batches
+from raybio.store.table_rows import parquet_batches, parquet_errors
 from raybio.training.durable import commit_file
 
 VERSION = 1
@@ -405,9 +405,6 @@ def model_digest_of(out: Path) -> str:
     Raises:
         DataError: if it cannot be read.
     """
-    try:
+    with parquet_errors(out):
         metadata = pq.read_schema(out).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{out}: cannot be read as Parquet ({reason})") from None
     return str(metadata.get(_MODEL_KEY, b"").decode())

@@ -105,7 +105,7 @@ def train(
         tracking=tracking_uri,
         compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
         verbose=verbose,
-        yes=accepts_long_run,
+        accepts_long_run=accepts_long_run,
     )
     with _errors_of_arguments(), _joined_cluster():
         result, table = compare(resolve(method, options))

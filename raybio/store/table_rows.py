@@ -358,6 +358,16 @@ def parquet_batches(
             raise pa.ArrowInvalid(f"row group {group} lacks {missing:,} of its rows")
 
 
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Context in which errors of reading a Parquet file are ``DataError``s that name it."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
+
+
 def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
     if isinstance(file, pq.ParquetFile):
         yield from parquet_batches(file, names)

@@ -252,7 +252,7 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
     is_refused: bool,
 ) -> None:
     config = override(request_one.config, "schedule.max_steps", max_steps)
-    request = replace(request_one, config=config, is_length_accepted=is_accepted)
+    request = replace(request_one, config=config, accepts_long_run=is_accepted)
     folder, shown = RunFolder(request.runs, request.name), io.StringIO()
     folder.make()
     write_record(folder.launch, "launch", {"workers": 1, "is_length_accepted": is_accepted})

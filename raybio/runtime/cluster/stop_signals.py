@@ -54,7 +54,10 @@ class StopSignals:
                 raise KeyboardInterrupt
             # Left half started, Ray may leave processes behind for a while.
             name = signal.Signals(number).name
-            print(f"{name}: stopping when Ray has started (once more: at once)", file=sys.stderr)
+            print(
+                f"{name}: stopping when Ray has started (a second signal stops at once)",
+                file=sys.stderr,
+            )
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -63,7 +63,7 @@ def points_of_model(
             direction.
     """
     num_rows = sum(len(block) for block in inputs.blocks(model, quarantine))
-    quarantine.check("protein" if model.reads == "proteins" else "text")
+    quarantine.check(model.record_kinds[0])
     row_S = _sample(num_rows, max_points, model.reads)
     keys: list[str] = []
     contents: list[bytes] = []

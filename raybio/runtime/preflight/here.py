@@ -118,14 +118,14 @@ def look_at_addresses() -> Iterator[Finding]:
         yield Finding("addresses", WARNING, found)
 
 
-def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
+def look_at_upload(folder: Path) -> Iterator[Finding]:
     """Compare what ``ray job submit --working-dir .`` would upload with the limit of the jobs API.
 
     Ray's own code chooses the files.
     """
     from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 
-    limit = DASHBOARD_CLIENT_MAX_SIZE if limit is None else limit
+    limit = DASHBOARD_CLIENT_MAX_SIZE
     if "runtime_resources" in folder.absolute().parts:
         yield Finding("upload", OK, "this is a job's working directory already")
         return

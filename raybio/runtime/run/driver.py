@@ -134,7 +134,8 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
             if caught:
                 run.tracker.kill()
                 view.say(
-                    "stopping at the next step; a checkpoint is written first (once more: at once)"
+                    "stopping at the next step; a checkpoint is written first "
+                    "(a second signal stops at once)"
                 )
             if len(caught) > 1 or (caught and run.is_trained):
                 break

@@ -28,7 +28,7 @@ class Follower:
         plan = getattr(spec.config, "plan", None)
         self._batch_rows = getattr(plan, "global_batch_rows", None)
         self._rows = METHODS[spec.method].epoch_rows
-        self._is_length_settled = bool(spec.is_length_accepted or resources.gpus_per_worker)
+        self._is_length_settled = bool(spec.accepts_long_run or resources.gpus_per_worker)
         self._notices = NoticeTail(self._folder.notices)
         self._reports: MetricsTail | None = None
         self._duration = DurationEstimate(self._max_steps, 0)

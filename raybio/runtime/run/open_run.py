@@ -109,7 +109,7 @@ class OpenRun:
             "versions": versions,
             "is_strict": spec.is_strict,
             "tracking": spec.tracking,
-            "is_length_accepted": spec.is_length_accepted,
+            "is_length_accepted": spec.accepts_long_run,
             "recipe": spec.recipe,
             "published": published_recipe(spec),
         }

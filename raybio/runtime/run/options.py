@@ -49,7 +49,7 @@ class RunOptions:
         compute: workers, CPUs, GPUs and device.
         published: settings that the job brings for its store.
         verbose: show Ray's own logs.
-        yes: accept a run of more than a day on CPUs.
+        accepts_long_run: the run may take more than a day on CPUs.
         is_strict: refuse to resume by other versions or on other hardware.
     """
 
@@ -64,7 +64,7 @@ class RunOptions:
     compute: Compute = Compute()
     published: Published | None = None
     verbose: bool = False
-    yes: bool = False
+    accepts_long_run: bool = False
     is_strict: bool = False
 
     @property
@@ -130,7 +130,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         tracking=options.tracking or recorded.get("tracking"),
         compute=options.compute.or_recorded(recorded),
         explicit=frozenset(options.given_settings),
-        is_length_accepted=options.yes or own.get("is_length_accepted", False),
+        accepts_long_run=options.accepts_long_run or own.get("is_length_accepted", False),
         is_strict=options.is_strict,
         recipe=options.recipe or recorded.get("recipe"),
         verbose=options.verbose,

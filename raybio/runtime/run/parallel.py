@@ -36,7 +36,7 @@ from raybio.runtime.run.result import Result, status_of_run
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import MAX_RETRIES
 from raybio.runtime.spool.lease import LostLeaseError
-from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS
+from raybio.runtime.tracking.tracker import wait_for_all
 from raybio.store.store import open_store
 
 POLL_SECONDS = 0.2
@@ -195,7 +195,7 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
         finally:
             for task in tasks:
                 task.end(signals.caught, broken)
-            _settle(tasks, is_killed=bool(signals.caught))
+            wait_for_all([task.settle for task in tasks], is_killed=bool(signals.caught))
     if signals.caught:
         raise _interrupted(tasks, runs, num_runs, signals.caught[0])
     failed = [task for task in tasks if task.error is not None]
@@ -300,6 +300,11 @@ class _RunTask:
             self.error = explained(self.run.folder, error)
             self.view.note(f"failed: {self.error}")
         self.run.conclude(self.status)
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until MLflow has the concluded run; see ``OpenRun.settle``."""
+        assert self.status is not None
+        return self.run.settle(self.status, seconds)
 
     def _track(self) -> None:
         if not self._is_tracked:
@@ -477,7 +482,7 @@ def _stop(pending: dict[Any, _RunTask]) -> None:
     if pending:
         print(
             f"stopping {count_of(len(pending), 'run')} at the next step; checkpoints are written "
-            "first (once more: at once)",
+            "first (a second signal stops at once)",
             flush=True,
         )
 
@@ -495,21 +500,6 @@ def _error_of(reference: Any) -> BaseException | None:
     except ray.exceptions.RayError as error:
         return error
     return None
-
-
-def _settle(tasks: Sequence[_RunTask], *, is_killed: bool) -> None:
-    """Wait until MLflow has all runs.
-
-    All together have 20 seconds after a signal; otherwise each has two minutes after the last one
-    that was complete.
-    """
-    seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
-    until = time.monotonic() + seconds
-    for task in tasks:
-        assert task.status is not None
-        left = max(until - time.monotonic(), 0.0)
-        if task.run.settle(task.status, left) and not is_killed:
-            until = time.monotonic() + seconds
 
 
 def _interrupted(

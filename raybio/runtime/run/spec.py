@@ -103,7 +103,7 @@ class RunSpec:
             yet.
         explicit: dotted paths of settings that the user gave one by one. Where one cannot be
             honoured, that is an error; a default is adapted instead.
-        is_length_accepted: the run may take more than a day on CPUs, or an earlier start has
+        accepts_long_run: the run may take more than a day on CPUs, or an earlier start has
             measured that it does not.
         is_strict: it is not resumed by other versions or on other hardware.
         recipe: name of the recipe whose settings it began with; None: it had none.
@@ -123,7 +123,7 @@ class RunSpec:
     compute: Compute = Compute()
     precision: str | None = None
     explicit: frozenset[str] = frozenset()
-    is_length_accepted: bool = False
+    accepts_long_run: bool = False
     is_strict: bool = False
     recipe: str | None = None
     parent_run_id: str | None = None

@@ -1,7 +1,6 @@
 """A training run as a Ray task: one process that makes its own batches."""
 
 import socket
-import time
 
 import torch
 
@@ -12,13 +11,12 @@ from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import record_failure
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
+from raybio.runtime.run.preemption import notice_of_this_node
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
 from raybio.store.store import open_store
 from raybio.training.remote_checkpoints import RemoteCheckpoints
-
-NOTICE_POLL_SECONDS = 2.0
 
 
 def train_in_task(spec: WorkerSpec, *, use_gpu: bool) -> None:
@@ -66,7 +64,7 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
                 stop=folder.stop,
                 goal=None,
                 start=spec.start,
-                should_checkpoint=NodeNotice(),
+                should_checkpoint=notice_of_this_node(),
                 remote=remote,
             )
             for _ in reports:
@@ -79,31 +77,3 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
         record_failure(folder, error)
         if not folder.failure.exists():
             raise
-
-
-class NodeNotice:
-    """Whether a checkpoint is due because this node is about to be taken away.
-
-    It is at the notice, and again every few seconds until the node is gone.
-    """
-
-    def __init__(self) -> None:
-        """Find out which node this is."""
-        import ray
-
-        self._node = ray.get_runtime_context().get_node_id()
-        self._next_poll = 0.0
-
-    def __call__(self) -> bool:
-        """Return whether a checkpoint is due, polling every ``NOTICE_POLL_SECONDS`` at most."""
-        import ray
-
-        from raybio.runtime.run.worker import NOTICE_SECONDS
-
-        now = time.monotonic()
-        if now < self._next_poll:
-            return False
-        # Ray Train does the same for its own workers, which a trial's process is not.
-        is_draining = self._node in ray._private.state.state.get_draining_nodes()
-        self._next_poll = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
-        return is_draining

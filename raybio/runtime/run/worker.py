@@ -2,13 +2,11 @@
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 
 import ray.train
 import ray.train.torch
 import torch
-from ray.train.v2._internal.execution.context import get_train_context
 
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ClusterError, RaybioError
@@ -21,6 +19,7 @@ from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
+from raybio.runtime.run.preemption import notice_of_any_node
 from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, checkpoints_of, run_loop
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
@@ -30,9 +29,6 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.determinism import set_environment
 from raybio.training.remote_checkpoints import RemoteCheckpoints
-
-NOTICE_SECONDS = 10.0
-"""Between two checkpoints of a run that is about to lose a node: the notice does not say when."""
 
 
 def work(spec: WorkerSpec) -> None:
@@ -112,7 +108,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             log=log,
             stop=folder.stop,
             goal=spec.goal,
-            should_checkpoint=_NodeNotice() if collective.rank == 0 else lambda: False,
+            should_checkpoint=notice_of_any_node() if collective.rank == 0 else lambda: False,
         )
         for report in reports:
             # A barrier of all workers, so not for each line of the log, and not for the last one:
@@ -143,22 +139,3 @@ def _writer_log(
         collective.all_sum(torch.zeros(1))
         yield MetricsLog(folder.metrics)
         checkpoints.close()
-
-
-class _NodeNotice:
-    """Whether a checkpoint is due because a node of the run will be taken away.
-
-    Due at the notice, and every ``NOTICE_SECONDS`` until the node is gone.
-    """
-
-    def __init__(self) -> None:
-        self._next_time = 0.0
-
-    def __call__(self) -> bool:
-        now = time.monotonic()
-        # ray.train.get_preemption_info() would be a barrier of all workers at each step.
-        info = get_train_context().preemption_context.preemption_info
-        if info is None or now < self._next_time:
-            return False
-        self._next_time = now + NOTICE_SECONDS
-        return True

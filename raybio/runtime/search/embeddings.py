@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
 from raybio.runtime.search.index_store import Metric
-from raybio.store.table_rows import parquet_batches, shown_names
+from raybio.store.table_rows import parquet_batches, parquet_errors, shown_names
 
 ROWS_AT_ONCE = 65_536
 
@@ -24,24 +24,20 @@ def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
         DataError: if the file is missing, damaged, lacks the columns ``key`` and ``embedding``, or
             holds embeddings of different widths.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if not {"key", "embedding"} <= set(names):
-                raise DataError(
-                    f"{path}: has the columns {shown_names(names)}; want 'key' and 'embedding', as "
-                    "raybio embed writes them"
-                )
-            width = None
-            for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
-                embedding_MD = _matrix(batch.column("embedding"), path)
-                width = width or embedding_MD.shape[1]
-                if embedding_MD.shape[1] != width:
-                    raise DataError(f"{path}: has embeddings of different widths, want one width")
-                yield batch.column("key").cast(pa.large_string()), embedding_MD
-    except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
+    with parquet_errors(path), pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if not {"key", "embedding"} <= set(names):
+            raise DataError(
+                f"{path}: has the columns {shown_names(names)}; want 'key' and 'embedding', as "
+                "raybio embed writes them"
+            )
+        width = None
+        for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
+            embedding_MD = _matrix(batch.column("embedding"), path)
+            width = width or embedding_MD.shape[1]
+            if embedding_MD.shape[1] != width:
+                raise DataError(f"{path}: has embeddings of different widths, want one width")
+            yield batch.column("key").cast(pa.large_string()), embedding_MD
 
 
 def _matrix(column: pa.Array, path: Path) -> np.ndarray:

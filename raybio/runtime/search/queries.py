@@ -17,6 +17,7 @@ from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore
 from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
+from raybio.store.table_rows import parquet_errors
 from raybio.training.embedding_model import EmbeddingModel, check_strip_stop
 from raybio.training.precision import default_device
 
@@ -115,17 +116,14 @@ class Queries:
         for batch in model.read_file(self._source, self.quarantine, strip_stop=self._strip_stop):
             contents = batch.column("content").to_pylist()
             yield QueryBlock(batch.column("key").to_pylist(), model.embed(encoder, contents))
-        self.quarantine.check("protein" if model.reads == "proteins" else "text")
+        self.quarantine.check(model.record_kinds[0])
 
 
 def _has_embeddings(path: Path) -> bool:
     if path.is_dir() or path.suffix.lower() != ".parquet":
         return False
-    try:
+    with parquet_errors(path):
         return "embedding" in pq.read_schema(path).names
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
 
 
 def neighbor_schema(metric: str) -> pa.Schema:

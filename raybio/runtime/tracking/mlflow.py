@@ -43,7 +43,7 @@ _creating = threading.Lock()
 _VERSIONS = ("raybio", "ray", "mlflow", "torch", "transformers", "numpy", "pyarrow")
 
 
-def connected(uri: str) -> Any:
+def open_client(uri: str) -> Any:
     """Return a client whose requests end within seconds."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -36,7 +36,7 @@ def track_models(
         files: artifacts of the parent.
     """
     try:
-        client = mlflow_run.connected(uri)
+        client = mlflow_run.open_client(uri)
         parent = _run_of(client, uri, experiment, key, name, {})
         for model, metrics in metrics_by_model.items():
             tags = {"mlflow.parentRunId": parent}

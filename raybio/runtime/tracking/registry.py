@@ -66,7 +66,7 @@ def register(folder: RunFolder, registration: Registration) -> str:
             "the same command again once the server answers"
         )
     try:
-        client = mlflow_run.connected(saved["uri"])
+        client = mlflow_run.open_client(saved["uri"])
         version = _version_of(client, registration.name, run_id, folder)
         if registration.alias is not None:
             client.set_registered_model_alias(registration.name, registration.alias, version)

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -333,7 +333,7 @@ class Tracker:
         raise AssertionError
 
     def _open(self) -> None:
-        self._client = mlflow_run.connected(self.uri)
+        self._client = mlflow_run.open_client(self.uri)
         if self.run_id is not None and not mlflow_run.reopen(self._client, self.run_id):
             # The run was deleted: a new one gets everything.
             self.run_id = None
@@ -450,12 +450,28 @@ def _warn(uri: str, error: Exception) -> None:
     _log.warning("MLflow at %s: %s; trying again", shown_uri(uri), reason[:200])
 
 
+def wait_for_all(waits: Sequence[Callable[[float], bool]], *, is_killed: bool) -> None:
+    """Wait until MLflow has several runs that have ended.
+
+    Args:
+        waits: ``Tracker.wait`` of each run, or a function like it.
+        is_killed: whether a signal came. All runs together then have 20 seconds; otherwise each has
+            two minutes after the last one that was complete.
+    """
+    seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
+    until = time.monotonic() + seconds
+    for wait in waits:
+        is_complete = wait(max(until - time.monotonic(), 0.0))
+        if is_complete and not is_killed:
+            until = time.monotonic() + seconds
+
+
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
     """Add files or folders to the finished MLflow run; an unavailable server is a warning."""
     saved = read_recomputable(folder.tracking, "tracking") or {}
     if not saved.get("run_id"):
         return
     try:
-        mlflow_run.add(mlflow_run.connected(saved["uri"]), saved["run_id"], paths)
+        mlflow_run.add(mlflow_run.open_client(saved["uri"]), saved["run_id"], paths)
     except Exception as error:
         _log.warning("MLflow did not take %s: %s", ", ".join(path.name for path in paths), error)

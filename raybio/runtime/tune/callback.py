@@ -1,7 +1,6 @@
 """Ray Tune's callback in the driver: records how trials end, tracks and prints them."""
 
 import logging
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.spool.lease import check_key
-from raybio.runtime.tracking.tracker import FINISH_SECONDS, KILLED_SECONDS, Tracker
+from raybio.runtime.tracking.tracker import Tracker, wait_for_all
 from raybio.runtime.tune.leaderboard import records
 from raybio.runtime.tune.run_trial import OBJECTIVE
 from raybio.runtime.tune.search import TRIAL
@@ -101,11 +100,10 @@ class TrialCallback(Callback):
         """Send what MLflow has not received yet of trials that ended before this start."""
         for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
             content = read_record(path.with_name(NOTE), "trial") or {}
-            end = read_record(path, "trial end") or {}
             tracker = self._tracker(Trial(**content["trial"]))
             if tracker.is_pending:
                 tracker.start()
-                self._end_run(tracker, end["status"])
+                self._end_run(tracker, status_of(tracker.folder))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its arguments, but a sweep resumes from trials' folders."""
@@ -174,16 +172,11 @@ class TrialCallback(Callback):
         """End all runs that are still open, and wait until MLflow has everything.
 
         Args:
-            is_killed: whether a signal came. All runs together then have 20 seconds; otherwise
-                each has two minutes after the last one that was complete.
+            is_killed: whether a signal came; see ``wait_for_all``.
         """
         for trial in self.trials:
             self._end(trial, INTERRUPTED)
-        seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
-        until = time.monotonic() + seconds
-        for tracker in self._ended:
-            if tracker.wait(max(until - time.monotonic(), 0.0)) and not is_killed:
-                until = time.monotonic() + seconds
+        wait_for_all([tracker.wait for tracker in self._ended], is_killed=is_killed)
 
     def _begin(self, trial_id: str, trial: Trial) -> RunFolder:
         """Record the trial in its folder and in the list, and open its run; idempotent."""

@@ -159,8 +159,8 @@ def sweep(spec: SweepSpec) -> SweepResult:
         identity = _Identity(space=space.to_mapping(), base=run.config.to_mapping())
         folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         launch = read_record(folder.launch, "launch") or {}
-        is_accepted = run.is_length_accepted or launch.get("is_length_accepted", False)
-        run = replace(run, is_length_accepted=is_accepted)
+        is_accepted = run.accepts_long_run or launch.get("is_length_accepted", False)
+        run = replace(run, accepts_long_run=is_accepted)
         spec = replace(spec, run=run)
         launch |= {"given": dict(spec.options), "tracking": run.tracking}
         if is_accepted:

@@ -42,7 +42,7 @@ class SweepLength:
         self._spec = spec
         rounds = math.ceil(num_trainings(spec) / num_at_a_time)
         self._num_steps = rounds * spec.space.budget.max_steps
-        self._is_settled = bool(spec.run.is_length_accepted or spec.run.compute.gpus_per_worker)
+        self._is_settled = bool(spec.run.accepts_long_run or spec.run.compute.gpus_per_worker)
         self._followed: dict[str, tuple[MetricsTail, DurationEstimate]] = {}
         self._is_shown = False
         self._follow_new_trials()

@@ -297,8 +297,8 @@ def _trained_here(process: _Process) -> StepValues:
     import torch
 
     from raybio.runtime.run.node_preparation import start_preparation
+    from raybio.runtime.run.preemption import notice_of_this_node
     from raybio.runtime.run.run_loop import train_single_process
-    from raybio.runtime.run.task_worker import NodeNotice
 
     spec = process.spec
     folder = process.folder
@@ -318,7 +318,7 @@ def _trained_here(process: _Process) -> StepValues:
         stop=process.stop,
         goal=spec.goal,
         remote=process.copy.remote,
-        should_checkpoint=NodeNotice(),
+        should_checkpoint=notice_of_this_node(),
     )
     for report in reports:
         line = {

@@ -26,7 +26,7 @@ ENDED = "ended.json"
 
 FINISHED = "finished"
 STOPPED = "stopped by the scheduler"
-REPLACED = "went on as another"
+REPLACED = "continued as another trial"
 """A member of a population that exploited another one, and trains on under another name."""
 FAILED = "failed"
 INTERRUPTED = "interrupted"
@@ -203,4 +203,7 @@ def has_ended(folder: RunFolder) -> bool:
 
 def status_of(folder: RunFolder) -> str:
     """Return the recorded status of a trial; ``interrupted`` if its end is not recorded."""
-    return str((read_record(folder.path / ENDED, "trial end") or {}).get("status", INTERRUPTED))
+    end = read_record(folder.path / ENDED, "trial end") or {}
+    status = str(end.get("status", INTERRUPTED))
+    # Earlier versions wrote it in other words.
+    return REPLACED if status == "went on as another" else status

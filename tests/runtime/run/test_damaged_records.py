@@ -80,7 +80,7 @@ def start(request: RunSpec, *, stop_at: int | None = None) -> tuple[dict[str, An
         folder.launch,
         "launch",
         request.compute.to_record()
-        | {"tracking": request.tracking, "is_length_accepted": request.is_length_accepted},
+        | {"tracking": request.tracking, "is_length_accepted": request.accepts_long_run},
     )
     finished = finished_result(folder, request.config)
     uri = tracking_uri(request.tracking, Path(request.runs))

@@ -134,8 +134,8 @@ def new_sweep(
     monkeypatch.setattr(_Link, "_ask", lambda self, call: call())
     monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.05)
     monkeypatch.setattr(relay, "POLL_SECONDS", 0.02)
-    monkeypatch.setattr("raybio.runtime.tune.callback.KILLED_SECONDS", 0.1)
-    monkeypatch.setattr("raybio.runtime.run.task_worker.NodeNotice", lambda: lambda: False)
+    monkeypatch.setattr("raybio.runtime.tracking.tracker.KILLED_SECONDS", 0.1)
+    monkeypatch.setattr("raybio.runtime.run.preemption.notice_of_this_node", lambda: lambda: False)
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: None)
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
 

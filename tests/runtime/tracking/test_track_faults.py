@@ -413,7 +413,7 @@ def test_a_database_whose_making_was_interrupted_is_not_left_behind(
     with monkeypatch.context() as patch:
         patch.setattr(database, "_upgrade_db", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            mlflow_run.connected(uri).search_experiments()
+            mlflow_run.open_client(uri).search_experiments()
     assert [*tmp_path.iterdir()] == []
-    assert mlflow_run.connected(uri).search_experiments()
+    assert mlflow_run.open_client(uri).search_experiments()
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]

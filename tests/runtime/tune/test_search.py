@@ -202,15 +202,15 @@ def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it
 ) -> None:
     import ray
 
-    from raybio.runtime.run import task_worker as module
+    from raybio.runtime.run import preemption
 
     now, draining = [0.0], {"other": 0}
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(preemption.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(
         ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "mine")
     )
     monkeypatch.setattr(ray._private.state.state, "get_draining_nodes", lambda: draining)
-    is_due, due_at = module.NodeNotice(), []
+    is_due, due_at = preemption.notice_of_this_node(), []
     for second in range(30):
         now[0] = float(second)
         if second == 5:

@@ -82,7 +82,10 @@ def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed
     begin(callback, *trials[:2])
     begin(callback, trials[0], successor)
     assert earlier_trials(spec.path) == [trials[0], successor, trials[2]]
-    assert status_of(spec.folder(trials[1])) == "went on as another"
+    folder = spec.folder(trials[1])
+    assert status_of(folder) == "continued as another trial"
+    write_record(folder.path / ENDED, "trial end", {"status": "went on as another"})
+    assert status_of(folder) == "continued as another trial"  # what earlier versions wrote
 
 
 def test_at_a_signal_all_open_runs_are_marked_as_killed_at_once(
@@ -102,8 +105,8 @@ def test_at_a_signal_all_open_runs_are_marked_as_killed_at_once(
 def test_a_killed_sweep_does_not_wait_long_for_a_tracking_server_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raybio.runtime.tune.callback.KILLED_SECONDS", 0.5)
-    monkeypatch.setattr("raybio.runtime.tune.callback.FINISH_SECONDS", 1e6)
+    monkeypatch.setattr("raybio.runtime.tracking.tracker.KILLED_SECONDS", 0.5)
+    monkeypatch.setattr("raybio.runtime.tracking.tracker.FINISH_SECONDS", 1e6)
     callback = callback_of(spec_of(tmp_path))
     begin(callback, of(0.0), of(0.1))
     callback.close(is_killed=True)  # and does not wait for the end of a sweep that was not killed

@@ -370,7 +370,7 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     budget = {"max_steps": 5000, "grace_steps": 10, "num_repeated": 2, "num_seeds": 3}
     grid = {LAMBDA: {"choice": [0.0, 0.1, 0.5]}}
     spec = spec_of(tmp_path, search={"kind": "grid"}, space=grid, budget=budget)
-    spec = replace(spec, run=replace(spec.run, is_length_accepted=yes))
+    spec = replace(spec, run=replace(spec.run, accepts_long_run=yes))
     assert num_trainings(spec) == 3 + 2 * 2
     folder = leave(spec, of(0.1), {})  # begun by an earlier start
     for step in (1, 3, 10):
