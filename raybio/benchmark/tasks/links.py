@@ -53,9 +53,7 @@ _LEAKAGE = (
 class LinksTask(BenchmarkTask):
     """Held-out links of proteins or articles."""
 
-    task: Literal["links"] = "links"
     family: ClassVar[str] = "Links"
-    path_fields: ClassVar[tuple[str, ...]] = ("store",)
     rivals_read_the_model: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of proteins or of articles")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -39,9 +39,7 @@ _PROTOCOL = (
 class RelationProbeTask(BenchmarkTask):
     """Relations of documents with entities."""
 
-    task: Literal["relation-probe"] = "relation-probe"
     family: ClassVar[str] = "Relations by a frozen head"
-    path_fields: ClassVar[tuple[str, ...]] = ("store", "train", "dev", "test")
     rivals_read_the_model: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of documents, with all splits")
