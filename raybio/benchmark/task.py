@@ -241,11 +241,12 @@ class BenchmarkTask(BaseConfig, ABC):
         """Return everything but the model that scores depend on; plain JSON."""
         ignored = {"name", *self.path_fields()}
         settings = {key: part for key, part in self.to_mapping().items() if key not in ignored}
-        return {
+        identity = {
             "task": type(self).__name__,
             "settings": settings,
             "data": files_digest(self.files()),
         }
+        return identity if self.source is None else {**identity, "code": self.source.sha256}
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Travel with the source of a user's own class, which other machines need not have."""

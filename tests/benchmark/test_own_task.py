@@ -183,3 +183,28 @@ def test_a_subclass_of_a_shipped_task_inherits_its_settings(tmp_path: Path, prot
     with pytest.raises(ConfigError, match="LabelsTask is no subclass .* that this file defines"):
         read_suite(write_suite(tmp_path, task="own.py:LabelsTask", labels="x"), None)
     assert isinstance(suite, Suite)
+
+
+def test_an_edited_task_is_scored_again_and_a_moved_one_is_not(
+    example: Path, proteins: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "report"
+
+    def value_of(folder: Path) -> float | None:
+        models = read_models([str(proteins)], out)
+        suite = read_suite(str(folder / "optima.yaml"), None)
+        report = run_benchmark(models, suite, out, with_ray=False)
+        return next(row.value for row in report.tasks[0].rows if row.name == "mean optimum")
+
+    assert value_of(example) == pytest.approx(1 / 3)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name, _ in FILE.findall(SECTION):
+        shutil.copy(example / name, moved)
+    log = (out / "log.txt").read_text()
+    assert value_of(moved) == pytest.approx(1 / 3)
+    assert "evaluating" not in (out / "log.txt").read_text()[len(log) :]
+    file = moved / "optima.py"
+    content = file.read_text(encoding="utf-8")
+    file.write_text(content.replace("<= self.degrees", ">= 0"), encoding="utf-8")
+    assert value_of(moved) == 1
