@@ -37,6 +37,9 @@ CHANCE = "chance"
 RIVAL_ROWS = "rivals"
 """Stands for all rivals where a task's are refused."""
 
+PROTOCOL = "protocol"
+"""Stands for protocol and sizes where a task's are refused."""
+
 
 class BenchmarkEncoder(Protocol):
     """A model as tasks see it."""
@@ -164,7 +167,8 @@ class BenchmarkTask(BaseConfig, ABC):
     """The file of a user's own class."""
 
     rivals_read_the_model: ClassVar[bool] = False
-    """Whether rivals need a model, such as its tokens: then the first model that fits is given."""
+    """Whether rivals need a model, such as its tokens: then the first model that fits is given, or
+    the next one if they fail with it."""
 
     oracles: ClassVar[Collection[str]] = ()
     """Rivals that read gold answers."""
@@ -234,7 +238,7 @@ class BenchmarkTask(BaseConfig, ABC):
         """Score what needs no training of an encoder.
 
         Args:
-            model: the first model that fits, if ``rivals_read_the_model``; else None.
+            model: a model that fits, if ``rivals_read_the_model``; else None.
         """
 
     def identity(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class LinksTask(BenchmarkTask):
         return replace(scores, others={**scores.others, **self._quality(report, embedded)})
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Retrieve links without an encoder; contents are read in the first model's tokens."""
+        """Retrieve links without an encoder; contents are read in the model's tokens."""
         assert model is not None
         report = self._evaluated(model, [], with_rivals=True)
         untrained = [
