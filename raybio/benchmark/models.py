@@ -16,7 +16,7 @@ from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vectors
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
-from raybio.benchmark.task import CHANCE, RANDOM, RIVAL_ROWS, Reads
+from raybio.benchmark.task import CHANCE, PROTOCOL, RANDOM, RIVAL_ROWS, Reads
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
@@ -45,7 +45,13 @@ RIVALS = {
 }
 """Name on the command line -> the rows that it may mean; a task has one of them or none."""
 
-RESERVED = {RIVAL_ROWS, CHANCE, *RIVALS, *(row for rows in RIVALS.values() for row in rows)}
+RESERVED = {
+    PROTOCOL,
+    RIVAL_ROWS,
+    CHANCE,
+    *RIVALS,
+    *(row for rows in RIVALS.values() for row in rows),
+}
 """Names that no model may have. A task may have more rivals, which the report checks."""
 
 _RANDOM_WIDTH = 256

@@ -18,7 +18,7 @@ from raybio.benchmark.report import (
     number,
     pair_test,
 )
-from raybio.benchmark.task import RIVAL_ROWS
+from raybio.benchmark.task import PROTOCOL, RIVAL_ROWS
 from raybio.core.files import replace_text
 from raybio.core.text import count_of
 
@@ -146,8 +146,10 @@ def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
         for remark in row.remarks:
             yield f'<p class="soft">{escape(row.name)}: {escape(remark)}.</p>'
     for name, reason in task.skipped.items():
-        has = "have" if name == RIVAL_ROWS else "has"
-        yield f'<p class="soft">{escape(name)} {has} no row: {escape(reason)}.</p>'
+        has = "has no row"
+        if name in (RIVAL_ROWS, PROTOCOL):
+            has = "have no row" if name == RIVAL_ROWS else "is unknown"
+        yield f'<p class="soft">{escape(name)} {has}: {escape(reason)}.</p>'
     if task.tests:
         yield _table(
             ("first", "second", "difference", "p", "p (Holm)"),
@@ -171,7 +173,8 @@ def _others(row: RowReport, measures: Sequence[str]) -> list[str]:
 
 def _dots(task: TaskReport) -> Iterator[str]:
     """Yield a dot with its interval for each row, on one scale; a line marks chance."""
-    values = [0.0, *task.chance.values()][:2]
+    chance = task.chance.get(task.measure)
+    values = [0.0] if chance is None else [0.0, chance]
     for row in task.rows:
         values += [each for each in (row.value, row.low, row.high) if each is not None]
     low = min(values)
@@ -180,7 +183,6 @@ def _dots(task: TaskReport) -> Iterator[str]:
     def percent(value: float) -> float:
         return round(100 * (value - low) / span, 2)
 
-    chance = task.chance.get(task.measure)
     rival = best_rival(task)
     for row in task.rows:
         yield f'<div class="row{" rival" if row.is_rival else ""}">'

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from raybio.benchmark.models import RIVALS, BenchmarkModel
 from raybio.benchmark.statistics import difference_test, mean_of_tasks, score_interval, task_seed
-from raybio.benchmark.task import BenchmarkTask, TaskScores
-from raybio.benchmark.work import RivalResults
+from raybio.benchmark.task import RIVAL_ROWS, BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.core.files import replace_text
@@ -74,7 +73,8 @@ class TaskReport(BaseConfig):
     rows: list[RowReport]
     tests: list[PairReport]
     skipped: dict[str, str]
-    """Model -> why it has no row; "rivals" -> why none has; "" -> why the task did not run."""
+    """Model -> why it has no row; "rivals" -> why none has; "protocol" -> why it is unknown; ""
+    -> why the task did not run."""
 
 
 class CostReport(BaseConfig):
@@ -121,7 +121,9 @@ class TaskResults:
 
     Attributes:
         task: the task.
-        rivals: facts and rivals; None: the task did not run, or they were refused.
+        facts: facts of the task; None: it did not run, or they were refused.
+        rivals: scores of each rival; None: they were not computed.
+        rivals_reader: the model in whose tokens rivals were read; empty if they need none.
         by_model: scores of each model that has some.
         skipped: see ``TaskReport``.
     """
@@ -129,7 +131,9 @@ class TaskResults:
     def __init__(self, task: BenchmarkTask) -> None:
         """Begin without results."""
         self.task = task
-        self.rivals: RivalResults | None = None
+        self.facts: TaskFacts | None = None
+        self.rivals: Mapping[str, TaskScores] | None = None
+        self.rivals_reader = ""
         self.by_model: dict[str, TaskScores] = {}
         self.skipped: dict[str, str] = {}
 
@@ -142,7 +146,7 @@ class TaskResults:
             ConfigError: if a model has the name of a rival.
         """
         rows = {}
-        rivals = dict(self.rivals.scores) if self.rivals is not None else {}
+        rivals = dict(self.rivals or {})
         for name in names:
             if name in self.by_model:
                 if name in rivals:
@@ -155,9 +159,9 @@ class TaskResults:
                 own = next((row for row in RIVALS[name] if row in rivals), None)
                 if own is not None:
                     rows[name] = rivals.pop(own)
-                elif self.rivals is not None and self.rivals.scores:
-                    self.skipped[name] = "the task has no such rival"
                 elif self.rivals is not None:
+                    self.skipped[name] = "the task has no such rival"
+                elif not self.skipped.keys() & {"", RIVAL_ROWS}:
                     self.skipped[name] = "rivals are read in the tokens of a model, and none fits"
         given = [name for name in rows if name in RIVALS]
         return rows | rivals, [*given, *rivals]
@@ -315,7 +319,10 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
             )
         )
     shown.sort(key=lambda row: -math.inf if row.value is None else row.value, reverse=True)
-    facts = results.rivals and results.rivals.facts
+    facts = results.facts or TaskFacts("", "")
+    protocol = facts.protocol
+    if results.rivals_reader:
+        protocol += f" Rivals on contents read them in the tokens of {results.rivals_reader}."
     encoders = [name for name in names if name in rows and name not in rivals]
     return TaskReport(
         name=task.name,
@@ -323,10 +330,10 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         family=task.family,
         reads=task.reads if not results.skipped.get("") else "",
         measure=task.measure,
-        protocol=facts.protocol if facts else "",
-        size=facts.size if facts else "",
-        leakage=facts.leakage if facts else "",
-        chance={name: float(value) for name, value in facts.chance.items()} if facts else {},
+        protocol=protocol.strip(),
+        size=facts.size,
+        leakage=facts.leakage,
+        chance={name: float(value) for name, value in facts.chance.items()},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
         tests=_with_holm(list(_tests(rows, encoders, of_task))),

@@ -3,6 +3,7 @@
 import fcntl
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from raybio.benchmark.log import BenchmarkLog
@@ -11,11 +12,10 @@ from raybio.benchmark.page import write_page
 from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_report, write_report
 from raybio.benchmark.suite import Suite
 from raybio.benchmark.task import RIVAL_ROWS
-from raybio.benchmark.work import Part, Results, WorkItem, identity_of
+from raybio.benchmark.work import Part, PartKind, Results, compute_parts
 from raybio.core.digest import digest_of
 from raybio.core.errors import ClusterError, ConfigError, DataError, StoreError
-from raybio.runtime.run.spec import Compute
-from raybio.runtime.run.tasks import run_tasks
+from raybio.core.shared_scores import Identity
 from raybio.runtime.tracking.model_runs import track_models
 
 
@@ -91,6 +91,62 @@ def _metric(measure: str) -> str:
     return re.sub(r"[^\w./ -]", "_", measure)
 
 
+@dataclass
+class _TaskPlan:
+    """What is wanted of a task.
+
+    Attributes:
+        results: of the task; filled in.
+        identity: that of the task.
+        fitting: the models that read its inputs.
+        rivals: part with its rivals; None: they read a model, and none fits.
+    """
+
+    results: TaskResults
+    identity: Identity
+    fitting: Sequence[BenchmarkModel]
+    rivals: Part | None = None
+
+    def part(self, kind: PartKind, model: BenchmarkModel | None = None) -> Part:
+        """Return a part of the task."""
+        return Part.of(self.results.task, self.identity, kind, model)
+
+    def parts(self) -> list[Part]:
+        """Return all that is wanted."""
+        if not self.results.task.rivals_read_the_model:
+            self.rivals = self.part("rivals")
+        elif self.fitting:
+            self.rivals = self.part("rivals", self.fitting[0])
+        of_task = [self.part("facts"), *([self.rivals] if self.rivals else [])]
+        return of_task + [self.part("scores", model) for model in self.fitting]
+
+    def next_rivals(self) -> Part | None:
+        """Return the part with rivals by the next model, if they failed and there is one."""
+        if RIVAL_ROWS not in self.results.skipped:
+            return None
+        if self.rivals is None or self.rivals.model is None:
+            return None
+        number = self.fitting.index(self.rivals.model) + 1
+        if number == len(self.fitting):
+            return None
+        del self.results.skipped[RIVAL_ROWS]
+        self.rivals = self.part("rivals", self.fitting[number])
+        return self.rivals
+
+    def read(self, kept: Results) -> None:
+        """Fill in the results that are kept."""
+        results = self.results
+        results.facts = kept.facts(self.part("facts"))
+        if self.rivals is not None:
+            results.rivals = kept.rivals(self.rivals)
+            if results.rivals is not None and self.rivals.model is not None:
+                results.rivals_reader = self.rivals.model.name
+        for model in self.fitting:
+            scores = kept.scores(self.part("scores", model))
+            if scores is not None:
+                results.by_model[model.name] = scores
+
+
 def _evaluated(
     models: Sequence[BenchmarkModel | str],
     suite: Suite,
@@ -98,74 +154,47 @@ def _evaluated(
     with_ray: bool,
     verbose: bool,
 ) -> list[TaskResults]:
-    say = BenchmarkLog(out).say
+    """Return the results of each task; what is not kept is computed."""
     encoders = [model for model in models if isinstance(model, BenchmarkModel)]
     results = [TaskResults(task) for task in suite.tasks]
-    rival_parts: dict[str, Part] = {}
-    model_parts: dict[tuple[str, str], Part] = {}
-    items: dict[tuple[str, str], list[Part]] = {}
+    plans = []
     for each in results:
-        task = each.task
-        reason = task.check()
-        if not reason:
-            try:
-                reads = task.reads
-                of_task = task.identity()
-            except (DataError, StoreError) as error:
-                reason = str(error)
-        if reason:
-            each.skipped[""] = reason
-            say(f"skipped: {task.name}: {reason}")
-            continue
-        fitting = [model for model in encoders if model.reads == reads]
-        for model in encoders:
-            if model not in fitting:
-                each.skipped[model.name] = f"reads {model.reads}, the task has {reads}"
-        first = fitting[0] if fitting and task.rivals_read_the_model else None
-        part = Part(task, identity_of(of_task, first, is_rivals=True), is_rivals=True)
-        rival_parts[task.name] = part
-        items.setdefault((task.group, "" if first is None else first.name), []).append(part)
-        for model in fitting:
-            part = Part(task, identity_of(of_task, model, is_rivals=False), is_rivals=False)
-            model_parts[task.name, model.name] = part
-            items.setdefault((task.group, model.name), []).append(part)
-    if not rival_parts:
-        first_reason = next(iter(results)).skipped[""]
-        raise ConfigError(f"--suite {suite.name}: none of its tasks can run; {first_reason}")
-    model_by_name = {model.name: model for model in encoders}
-    work = [WorkItem(out, model_by_name.get(name), parts) for (_, name), parts in items.items()]
-    _do(work, with_ray=with_ray, verbose=verbose, out=out)
-    kept = Results(out)
-    for each in results:
-        if each.task.name not in rival_parts:
-            continue
-        each.rivals = kept.of_rivals(rival_parts[each.task.name])
-        for model in encoders:
-            own = model_parts.get((each.task.name, model.name))
-            result = None if own is None else kept.of_model(own)
-            if result is not None:
-                each.by_model[model.name] = result
-        for item in work:
-            for part in item.parts:
-                reason = item.reason_by_part.get(str(part), "")
-                if part.task is each.task and reason:
-                    name = item.model.name if item.model and not part.is_rivals else RIVAL_ROWS
-                    each.skipped[name] = reason
+        plan = _plan(each, encoders)
+        if plan is None:
+            BenchmarkLog(out).say(f"skipped: {each.task.name}: {each.skipped['']}")
+        else:
+            plans.append(plan)
+    if not plans:
+        raise ConfigError(
+            f"--suite {suite.name}: none of its tasks can run; {results[0].skipped['']}"
+        )
+    parts = [part for plan in plans for part in plan.parts()]
+    while parts:
+        refused = compute_parts(parts, out, with_ray=with_ray, verbose=verbose)
+        for each in results:
+            each.skipped.update(refused.get(each.task.name, {}))
+        # Rivals that failed with a model may be computed with the next one.
+        next_rivals = [plan.next_rivals() for plan in plans]
+        parts = [part for part in next_rivals if part is not None]
+    for plan in plans:
+        plan.read(Results(out))
     return results
 
 
-def _do(work: Sequence[WorkItem], *, with_ray: bool, verbose: bool, out: Path) -> None:
-    """Do what is not done, on a cluster or here."""
-    say = BenchmarkLog(out).say
-    missing = [item for item in work if not item.is_done]
-    for item in work:
-        if item.is_done:
-            say(f"read back: {item}")
-    if with_ray:
-        run_tasks(
-            missing, Compute(), needs_gpu=lambda item: item.model is not None, verbose=verbose
-        )
-        return
-    for number, item in enumerate(missing, start=1):
-        item.keep(item.work())
-        print(f"{item}: {number} of {len(missing)}", flush=True)
+def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan | None:
+    """Return what is wanted of a task; None if it cannot run, with the reason in its results."""
+    task = results.task
+    reason = task.check()
+    if not reason:
+        try:
+            reads = task.reads
+            identity = task.identity()
+        except (DataError, StoreError) as error:
+            reason = str(error)
+    if reason:
+        results.skipped[""] = reason
+        return None
+    for model in encoders:
+        if model.reads != reads:
+            results.skipped[model.name] = f"reads {model.reads}, the task has {reads}"
+    return _TaskPlan(results, identity, [model for model in encoders if model.reads == reads])

@@ -1,8 +1,9 @@
 """Suites: the tasks of a benchmark, from a YAML file.
 
-A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS``, and the fields of
-its class. ``{data}`` in a path stands for the folder of ``--data``; other relative paths are
-relative to the file. A file may be there with ``.gz`` appended instead.
+A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS`` or a class of a
+user's own as ``FILE.py:CLASS``, and the fields of its class. ``{data}`` in a path stands for the
+folder of ``--data``; other relative paths are relative to the file. A file may be there with
+``.gz`` appended instead.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from raybio.benchmark.task import BenchmarkTask, nearest_name
+from raybio.benchmark.task import BenchmarkTask, nearest_name, own_task_class
+from raybio.benchmark.task_source import read_task_source
 from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
@@ -101,15 +103,11 @@ def read_suite(name: str, data: Path | None) -> Suite:
 
 
 def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTask:
-    if not isinstance(entry, Mapping) or entry.get("task") not in TASKS:
-        got = entry.get("task") if isinstance(entry, Mapping) else entry
-        near = nearest_name(str(got), list(TASKS))
-        raise ConfigError(
-            f"--suite {suite}: a task of kind {got!r}, want task: one of {', '.join(TASKS)}.{near}"
-        )
-    kind = TASKS[entry["task"]]
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"--suite {suite}: got the task {entry!r}, want a mapping with task")
     settings = dict(entry)
-    for name in kind.path_fields:
+    kind = _task_class(suite, settings.pop("task", None), home)
+    for name in kind.path_fields():
         given = settings.get(name)
         if given is None:
             continue
@@ -128,3 +126,20 @@ def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTas
         wanted = f" Want some of {', '.join(kind.model_fields)}."
         message = str(error).replace(SEE_ALL, wanted)
         raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {message}") from None
+
+
+def _task_class(suite: str, given: Any, home: Path) -> type[BenchmarkTask]:
+    """Return the class that ``task`` names."""
+    name = str(given)
+    if name in TASKS:
+        return TASKS[name]
+    file, _, class_name = name.rpartition(":")
+    if not file.endswith(".py"):
+        raise ConfigError(
+            f"--suite {suite}: a task of kind {given!r}, want task: one of {', '.join(TASKS)}, or "
+            f"a class of your own as PYTHON_FILE:CLASS.{nearest_name(name, list(TASKS))}"
+        )
+    try:
+        return own_task_class(read_task_source(home / Path(file).expanduser(), class_name))
+    except ConfigError as error:
+        raise ConfigError(f"--suite {suite}, task: {error}") from error

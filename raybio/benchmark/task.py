@@ -1,11 +1,14 @@
 """The interface of a benchmark's task: its data, its protocol in words, scores of units, rivals.
 
-A task is a class in one file of ``tasks/``. Its fields are the settings that a suite's YAML gives.
+A task is a class in one file of ``tasks/``, or in a file of a user. Its fields are the settings
+that a suite's YAML gives.
 
 Shape letters: U units (queries, rows, documents, nodes) of intervals and tests, N texts, D width.
 """
 
 import difflib
+import inspect
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from raybio.benchmark.task_source import TaskSource
 from raybio.core.arrays import Floats
 from raybio.core.config import BaseConfig
 from raybio.core.digest import digest_of
+from raybio.core.errors import ConfigError
 from raybio.store.sources import describe_files
 
 Reads = Literal["texts", "proteins"]
@@ -31,6 +36,9 @@ CHANCE = "chance"
 
 RIVAL_ROWS = "rivals"
 """Stands for all rivals where a task's are refused."""
+
+PROTOCOL = "protocol"
+"""Stands for protocol and sizes where a task's are refused."""
 
 
 class BenchmarkEncoder(Protocol):
@@ -147,16 +155,20 @@ class TaskFacts:
 
 
 class BenchmarkTask(BaseConfig, ABC):
-    """A task of a benchmark. Its fields are what a suite's YAML sets; it travels to workers."""
+    """A task of a benchmark. Its fields are what a suite's YAML sets; it travels to workers.
 
-    family: ClassVar[str]
+    Scores do not depend on fields of type ``Path``, but on what these files hold.
+    """
+
+    family: ClassVar[str] = "Own tasks"
     """Tasks of a family are shown together."""
 
-    path_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields with paths. Scores do not depend on where the data lies."""
+    source: ClassVar[TaskSource | None] = None
+    """The file of a user's own class."""
 
     rivals_read_the_model: ClassVar[bool] = False
-    """Whether rivals need a model, such as its tokens: then the first model that fits is given."""
+    """Whether rivals need a model, such as its tokens: then the first model that fits is given, or
+    the next one if they fail with it."""
 
     oracles: ClassVar[Collection[str]] = ()
     """Rivals that read gold answers."""
@@ -183,16 +195,26 @@ class BenchmarkTask(BaseConfig, ABC):
         """Tasks of one group share texts: one worker evaluates them, one after the other."""
         return f"{self.family} {self.name}"
 
-    @abstractmethod
+    @classmethod
+    def path_fields(cls) -> list[str]:
+        """Return the names of the fields with a path."""
+        return [
+            name
+            for name, field in cls.model_fields.items()
+            if Path in (field.annotation, *typing.get_args(field.annotation))
+        ]
+
     def check(self) -> str:
         """Return why the task cannot run and what to do; empty if its data is there."""
+        return missing_files(self.files().values(), f"want the data of {self.name}")
 
-    @abstractmethod
     def files(self) -> Mapping[str, Path]:
         """Return the files that the scores depend on, by what they are to the task.
 
         Keys are names of fields, or paths below the folder of a field.
         """
+        paths = {name: getattr(self, name) for name in self.path_fields()}
+        return {name: path for name, path in paths.items() if path is not None}
 
     @abstractmethod
     def facts(self) -> TaskFacts:
@@ -216,18 +238,57 @@ class BenchmarkTask(BaseConfig, ABC):
         """Score what needs no training of an encoder.
 
         Args:
-            model: the first model that fits, if ``rivals_read_the_model``; else None.
+            model: a model that fits, if ``rivals_read_the_model``; else None.
         """
 
     def identity(self) -> dict[str, Any]:
         """Return everything but the model that scores depend on; plain JSON."""
-        ignored = {"name", *self.path_fields}
+        ignored = {"name", *self.path_fields()}
         settings = {key: part for key, part in self.to_mapping().items() if key not in ignored}
-        return {
+        identity = {
             "task": type(self).__name__,
             "settings": settings,
             "data": files_digest(self.files()),
         }
+        return identity if self.source is None else {**identity, "code": self.source.sha256}
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Travel with the source of a user's own class, which other machines need not have."""
+        if self.source is None:
+            return super().__reduce_ex__(protocol)
+        return _restored, (self.source, self.to_mapping())
+
+
+def own_task_class(source: TaskSource) -> type[BenchmarkTask]:
+    """Return a user's own class of tasks.
+
+    Raises:
+        ConfigError: if its file fails, or has no such class of tasks.
+    """
+    module = source.module()
+    found = vars(module).get(source.class_name)
+    if found is None:
+        near = nearest_name(source.class_name, source.class_names)
+        has = ", ".join(source.class_names) or "none"
+        raise ConfigError(
+            f"{source.path}: has no class {source.class_name!r}; its classes: {has}.{near}"
+        )
+    # A class that the file imports has its code elsewhere.
+    is_task = isinstance(found, type) and issubclass(found, BenchmarkTask)
+    if not is_task or found.__module__ != module.__name__:
+        raise ConfigError(
+            f"{source.path}: {source.class_name} is no subclass of BenchmarkTask that this file "
+            "defines"
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"{source.path}: {source.class_name} has to define {missing}")
+    found.source = source
+    return found
+
+
+def _restored(source: TaskSource, settings: dict[str, Any]) -> BenchmarkTask:
+    return own_task_class(source).from_mapping(settings)
 
 
 def files_digest(files: Mapping[str, Path]) -> str:

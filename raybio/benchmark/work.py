@@ -1,7 +1,7 @@
 """The queue of a benchmark: tasks x models, each a Ray task whose results are kept.
 
-Results are records in the report's folder, one for each (model, task), named after everything that
-they depend on. The same command again reads them back.
+Results are records in the report's folder, named after everything that they depend on: facts and
+rivals of each task, and scores of each (model, task). The same command again reads them back.
 """
 
 import json
@@ -10,31 +10,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.models import BenchmarkModel
-from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
+from raybio.benchmark.task import PROTOCOL, RIVAL_ROWS, BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import RaybioError
 from raybio.core.files import disk_problem
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.runtime.cluster.resources import TrialResources
+from raybio.runtime.run.spec import Compute
+from raybio.runtime.run.tasks import run_tasks
 
 _VERSION = 3
 """Raised whenever the same data and weights give other scores."""
 
 
-@dataclass(frozen=True)
-class RivalResults:
-    """What is known of a task without the model.
-
-    Attributes:
-        facts: protocol, sizes and chance.
-        scores: scores of each rival.
-    """
-
-    facts: TaskFacts
-    scores: Mapping[str, TaskScores]
+PartKind = Literal["facts", "rivals", "scores"]
 
 
 class Part(NamedTuple):
@@ -42,17 +34,36 @@ class Part(NamedTuple):
 
     Attributes:
         task: the task.
+        kind: facts of the task, scores of its rivals, or those of a model.
+        model: the model that is scored, or whose tokens rivals read; None: none is needed.
         identity: everything that the result depends on.
-        is_rivals: whether it is that of the rivals.
     """
 
     task: BenchmarkTask
+    kind: PartKind
+    model: BenchmarkModel | None
     identity: Identity
-    is_rivals: bool
+
+    @classmethod
+    def of(
+        cls, task: BenchmarkTask, of_task: Identity, kind: PartKind, model: BenchmarkModel | None
+    ) -> "Part":
+        """Return a part; ``of_task`` is the task's ``identity``."""
+        digest = "" if model is None else model.digest
+        identity = {**of_task, "version": _VERSION, "model": digest, "kind": kind}
+        return cls(task, kind, model, identity)
 
     def __str__(self) -> str:
         """Return its name in messages."""
-        return f"{self.task.name}{', rivals' if self.is_rivals else ''}"
+        return self.task.name if self.kind == "scores" else f"{self.task.name}, {self.kind}"
+
+    @property
+    def row(self) -> str:
+        """Whom a report says to have no row if it is refused."""
+        if self.kind == "scores":
+            assert self.model is not None
+            return self.model.name
+        return RIVAL_ROWS if self.kind == "rivals" else PROTOCOL
 
 
 class Results:
@@ -66,18 +77,22 @@ class Results:
         """Return whether a result is kept."""
         return self._saved.read(part.identity) is not None
 
-    def of_model(self, part: Part) -> TaskScores | None:
-        """Return a model's scores."""
+    def scores(self, part: Part) -> TaskScores | None:
+        """Return the scores of a model."""
         content = self._saved.read(part.identity)
         return None if content is None else TaskScores.from_json(content)
 
-    def of_rivals(self, part: Part) -> RivalResults | None:
-        """Return facts and rivals of a task."""
+    def rivals(self, part: Part) -> dict[str, TaskScores] | None:
+        """Return the scores of each rival."""
         content = self._saved.read(part.identity)
         if content is None:
             return None
-        scores = {name: TaskScores.from_json(own) for name, own in content["scores"].items()}
-        return RivalResults(TaskFacts(**content["facts"]), scores)
+        return {name: TaskScores.from_json(own) for name, own in content.items()}
+
+    def facts(self, part: Part) -> TaskFacts | None:
+        """Return the facts of a task."""
+        content = self._saved.read(part.identity)
+        return None if content is None else TaskFacts(**content)
 
     def lock(self, part: Part) -> AbstractContextManager[None]:
         """Wait until no other process computes a result, and hold it for a block.
@@ -91,19 +106,13 @@ class Results:
         self._saved.write(part.identity, json.dumps(content))
 
 
-def identity_of(of_task: Identity, model: BenchmarkModel | None, *, is_rivals: bool) -> Identity:
-    """Return everything that a result depends on; of the task, its ``identity``."""
-    digest = "" if model is None else model.digest
-    return {**of_task, "version": _VERSION, "model": digest, "rivals": is_rivals}
-
-
 @dataclass
 class WorkItem:
     """Results of a model on tasks that share texts; a ``Task`` of ``run_tasks``.
 
     Attributes:
         out: folder of the report, which workers see under the same path.
-        model: the model; None: rivals that need none.
+        model: the model of all parts; None: what needs none.
         parts: the wanted results.
         reason_by_part: why the model was refused, by name of the part; filled by ``keep``.
     """
@@ -115,8 +124,8 @@ class WorkItem:
 
     def __str__(self) -> str:
         """Return the line that is printed when it is done."""
-        who = "rivals" if self.model is None else self.model.name
-        return f"evaluated {who}: {', '.join(map(str, self.parts))}"
+        who = "" if self.model is None else f"{self.model.name}: "
+        return f"evaluated {who}{', '.join(map(str, self.parts))}"
 
     @property
     def is_done(self) -> bool:
@@ -150,8 +159,7 @@ class WorkItem:
             say(f"read back: {self._named(part)}")
             return
         say(f"evaluating {self._named(part)}")
-        content = self._rivals(part) if part.is_rivals else self._scores(part)
-        results.write(part, content)
+        results.write(part, _content(part))
         say(f"evaluated {self._named(part)}")
 
     def _named(self, part: Part) -> str:
@@ -161,13 +169,47 @@ class WorkItem:
         """Note the refusals; results are kept by the worker."""
         self.reason_by_part.update(result)
 
-    def _scores(self, part: Part) -> dict[str, Any]:
-        assert self.model is not None
-        return part.task.score(self.model).to_json()
 
-    def _rivals(self, part: Part) -> dict[str, Any]:
-        scores: Mapping[str, TaskScores] = {}
-        if self.model is not None or not part.task.rivals_read_the_model:
-            scores = part.task.rivals(self.model)
-        facts = asdict(part.task.facts())
-        return {"facts": facts, "scores": {name: own.to_json() for name, own in scores.items()}}
+def _content(part: Part) -> dict[str, Any]:
+    """Compute a result."""
+    if part.kind == "facts":
+        return asdict(part.task.facts())
+    if part.kind == "rivals":
+        return {name: own.to_json() for name, own in part.task.rivals(part.model).items()}
+    assert part.model is not None
+    return part.task.score(part.model).to_json()
+
+
+def compute_parts(
+    parts: Sequence[Part], out: Path, *, with_ray: bool, verbose: bool
+) -> dict[str, dict[str, str]]:
+    """Compute the results that are not kept, on a cluster or here.
+
+    Returns:
+        Task -> row -> why it was refused.
+    """
+    parts_by_worker: dict[tuple[str, str], list[Part]] = {}
+    for part in parts:
+        model = "" if part.model is None else part.model.name
+        parts_by_worker.setdefault((part.task.group, model), []).append(part)
+    items = [WorkItem(out, own[0].model, own) for own in parts_by_worker.values()]
+    say = BenchmarkLog(out).say
+    missing = [item for item in items if not item.is_done]
+    for item in items:
+        if item.is_done:
+            say(f"read back: {item}")
+    if with_ray:
+        run_tasks(
+            missing, Compute(), needs_gpu=lambda item: item.model is not None, verbose=verbose
+        )
+    else:
+        for number, item in enumerate(missing, start=1):
+            item.keep(item.work())
+            print(f"{item}: {number} of {len(missing)}", flush=True)
+    refused: dict[str, dict[str, str]] = {}
+    for item in items:
+        for part in item.parts:
+            if str(part) in item.reason_by_part:
+                reason = item.reason_by_part[str(part)]
+                refused.setdefault(part.task.name, {})[part.row] = reason
+    return refused

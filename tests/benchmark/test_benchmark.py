@@ -31,7 +31,6 @@ from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.zero_shot import ZeroShotTask
-from raybio.benchmark.work import RivalResults
 from raybio.cli.benchmark import app
 from raybio.core.errors import ClusterError, ConfigError, StoreError
 from raybio.core.records import write_record
@@ -311,14 +310,17 @@ def test_models_are_skipped_where_they_do_not_fit_and_data_where_it_is_missing(
 
 
 def test_a_rival_without_a_row_says_why() -> None:
-    results = TaskResults(LinksTask(name="links", demo="sppt_protein"))
-    for scores, reason in (
-        ({}, "rivals are read in the tokens of a model, and none fits"),
-        ({"degree": TaskScores.of_means([0], [1.0])}, "the task has no such rival"),
+    for scores, skipped, reason in (
+        (None, {}, "rivals are read in the tokens of a model, and none fits"),
+        ({"degree": TaskScores.of_means([0], [1.0])}, {}, "the task has no such rival"),
+        ({}, {}, "the task has no such rival"),
+        (None, {"rivals": "the store is damaged"}, None),
     ):
-        results.rivals = RivalResults(TaskFacts("", ""), scores)
+        results = TaskResults(LinksTask(name="links", demo="sppt_protein"))
+        results.rivals = scores
+        results.skipped.update(skipped)
         results.rows(["random"])
-        assert results.skipped == {"random": reason}
+        assert results.skipped.get("random") == reason
 
 
 def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
@@ -397,7 +399,8 @@ def test_costs_count_what_the_encoder_reads(
     (seconds,) = [
         json.loads(record["content"])["processor_seconds"]
         for record in (json.loads(path.read_text()) for path in (out / "scores").glob("*.json"))
-        if record["identity"]["task"] == "RelationProbeTask" and not record["identity"]["rivals"]
+        if record["identity"]["task"] == "RelationProbeTask"
+        and record["identity"]["kind"] == "scores"
     ]
     assert seconds > 1e-3
     cost = report.models[0].cost
@@ -588,7 +591,7 @@ class FailingTask(BenchmarkTask):
 
     family: ClassVar[str] = "Own"
 
-    fails: Literal["model", "rivals", "memory", "bug", "file", "disk"]
+    fails: Literal["model", "rivals", "facts", "memory", "bug", "file", "disk", "nothing"]
 
     @property
     def measure(self) -> str:
@@ -601,6 +604,8 @@ class FailingTask(BenchmarkTask):
         return {}
 
     def facts(self) -> TaskFacts:
+        if self.fails == "facts":
+            raise StoreError("the store is damaged")
         return TaskFacts("A protocol.", "2 rows")
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
@@ -638,7 +643,7 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
         LabelsTask(name="damaged", labels="remote_homology", data=tmp_path / "folds"),
         *(
             FailingTask(name=fails, fails=fails)
-            for fails in ("model", "memory", "rivals", "bug", "file")
+            for fails in ("model", "memory", "rivals", "facts", "bug", "file")
         ),
     )
     out = tmp_path / "report"
@@ -653,8 +658,54 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     assert 'raise KeyError("label")' in (out / "log.txt").read_text()
     assert task_of(report, "rivals").skipped == {"rivals": "the store is damaged"}
     assert values(task_of(report, "rivals")) == {"texts": 0.75}
+    assert task_of(report, "rivals").protocol == "A protocol."
+    assert task_of(report, "facts").skipped == {"protocol": "the store is damaged"}
+    assert values(task_of(report, "facts")) == {"texts": 0.75, "degree": 0.5}
     page = (out / "report.html").read_text()
     assert "rivals have no row: the store is damaged." in page
+    assert "protocol is unknown: the store is damaged." in page
+
+
+class TokensTask(FailingTask):
+    """A task whose rivals read the tokens of a model, and fail with some models."""
+
+    rivals_read_the_model: ClassVar[bool] = True
+
+    fails_with: list[str]
+
+    def rivals(self, model: BenchmarkEncoder | None) -> dict[str, TaskScores]:
+        assert model is not None
+        if model.name in self.fails_with:
+            raise ValueError(f"no tokens of {model.name}")
+        return {f"words of {model.name}": TaskScores.of_means([0, 1], [0.0, 1.0])}
+
+
+def test_rivals_that_fail_with_a_model_are_computed_with_the_next_one(
+    given: Given, tmp_path: Path
+) -> None:
+    folders = [shutil.copytree(given.texts, tmp_path / name) for name in "abc"]
+    tasks = tuple(
+        TokensTask(name=name, fails="nothing", fails_with=list(name.replace("none", "")))
+        for name in ("none", "a", "ab", "abc")
+    )
+    out = tmp_path / "report"
+    models = [
+        replace(model, digest=model.name)  # as of other weights
+        for model in read_models([str(folder) for folder in folders], out)
+        if isinstance(model, BenchmarkModel)
+    ]
+    report = run_benchmark(models, Suite("own", "Own", tasks), out, with_ray=False)
+    for task, reader in zip(report.tasks, "abc", strict=False):
+        assert task.skipped == {}
+        assert {row.name for row in task.rows if row.is_rival} == {f"words of {reader}"}
+        assert task.protocol == (
+            f"A protocol. Rivals on contents read them in the tokens of {reader}."
+        )
+    assert report.tasks[3].skipped == {"rivals": "no tokens of c"}
+    assert report.tasks[3].protocol == "A protocol."
+    assert len(report.tasks[3].rows) == 3
+    again = run_benchmark(models, Suite("own", "Own", tasks), out, with_ray=False)
+    assert again == report
 
 
 def test_what_training_changed_is_compared_on_the_same_nodes(

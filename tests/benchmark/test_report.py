@@ -1,5 +1,6 @@
 """What a benchmark makes of given scores and files: names of rows, tests, rivals, identities."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
-from raybio.benchmark.work import RivalResults
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.sppt.articles.store import LinkedTextStore
@@ -45,7 +45,7 @@ def results(
 ) -> TaskResults:
     found = TaskResults(task)
     found.by_model.update(models)
-    found.rivals = RivalResults(TaskFacts("", ""), rivals)
+    found.rivals = rivals
     return found
 
 
@@ -180,3 +180,15 @@ def test_rivals_without_an_encoder_leave_the_gpu_to_others() -> None:
     assert reservation(reserved, needs_gpu=False) == {"num_cpus": 1, "num_gpus": 0}
     without = fit_trials([Node(8)], workers=1, at_most=4, least_cpus=1.0)
     assert reservation(without, needs_gpu=False) == reservation(without, needs_gpu=True)
+
+
+def test_the_scale_of_dots_has_the_chance_of_the_score(tmp_path: Path) -> None:
+    """That of a further measure may be far away."""
+    found = results(retrieval("own"), {"encoder": scores(0.5)}, {})
+    found.facts = TaskFacts("", "", chance={"further": 50.0, found.task.measure: 0.25})
+    write_page(tmp_path / "report.html", report_of([found], ["encoder"]))
+    page = (tmp_path / "report.html").read_text()
+    (dot,) = re.findall(r'class="dot" style="left:([\d.]+)%', page)
+    (chance,) = re.findall(r'class="chance" style="left:([\d.]+)%', page)
+    assert float(dot) > 95
+    assert float(chance) == pytest.approx(float(dot) / 2, rel=0.02)

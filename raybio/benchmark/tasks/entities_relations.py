@@ -59,9 +59,7 @@ _PROTOCOL = (
 class EntitiesRelationsTask(BenchmarkTask):
     """Entities, or relations, of sentences in SpERT's layout, such as ADE's."""
 
-    task: Literal["entities-relations"] = "entities-relations"
     family: ClassVar[str] = "Entities and relations by neighbors"
-    path_fields: ClassVar[tuple[str, ...]] = ("store", "sentences", "splits", "dev", "test")
 
     scored: Literal["entities", "relations"] = Field("relations", description="primary measure")
     store: Path | None = Field(None, description="prepared store of sentences")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -56,9 +56,7 @@ _PROTOCOL = (
 class LabelsTask(BenchmarkTask):
     """A class or a number for each protein or text."""
 
-    task: Literal["labels"] = "labels"
     family: ClassVar[str] = "Labels by a frozen head"
-    path_fields: ClassVar[tuple[str, ...]] = ("data", "store")
 
     labels: str = Field(
         description="kind of task, as for `raybio train finetune`: protein_classification, "

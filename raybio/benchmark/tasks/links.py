@@ -53,9 +53,7 @@ _LEAKAGE = (
 class LinksTask(BenchmarkTask):
     """Held-out links of proteins or articles."""
 
-    task: Literal["links"] = "links"
     family: ClassVar[str] = "Links"
-    path_fields: ClassVar[tuple[str, ...]] = ("store",)
     rivals_read_the_model: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of proteins or of articles")
@@ -114,7 +112,7 @@ class LinksTask(BenchmarkTask):
         return replace(scores, others={**scores.others, **self._quality(report, embedded)})
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Retrieve links without an encoder; contents are read in the first model's tokens."""
+        """Retrieve links without an encoder; contents are read in the model's tokens."""
         assert model is not None
         report = self._evaluated(model, [], with_rivals=True)
         untrained = [

@@ -45,9 +45,7 @@ _PROTOCOL = (
 class FactProbeTask(BenchmarkTask):
     """Names ranked for queries of MedLAMA or BioLAMA."""
 
-    task: Literal["medlama"] = "medlama"
     family: ClassVar[str] = "Facts"
-    path_fields: ClassVar[tuple[str, ...]] = ("data",)
     oracles: ClassVar[Collection[str]] = METHOD.table.oracles
 
     data: Path = Field(description="folder of MedLAMA's files, or of a source of BioLAMA")

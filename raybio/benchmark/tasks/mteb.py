@@ -9,7 +9,7 @@ from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -59,9 +59,7 @@ _KIND_OF_INPUTS = {"query": "queries", "document": "documents"}
 class MtebTask(BenchmarkTask):
     """A task of mteb on texts, by its name there."""
 
-    task: Literal["mteb"] = "mteb"
     family: ClassVar[str] = "mteb"
-    path_fields: ClassVar[tuple[str, ...]] = ("data",)
 
     mteb: str = Field(description="name of the task in mteb, such as NFCorpus")
     data: Path | None = Field(

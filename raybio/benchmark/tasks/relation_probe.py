@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -26,7 +26,6 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult, probe_r
 from raybio.store.store import open_store
 
 _CLASSIFIER = "classwise kNN"
-_NUM_RIVALS = 2  # the first results of ``probe_relations`` read no encoder
 
 _PROTOCOL = (
     "Continual contrastive finetuning (Zhou et al. 2023, Table 1): pairs of entities are embedded "
@@ -39,9 +38,7 @@ _PROTOCOL = (
 class RelationProbeTask(BenchmarkTask):
     """Relations of documents with entities."""
 
-    task: Literal["relation-probe"] = "relation-probe"
     family: ClassVar[str] = "Relations by a frozen head"
-    path_fields: ClassVar[tuple[str, ...]] = ("store", "train", "dev", "test")
     rivals_read_the_model: ClassVar[bool] = True
 
     store: Path | None = Field(None, description="prepared store of documents, with all splits")
@@ -78,7 +75,7 @@ class RelationProbeTask(BenchmarkTask):
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Classify pairs by their nearest training pairs."""
         probed, seconds = _probed(model.folder, self)
-        results = {result.name: result for result in probed[_NUM_RIVALS:]}
+        results = {result.name: result for result in probed if result.reads_encoder}
         others = {
             f"F1 by {name}": result.test.values["f1"]
             for name, result in results.items()
@@ -89,10 +86,10 @@ class RelationProbeTask(BenchmarkTask):
         return replace(scores, processor_seconds=seconds)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Predict by words, in the first model's tokens, and the most frequent relation."""
+        """Predict by words, in the model's tokens, and the most frequent relation."""
         assert model is not None
         probed, _ = _probed(model.folder, self)
-        return {result.name: self._scores(result) for result in probed[:_NUM_RIVALS]}
+        return {result.name: self._scores(result) for result in probed if not result.reads_encoder}
 
     def _scores(
         self,

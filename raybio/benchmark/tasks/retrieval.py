@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -33,9 +33,7 @@ _PROTOCOL = (
 class BeirRetrievalTask(BenchmarkTask):
     """A corpus, queries and judgments in the files of BEIR."""
 
-    task: Literal["retrieval"] = "retrieval"
     family: ClassVar[str] = "Retrieval"
-    path_fields: ClassVar[tuple[str, ...]] = ("corpus", "queries", "qrels")
 
     corpus: Path = Field(description="JSON lines: _id, text and perhaps title")
     queries: Path = Field(description="JSON lines: _id, text")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -27,9 +27,7 @@ _BLOCK_ROWS = 1024
 class ZeroShotTask(BenchmarkTask):
     """Documents ranked for queries by the cosine of their embeddings."""
 
-    task: Literal["zero-shot"] = "zero-shot"
     family: ClassVar[str] = "Zero-shot ranking"
-    path_fields: ClassVar[tuple[str, ...]] = ("data",)
 
     data: Path = Field(description="folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")
 

@@ -46,12 +46,14 @@ class FrozenProbeResult(NamedTuple):
         setting: the setting chosen on the validation pairs; empty if there is none.
         dev: scores on the validation pairs.
         test: scores on the test pairs.
+        reads_encoder: whether it classifies embeddings; otherwise it is chance or a rival.
     """
 
     name: str
     setting: str
     dev: RelationScores
     test: RelationScores
+    reads_encoder: bool
 
 
 def probe_relations(
@@ -103,6 +105,7 @@ def probe_relations(
         "",
         score_most_frequent(dev, num_C),
         score_most_frequent(test, num_C),
+        reads_encoder=False,
     )
     say("fitting ridge on TF-IDF")
     rival = words_rival(
@@ -114,7 +117,9 @@ def probe_relations(
         store.is_multi_label,
     )
     chosen = f"penalty {rival.settings['penalty']:g}, NA - {rival.settings['na_offset']:g}"
-    words = FrozenProbeResult(rival.name, chosen, rival.scores["dev"], rival.scores["test"])
+    words = FrozenProbeResult(
+        rival.name, chosen, rival.scores["dev"], rival.scores["test"], reads_encoder=False
+    )
     say("fitting softmax")
     softmax = {f"L2 {l2:g}": softmax_classifier(train, store.is_multi_label, l2) for l2 in L2}
     say("fitting nearest centroid")
@@ -163,4 +168,5 @@ def _best(
     setting = best.setting
     if len(knn_candidates) > 1:
         setting = f"k = {best.knn.num_neighbors}"
-    return FrozenProbeResult(name, setting, best.scores, score_predictions(test, predicted_PC))
+    scores = score_predictions(test, predicted_PC)
+    return FrozenProbeResult(name, setting, best.scores, scores, reads_encoder=True)
