@@ -61,18 +61,19 @@ def test_below_half_of_the_residues_alignments_find_what_kmers_miss(tmp_path: Pa
 def test_clusters_join_what_relatives_connect_and_are_numbered_by_first_member(
     tmp_path: Path,
 ) -> None:
-    """The first and the last have too few equal residues; the middle is a relative of both."""
+    """Each protein of a chain is a relative of the next one alone."""
     rng = np.random.default_rng(2)
-    middle = random_protein(rng, 200)
-    first = mutant(middle, 0.65, rng)
-    last = mutant(middle, 0.65, rng)
-    assert (first == last).mean() < 0.5
-    tiny = middle[:3]
+    chain = [random_protein(rng, 200)]
+    for _ in range(5):
+        chain.append(mutant(chain[-1], 0.65, rng))
+    assert (chain[0] == chain[2]).mean() < 0.5
+    every_second = mmseqs_clusters(ragged(chain[::2]), tmp_path, identity=0.5)
+    assert every_second.tolist() == [0, 1, 2]
+    tiny = chain[0][:3]
     other = random_protein(rng, 200)
-    assert len(np.unique(mmseqs_clusters(ragged([first, last]), tmp_path, identity=0.5))) == 2
-    sequences = [other, first, tiny, last, middle]
+    sequences = [other, *chain[:3], tiny, *chain[3:]]
     cluster_N = mmseqs_clusters(ragged(sequences), tmp_path, identity=0.5)
-    assert cluster_N.tolist() == [0, 1, 2, 1, 1]
+    assert cluster_N.tolist() == [0, 1, 1, 1, 2, 1, 1, 1]
     assert list(tmp_path.iterdir()) == []
 
 
