@@ -303,3 +303,37 @@ def test_the_guides_of_all_papers_have_the_same_sections_in_the_same_order() -> 
     }
     assert len(sections) == 5
     assert {guide: found for guide, found in sections.items() if found != sections["sppt"]} == {}
+
+
+def unknown_settings(guide: str, text: str) -> list[str]:
+    """Return what the second column of the tables under "Settings" names and no method of the guide has."""
+    known = {
+        field.path
+        for method in METHODS.values()
+        if method.config.__module__.split(".")[2] == guide
+        for field in fields(method.config)
+    }
+    section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    named = []
+    for row in section.splitlines():
+        cells = row.split("|")
+        if len(cells) != 6:  # symbol, setting, default, published
+            continue
+        group = ""
+        for name in re.findall(r"`([a-z_.]+)`", cells[2]):
+            # `objective.positive_weight`, `negative_weight`: the second is of the same group.
+            path = name if "." in name else f"{group}.{name}"
+            group = path.rpartition(".")[0]
+            named.append(path)
+    assert named, guide
+    return [path for path in named if path not in known]
+
+
+def test_the_settings_of_the_symbols_in_the_guides_are_settings_of_their_methods() -> None:
+    row = "\n## Settings\n| τ | `objective.temperature`, `temprature` | 0.05 | 0.05 |\n"
+    assert unknown_settings("biostransformers", row) == ["objective.temprature"]
+    for guide in sorted((ROOT / "docs" / "methods").glob("*.md")):
+        text = guide.read_text(encoding="utf-8")
+        assert unknown_settings(guide.stem, text) == []
+        formula = text.partition("\n## Formula\n")[2].partition("\n## ")[0]
+        assert "```math\n" in formula, guide.stem
