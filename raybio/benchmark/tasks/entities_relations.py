@@ -218,5 +218,5 @@ class _SavedWords:
         def make() -> Embedded:
             return Embedded(self._encoder.embed(rows)[0].cpu().numpy(), len(rows))
 
-        array = self._model.saved(what, words, make)
+        array = self._model.saved(what, words, make, load=lambda: self._encoder)
         return on_device(array), on_device(array)
