@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from raybio.benchmark.models import RIVALS, BenchmarkModel
 from raybio.benchmark.statistics import (
+    Limits,
     difference_test,
     mean_of_tasks,
     score_interval,
@@ -319,7 +320,7 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
     of_task = task_seed(seed, task.name)
     shown = []
     for name, scores in rows.items():
-        interval = score_interval(scores, of_task)
+        interval = score_interval(scores, of_task, task.limits)
         shown.append(
             RowReport(
                 name=name,
@@ -348,13 +349,13 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         chance={name: float(value) for name, value in facts.chance.items()},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
-        tests=_with_holm(list(_tests(rows, encoders, of_task))),
+        tests=_with_holm(list(_tests(rows, encoders, of_task, task.limits))),
         skipped=results.skipped,
     )
 
 
 def _tests(
-    rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int
+    rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int, limits: Limits
 ) -> Iterator[PairReport]:
     """Yield the tests of each encoder with the later encoders and with all rivals.
 
@@ -364,7 +365,7 @@ def _tests(
     rivals = [name for name in rows if name not in encoders]
     for number, first in enumerate(encoders):
         for second in (*encoders[number + 1 :], *rivals):
-            test = difference_test(rows[first], rows[second], seed)
+            test = difference_test(rows[first], rows[second], seed, limits)
             if test is not None:
                 yield PairReport(
                     first=first,

@@ -8,6 +8,7 @@ Shape letters: U units (queries, rows, documents, nodes) of intervals and tests,
 
 import difflib
 import inspect
+import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -189,6 +190,15 @@ class BenchmarkTask(BaseConfig, ABC):
     @abstractmethod
     def measure(self) -> str:
         """Name of the score; higher is better."""
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score: intervals are cut there.
+
+        Means and ratios over units stay within by themselves. Linearized scores, and those of a
+        sample of units, may not.
+        """
+        return (-math.inf, math.inf)
 
     @property
     def group(self) -> str:

@@ -78,6 +78,11 @@ class EntitiesRelationsTask(BenchmarkTask):
         return _MEASURES[_PRIMARY[self.scored]]
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
+    @property
     def group(self) -> str:
         """Both measures are of the same predictions."""
         return f"words of {self.store or self.sentences}"

@@ -40,7 +40,7 @@ from raybio.methods.sppt.downstream.rivals import (
     ridge_rival,
     tfidf,
 )
-from raybio.methods.sppt.downstream.scores import class_scores
+from raybio.methods.sppt.downstream.scores import LIMITS, class_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.runtime.run.options import default_folder
 from raybio.store.store import open_store
@@ -75,6 +75,11 @@ class LabelsTask(BenchmarkTask):
     def measure(self) -> str:
         """Name of the score."""
         return _MEASURES[self._kind.measure]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return LIMITS[self._kind.measure]
 
     def check(self) -> str:
         """Return why the task cannot run.

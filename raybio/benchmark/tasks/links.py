@@ -80,6 +80,11 @@ class LinksTask(BenchmarkTask):
         """Name of the score."""
         return LINK_RETRIEVAL.measures[_PRIMARY]
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
     def check(self) -> str:
         """Return why the task cannot run."""
         if (self.store is None) == (self.demo is None):

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from raybio.benchmark.stores import prepared, store_files
@@ -50,6 +51,11 @@ class RelationProbeTask(BenchmarkTask):
     def measure(self) -> str:
         """Name of the score."""
         return "micro F1"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
 
     def check(self) -> str:
         """Return why the task cannot run."""
@@ -97,14 +103,15 @@ class RelationProbeTask(BenchmarkTask):
         others: Mapping[str, float] = {},
         remarks: Sequence[str] = (),
     ) -> TaskScores:
-        units = result.test.unit_scores()
+        units = result.test.f1_counts()
         rates = {name: result.test.values[name] for name in ("precision", "recall", "macro_f1")}
-        return TaskScores.of_means(
-            units.unit_U.tolist(),
-            units.value_by_measure["f1"],
-            {**rates, **others},
+        return TaskScores(
+            tuple(map(str, units.unit_U.tolist())),
+            units.value_by_measure["achieved"].astype(np.float64),
+            units.value_by_measure["achievable"].astype(np.float64),
             value=result.test.values["f1"],
-            remarks=remarks,
+            others={**rates, **others},
+            remarks=tuple(remarks),
         )
 
     @property
