@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
@@ -42,7 +42,9 @@ class RelationProbeTask(BenchmarkTask):
     family: ClassVar[str] = "Relations by a frozen head"
     rivals_read_the_model: ClassVar[bool] = True
 
-    store: Path | None = Field(None, description="prepared store of documents, with all splits")
+    store: StoreLocation | None = Field(
+        None, description="prepared store of documents, with all splits"
+    )
     train: Path | None = Field(None, description="instead of a store: PubTator, BioC or DocRED")
     dev: Path | None = Field(None, description="documents to choose settings")
     test: Path | None = Field(None, description="documents that are scored")
@@ -62,8 +64,10 @@ class RelationProbeTask(BenchmarkTask):
         sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
-        paths = sources.values() if self.store is None else [self.store]
-        return missing_files(paths, "want documents, as `raybio prepare documents` reads them")
+        wanted = "want documents, as `raybio prepare documents` reads them"
+        if self.store is not None:
+            return missing_store(self.store, wanted)
+        return missing_files(sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""
