@@ -1,5 +1,6 @@
 """What a benchmark makes of given scores and files: names of rows, tests, rivals, identities."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -11,10 +12,16 @@ from raybio.benchmark.models import read_models
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import (
     BenchmarkReport,
+    CostReport,
+    ModelReport,
+    PairReport,
+    RowReport,
+    TaskReport,
     TaskResults,
     benchmark_report,
     best_rival,
     card_table,
+    write_report,
 )
 from raybio.benchmark.statistics import mean_of_tasks, score_interval
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
@@ -31,6 +38,7 @@ from raybio.methods.sppt.downstream.scores import class_scores
 from raybio.ops.significance import Interval
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
+from tests.paths import ROOT
 
 
 def retrieval(name: str) -> BeirRetrievalTask:
@@ -223,3 +231,17 @@ def test_the_interval_of_a_sample_of_units_ends_at_the_limits(tmp_path: Path) ->
     assert score_interval(sample, 0, (0.0, 1.0)).high == 1
     undefined = TaskScores.of_means(range(4), [np.nan] * 4)
     assert np.isnan(score_interval(undefined, 0, (0.0, 1.0))[1:]).all()
+
+
+def test_the_page_of_the_docs_names_every_key_of_the_report(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    section = page.partition("### Keys of report.json")[2].partition("\n## ")[0]
+    for part in (BenchmarkReport, ModelReport, CostReport, TaskReport, RowReport, PairReport):
+        for key in part.model_fields:
+            assert f"`{key}`" in section, (part, key)
+    report = report_of([results(retrieval("own"), {"encoder": scores(0.5)}, {})], ["encoder"])
+    write_report(report, tmp_path)
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert {"format", "version", "checksum"} == record.keys() - BenchmarkReport.model_fields.keys()
+    header = (tmp_path / "results.csv").read_text().splitlines()[0]
+    assert f"`{header.replace(',', ', ')}`" in page
