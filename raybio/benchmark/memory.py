@@ -17,8 +17,8 @@ def with_peak_bytes(work: Callable[[], T]) -> tuple[T, int | None]:
     """Return what some work returns, and its peak memory in bytes; None if it is not measured.
 
     On a GPU it is all that torch has allocated there, including the weights. On CPUs it is the
-    growth of this process' resident memory, which only Linux reports; weights count if the work
-    loads them.
+    growth of this process' resident memory, which only Linux reports: what was loaded before does
+    not count.
     """
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

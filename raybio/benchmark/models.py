@@ -119,7 +119,12 @@ class BenchmarkModel:
         """
         distinct = list(dict.fromkeys(inputs))
         row_by_input = {text: row for row, text in enumerate(distinct)}
-        array = self.saved(str(self.reads), distinct, lambda: self._computed(distinct))
+        array = self.saved(
+            str(self.reads),
+            distinct,
+            lambda: self._computed(distinct),
+            load=lambda: _loaded(self.embedding),
+        )
         return array[[row_by_input[text] for text in inputs]]
 
     def cut_remarks(self, inputs_by_name: Mapping[str, Sequence[str]]) -> list[str]:
@@ -131,7 +136,14 @@ class BenchmarkModel:
             remarks.append(replace(lengths, name=name).remark)
         return [remark for remark in remarks if remark]
 
-    def saved(self, what: str, inputs: Sequence[str], make: Callable[[], Embedded]) -> Vectors:
+    def saved(
+        self,
+        what: str,
+        inputs: Sequence[str],
+        make: Callable[[], Embedded],
+        *,
+        load: Callable[[], object] = lambda: None,
+    ) -> Vectors:
         """Return embeddings that are computed once; see ``saved_embeddings``.
 
         Raises:
@@ -148,7 +160,7 @@ class BenchmarkModel:
                 )
             return made
 
-        return saved(self._home, what, self.name, inputs, checked, say)
+        return saved(self._home, what, self.name, inputs, load, checked, say)
 
     def costs(self) -> list[EmbeddingCost]:
         """Return the costs of its saved embeddings."""

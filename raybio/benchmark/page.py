@@ -76,10 +76,10 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
         "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
         "below. Its interval is the mean of theirs: a wide one, since tasks may share inputs. "
-        "Rows/s: inputs that are embedded in a second of processor time. Peak memory: while "
-        "embedding, what torch has on the GPU, weights included; on CPUs, what the process grows "
-        "by. A rival needs no training "
-        "of an encoder; one that reads gold answers is no rival to beat.</p></section>"
+        "Rows/s: inputs that are embedded in a second, of elapsed time on a GPU (cuda), of "
+        "processor time on CPUs; the encoder is loaded before. Peak memory: while embedding, what "
+        "torch has on the GPU, weights included; on CPUs, what the process grows by. A rival needs "
+        "no training of an encoder; one that reads gold answers is no rival to beat.</p></section>"
     )
 
 
@@ -126,8 +126,8 @@ def _cells(model: ModelReport) -> Iterator[str]:
     if cost is None:
         yield from ("—", "—", "—")
         return
-    speed = cost.rows_per_processor_second
-    yield "—" if speed is None else f"{speed:,.0f}"
+    speeds = [f"{speed:,.0f} ({device})" for device, speed in cost.rows_per_second.items()]
+    yield ", ".join(speeds) or "—"
     peaks = [f"{peak / 1e6:,.0f} MB ({device})" for device, peak in cost.peak_bytes.items()]
     yield ", ".join(peaks) or "not measured"
     yield f"{cost.weight_bytes / 1e6:,.0f} MB"

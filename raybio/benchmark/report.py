@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.benchmark.models import RIVALS, BenchmarkModel
-from raybio.benchmark.statistics import difference_test, mean_of_tasks, score_interval, task_seed
+from raybio.benchmark.statistics import (
+    Limits,
+    difference_test,
+    mean_of_tasks,
+    score_interval,
+    task_seed,
+)
 from raybio.benchmark.task import RIVAL_ROWS, BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
@@ -78,14 +84,21 @@ class TaskReport(BaseConfig):
 
 
 class CostReport(BaseConfig):
-    """The cost of a model's embeddings, and of tasks that embed by themselves."""
+    """The cost of a model: of each corpus that it embedded in this folder, once.
+
+    Keys are devices, "cuda" or "cpu". Loading the encoder takes no part.
+    """
 
     weight_bytes: int
-    rows: int
-    rows_per_processor_second: float | None
-    processor_seconds: float
+    rows: dict[str, int]
+    """Inputs that the encoder read."""
+    seconds: dict[str, float]
+    """On a GPU elapsed time, on CPUs processor time of all threads."""
+    rows_per_second: dict[str, float]
     peak_bytes: dict[str, int]
-    """Device, "cuda" or "cpu" -> peak memory of embedding; none where it was not measured."""
+    """Peak memory of embedding; none where it was not measured."""
+    other_processor_seconds: float
+    """Of tasks that embed by themselves, classifiers included."""
 
 
 class ModelReport(BaseConfig):
@@ -307,7 +320,7 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
     of_task = task_seed(seed, task.name)
     shown = []
     for name, scores in rows.items():
-        interval = score_interval(scores, of_task)
+        interval = score_interval(scores, of_task, task.limits)
         shown.append(
             RowReport(
                 name=name,
@@ -336,13 +349,13 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
         chance={name: float(value) for name, value in facts.chance.items()},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
-        tests=_with_holm(list(_tests(rows, encoders, of_task))),
+        tests=_with_holm(list(_tests(rows, encoders, of_task, task.limits))),
         skipped=results.skipped,
     )
 
 
 def _tests(
-    rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int
+    rows: Mapping[str, TaskScores], encoders: Sequence[str], seed: int, limits: Limits
 ) -> Iterator[PairReport]:
     """Yield the tests of each encoder with the later encoders and with all rivals.
 
@@ -352,7 +365,7 @@ def _tests(
     rivals = [name for name in rows if name not in encoders]
     for number, first in enumerate(encoders):
         for second in (*encoders[number + 1 :], *rivals):
-            test = difference_test(rows[first], rows[second], seed)
+            test = difference_test(rows[first], rows[second], seed, limits)
             if test is not None:
                 yield PairReport(
                     first=first,
@@ -417,24 +430,27 @@ def _model_report(
 
 
 def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
-    costs = model.costs()
-    embedding = sum(cost.processor_seconds for cost in costs)
-    rows = sum(cost.rows for cost in costs)
-    of_tasks = sum(
-        each.by_model[model.name].processor_seconds
-        for each in results
-        if model.name in each.by_model
-    )
+    rows: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     peak_bytes: dict[str, int] = {}
-    for cost in costs:
+    for cost in model.costs():
+        rows[cost.device] = rows.get(cost.device, 0) + cost.rows
+        seconds[cost.device] = seconds.get(cost.device, 0.0) + cost.seconds
         if cost.peak_bytes is not None:
             peak_bytes[cost.device] = max(cost.peak_bytes, peak_bytes.get(cost.device, 0))
     return CostReport(
         weight_bytes=model.num_weight_bytes,
         rows=rows,
-        rows_per_processor_second=rows / embedding if embedding else None,
-        processor_seconds=embedding + of_tasks,
+        seconds=seconds,
+        rows_per_second={
+            device: rows[device] / seconds[device] for device in rows if seconds[device] > 0
+        },
         peak_bytes=peak_bytes,
+        other_processor_seconds=sum(
+            each.by_model[model.name].processor_seconds
+            for each in results
+            if model.name in each.by_model
+        ),
     )
 
 
@@ -475,6 +491,7 @@ def _csv(report: BenchmarkReport) -> str:
     return text.getvalue()
 
 
-def _costs(cost: CostReport) -> dict[str, float | None]:
+def _costs(cost: CostReport) -> dict[str, float]:
+    speeds = {f"rows per second, {device}": speed for device, speed in cost.rows_per_second.items()}
     peaks = {f"peak bytes, {device}": number for device, number in cost.peak_bytes.items()}
-    return {"rows per processor second": cost.rows_per_processor_second, **peaks}
+    return {**speeds, **peaks}

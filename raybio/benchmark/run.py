@@ -14,7 +14,7 @@ from raybio.benchmark.suite import Suite
 from raybio.benchmark.task import RIVAL_ROWS
 from raybio.benchmark.work import Part, PartKind, Results, compute_parts
 from raybio.core.digest import digest_of
-from raybio.core.errors import ClusterError, ConfigError, DataError, StoreError
+from raybio.core.errors import ClusterError, ConfigError, DataError, StorageError, StoreError
 from raybio.core.shared_scores import Identity
 from raybio.runtime.tracking.model_runs import track_models
 
@@ -189,7 +189,7 @@ def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan
         try:
             reads = task.reads
             identity = task.identity()
-        except (DataError, StoreError) as error:
+        except (DataError, StorageError, StoreError) as error:
             reason = str(error)
     if reason:
         results.skipped[""] = reason

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from raybio.benchmark.memory import with_peak_bytes
@@ -32,15 +33,13 @@ class EmbeddingCost:
 
     Attributes:
         rows: inputs that the encoder read.
-        seconds: elapsed time.
-        processor_seconds: processor time of all threads.
+        seconds: of ``device_seconds``, without loading the encoder.
         device: "cuda" or "cpu".
         peak_bytes: peak memory of ``with_peak_bytes``; None: it was not measured.
     """
 
     rows: int
     seconds: float
-    processor_seconds: float
     device: str
     peak_bytes: int | None
 
@@ -57,11 +56,24 @@ class Embedded(NamedTuple):
     num_read: int
 
 
+def device_seconds() -> float:
+    """Return a clock in seconds, of which differences count.
+
+    On a GPU it is elapsed time, and waits for the work that was given to the GPU. On CPUs it is the
+    processor time of all threads of this process, which does not depend on what else runs.
+    """
+    if default_device() == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
 def saved_embeddings(
     folder: Path,
     what: str,
     model: str,
     inputs: Sequence[str],
+    load: Callable[[], object],
     make: Callable[[], Embedded],
     say: Callable[[str], None],
 ) -> Vectors:
@@ -74,6 +86,7 @@ def saved_embeddings(
         what: everything but inputs and weights that embeddings depend on; part of messages.
         model: its name in messages.
         inputs: the corpus.
+        load: loads the encoder, if embeddings are computed; its time does not count.
         make: computes the embeddings.
         say: called with a line on what is computed or read back.
     """
@@ -87,17 +100,12 @@ def saved_embeddings(
             say(f"read back: {corpus}")
             return array
         say(f"embedding {corpus}")
-        started = time.perf_counter()
-        processor_started = time.process_time()
+        load()
+        started = device_seconds()
         made, peak_bytes = with_peak_bytes(make)
+        seconds = device_seconds() - started
+        cost = EmbeddingCost(made.num_read, seconds, default_device(), peak_bytes)
         array = np.ascontiguousarray(made.vector_ND, np.float32)
-        cost = EmbeddingCost(
-            made.num_read,
-            time.perf_counter() - started,
-            time.process_time() - processor_started,
-            default_device(),
-            peak_bytes,
-        )
         with replacing(path) as file:
             np.save(file, array)
         write_record(path.with_suffix(".json"), KIND, {"what": what, **asdict(cost)})

@@ -19,23 +19,33 @@ def task_seed(seed: int, task: str) -> int:
     return int(np.random.default_rng(derive_seed(seed, task)).integers(2**63))
 
 
-def score_interval(scores: TaskScores, seed: int) -> Interval:
+Limits = tuple[float, float]
+"""The lowest and the highest possible score."""
+
+_NO_LIMITS = (-math.inf, math.inf)
+
+
+def score_interval(scores: TaskScores, seed: int, limits: Limits = _NO_LIMITS) -> Interval:
     """Return the score with its 95 % bootstrap interval over units; NaN where it is undefined.
 
-    Where the units are a sample, the interval is that of the sample, around the score.
+    Where the units are a sample, the interval is that of the sample, around the score. It is cut at
+    the limits: no true score lies beyond, so it covers as often as before.
     """
     if not _is_finite(scores):
         return Interval(scores.score, math.nan, math.nan)
     of_units = ratio_interval(scores.numerator_U, scores.denominator_U, np.random.default_rng(seed))
-    return of_units if scores.value is None else _around(scores.value, of_units)
+    return _within(limits, of_units if scores.value is None else _around(scores.value, of_units))
 
 
-def difference_test(first: TaskScores, second: TaskScores, seed: int) -> DifferenceTest | None:
+def difference_test(
+    first: TaskScores, second: TaskScores, seed: int, limits: Limits = _NO_LIMITS
+) -> DifferenceTest | None:
     """Return the difference of two scores; None where it is undefined.
 
     Its interval is a bootstrap over units, which both scores share, and p that of a paired
     permutation test. Where both could achieve different amounts, as with F1, each unit's
-    contribution is linearized (the delta method).
+    contribution is linearized (the delta method). The interval is cut where no difference of two
+    scores within the limits lies.
     """
     if first.unit_ids != second.unit_ids or not (_is_finite(first) and _is_finite(second)):
         return None
@@ -50,7 +60,9 @@ def difference_test(first: TaskScores, second: TaskScores, seed: int) -> Differe
         whole_U = np.ones(len(first_U))
     p = paired_test(first_U, second_U, whole_U, np.random.default_rng(seed)).p
     of_units = ratio_interval(first_U - second_U, whole_U, np.random.default_rng(seed))
-    return DifferenceTest(_around(first.score - second.score, of_units), p)
+    span = limits[1] - limits[0]
+    difference = _around(first.score - second.score, of_units)
+    return DifferenceTest(_within((-span, span), difference), p)
 
 
 def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
@@ -69,6 +81,11 @@ def _around(value: float, of_units: Interval) -> Interval:
     """Return the interval of a sample of units, moved to the score of all units."""
     shift = value - of_units.value
     return Interval(value, of_units.low + shift, of_units.high + shift)
+
+
+def _within(limits: Limits, interval: Interval) -> Interval:
+    low, high = np.clip([interval.low, interval.high], *limits).tolist()
+    return Interval(interval.value, low, high)
 
 
 def _is_finite(scores: TaskScores) -> bool:

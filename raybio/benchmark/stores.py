@@ -1,16 +1,31 @@
-"""Stores that tasks prepare from source files on first use, next to those of trainings."""
+"""Stores of tasks: given ones, perhaps in a bucket, and those prepared from source files.
+
+The latter are prepared on first use, next to those of trainings.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated
 
-from raybio.benchmark.task import files_digest
+from pydantic import BeforeValidator, PlainSerializer
+
+from raybio.benchmark.task import files_digest, missing_files
 from raybio.core.config import BaseConfig, fingerprint
-from raybio.core.location import Location
+from raybio.core.errors import StorageError, StoreError
+from raybio.core.location import BucketPath, Location, location
 from raybio.runtime.run.options import default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import MANIFEST, SCHEMA_VERSION
+from raybio.store.remote_store import fetched_store, store_digest
 from raybio.store.sources import check_readable_files
 from raybio.store.store import S
+
+StoreLocation = Annotated[
+    Path | BucketPath,
+    BeforeValidator(lambda given: location(given, "store")),
+    PlainSerializer(str),
+]
+"""A field for a prepared store: a local path, or the URI of a path in a bucket."""
 
 _VERSION = 2
 """Raised whenever the same files give another store."""
@@ -43,6 +58,26 @@ def prepared(
     return cached_store(home.absolute(), kind, lambda _, path: prepare(path))
 
 
+def missing_store(store: Location, what: str) -> str:
+    """Return why a store cannot be read; an empty text if it is there.
+
+    Args:
+        store: its path.
+        what: what is wanted.
+    """
+    if isinstance(store, Path):
+        return missing_files([store], what)
+    try:
+        store_digest(store)
+    except (StorageError, StoreError) as error:
+        return f"{error} Here: {what}"
+    return ""
+
+
 def store_files(store: Location) -> dict[str, Path]:
-    """Return the file that changes with anything in a store: its manifest has their digests."""
-    return {"store": Path(str(store)) / MANIFEST}
+    """Return the file that changes with anything in a store: its manifest has their digests.
+
+    A store in a bucket is fetched to this machine.
+    """
+    folder = store if isinstance(store, Path) else fetched_store(store)
+    return {"store": folder / MANIFEST}

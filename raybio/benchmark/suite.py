@@ -2,8 +2,8 @@
 
 A file has ``title`` and ``tasks``. Each task has ``task``, a kind of ``TASKS`` or a class of a
 user's own as ``FILE.py:CLASS``, and the fields of its class. ``{data}`` in a path stands for the
-folder of ``--data``; other relative paths are relative to the file. A file may be there with
-``.gz`` appended instead.
+folder of ``--data``; other relative paths are relative to the file. A store may be in a bucket. A
+local file may be there with ``.gz`` appended instead.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.benchmark.tasks.zero_shot import ZeroShotTask
 from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.core.location import BucketPath, Location, location
 from raybio.store.sources import plain_or_gzip
 
 TASKS: dict[str, type[BenchmarkTask]] = {
@@ -107,25 +108,32 @@ def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTas
         raise ConfigError(f"--suite {suite}: got the task {entry!r}, want a mapping with task")
     settings = dict(entry)
     kind = _task_class(suite, settings.pop("task", None), home)
-    for name in kind.path_fields():
-        given = settings.get(name)
-        if given is None:
-            continue
-        text = str(given)
-        if _DATA in text:
-            if data is None:
-                raise ConfigError(
-                    f"--suite {suite}: reads public data from a folder; give it with --data. "
-                    "`raybio prepare download benchmark-data --out FOLDER` fetches it"
-                )
-            text = text.replace(_DATA, str(data.absolute()))
-        settings[name] = str(plain_or_gzip(home / Path(text).expanduser()))
+    for name, may_be_bucket in kind.path_fields().items():
+        if settings.get(name) is not None:
+            option = f"--suite {suite}, task {settings.get('name')}: {name}"
+            path = _path(option, str(settings[name]), home, data)
+            if isinstance(path, BucketPath) and not may_be_bucket:
+                raise ConfigError(f"{option}: got {path}, want a local path")
+            settings[name] = str(path)
     try:
         return kind.from_mapping(settings)
     except ConfigError as error:
         wanted = f" Want some of {', '.join(kind.model_fields)}."
         message = str(error).replace(SEE_ALL, wanted)
         raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {message}") from None
+
+
+def _path(option: str, text: str, home: Path, data: Path | None) -> Location:
+    """Return a path of a suite as an absolute one, or that of a bucket."""
+    if _DATA in text:
+        if data is None:
+            raise ConfigError(
+                f"{option}: reads public data from a folder; give it with --data. "
+                "`raybio prepare download benchmark-data --out FOLDER` fetches it"
+            )
+        text = text.replace(_DATA, str(data.absolute()))
+    path = location(text, option)
+    return path if isinstance(path, BucketPath) else plain_or_gzip(home / path)
 
 
 def _task_class(suite: str, given: Any, home: Path) -> type[BenchmarkTask]:

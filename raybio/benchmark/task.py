@@ -8,6 +8,7 @@ Shape letters: U units (queries, rows, documents, nodes) of intervals and tests,
 
 import difflib
 import inspect
+import math
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from raybio.core.arrays import Floats
 from raybio.core.config import BaseConfig
 from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError
+from raybio.core.location import BucketPath
 from raybio.store.sources import describe_files
 
 Reads = Literal["texts", "proteins"]
@@ -157,7 +159,7 @@ class TaskFacts:
 class BenchmarkTask(BaseConfig, ABC):
     """A task of a benchmark. Its fields are what a suite's YAML sets; it travels to workers.
 
-    Scores do not depend on fields of type ``Path``, but on what these files hold.
+    Scores do not depend on fields of type ``Path`` or ``StoreLocation``, but on what these hold.
     """
 
     family: ClassVar[str] = "Own tasks"
@@ -191,18 +193,24 @@ class BenchmarkTask(BaseConfig, ABC):
         """Name of the score; higher is better."""
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score: intervals are cut there.
+
+        Means and ratios over units stay within by themselves. Linearized scores, and those of a
+        sample of units, may not.
+        """
+        return (-math.inf, math.inf)
+
+    @property
     def group(self) -> str:
         """Tasks of one group share texts: one worker evaluates them, one after the other."""
         return f"{self.family} {self.name}"
 
     @classmethod
-    def path_fields(cls) -> list[str]:
-        """Return the names of the fields with a path."""
-        return [
-            name
-            for name, field in cls.model_fields.items()
-            if Path in (field.annotation, *typing.get_args(field.annotation))
-        ]
+    def path_fields(cls) -> dict[str, bool]:
+        """Return the fields with a path, and whether it may be that of a bucket."""
+        types = {name: _types_in(field.annotation) for name, field in cls.model_fields.items()}
+        return {name: BucketPath in of for name, of in types.items() if Path in of}
 
     def check(self) -> str:
         """Return why the task cannot run and what to do; empty if its data is there."""
@@ -214,7 +222,7 @@ class BenchmarkTask(BaseConfig, ABC):
         Keys are names of fields, or paths below the folder of a field.
         """
         paths = {name: getattr(self, name) for name in self.path_fields()}
-        return {name: path for name, path in paths.items() if path is not None}
+        return {name: path for name, path in paths.items() if isinstance(path, Path)}
 
     @abstractmethod
     def facts(self) -> TaskFacts:
@@ -285,6 +293,15 @@ def own_task_class(source: TaskSource) -> type[BenchmarkTask]:
         raise ConfigError(f"{source.path}: {source.class_name} has to define {missing}")
     found.source = source
     return found
+
+
+def _types_in(annotation: Any) -> set[Any]:
+    """Return an annotation and the members of a union, such as ``Path`` of ``Path | None``."""
+    members = {annotation}
+    for part in typing.get_args(annotation):
+        if isinstance(part, type) or typing.get_origin(part) is not None:
+            members |= _types_in(part)
+    return members
 
 
 def _restored(source: TaskSource, settings: dict[str, Any]) -> BenchmarkTask:

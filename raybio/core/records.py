@@ -76,8 +76,8 @@ FORMATS = {
     "word predictor": Format(1, "Export the run again: give its own command."),
     "verified store": Format(1, _SAME_COMMAND),
     "report": Format(1, "Give the command again: it is written again."),
-    "benchmark embeddings": Format(3, _SAME_COMMAND),
-    "benchmark report": Format(3, "Give the command again: it is written again."),
+    "benchmark embeddings": Format(4, _SAME_COMMAND),
+    "benchmark report": Format(4, "Give the command again: it is written again."),
 }
 """Kind of record -> its format."""
 

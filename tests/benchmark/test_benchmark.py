@@ -49,6 +49,7 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.tracking.model_runs import track_models
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
+from raybio.training.precision import default_device
 from tests.methods.conformance_cases import tiny_config
 
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
@@ -329,7 +330,7 @@ def test_the_files_of_a_report(done: tuple[Path, BenchmarkReport]) -> None:
     record = json.loads((out / "report.json").read_text())
     schema = json.loads((out / "report.schema.json").read_text())
     jsonschema.validate(record, schema)
-    assert (record["format"], record["version"]) == ("benchmark report", 3)
+    assert (record["format"], record["version"]) == ("benchmark report", 4)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**record, "version": 0}, schema)
     lines = (out / "results.csv").read_text().splitlines()
@@ -386,10 +387,16 @@ def test_other_data_and_damaged_results_are_computed_again(given: Given, tmp_pat
 
 
 def test_costs_count_what_the_encoder_reads(
-    done: tuple[Path, BenchmarkReport], tiny_words: WordStore
+    given: Given, done: tuple[Path, BenchmarkReport], tiny_words: WordStore
 ) -> None:
     out, report = done
     records = [json.loads(path.read_text()) for path in (out / "embeddings").glob("*/*.json")]
+    (model,) = read_models([str(given.texts)], out)
+    assert isinstance(model, BenchmarkModel)
+    own = [
+        json.loads(path.read_text())
+        for path in (out / "embeddings").glob(f"*-{model.digest[:16]}/*.json")
+    ]
     words = [record["rows"] for record in records if record["what"].startswith("words of")]
     assert sum(words) == tiny_words.num_rows  # sentences
     probed = [record["rows"] for record in records if record["what"].startswith("probed texts")]
@@ -404,7 +411,13 @@ def test_costs_count_what_the_encoder_reads(
     ]
     assert seconds > 1e-3
     cost = report.models[0].cost
-    assert cost is not None and cost.processor_seconds > seconds
+    assert cost is not None and cost.other_processor_seconds == seconds
+    device = default_device()
+    assert cost.rows == {device: sum(record["rows"] for record in own)}
+    assert cost.seconds == pytest.approx({device: sum(record["seconds"] for record in own)})
+    speed = cost.rows[device] / cost.seconds[device]
+    assert cost.rows_per_second == pytest.approx({device: speed})
+    assert f"{speed:,.0f} ({device})" in (out / "report.html").read_text()
     peaks = [record["peak_bytes"] for record in records]
     assert all(peak is not None for peak in peaks)
     devices = {record["device"] for record in records}

@@ -1,5 +1,6 @@
 """What a benchmark makes of given scores and files: names of rows, tests, rivals, identities."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -11,14 +12,21 @@ from raybio.benchmark.models import read_models
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import (
     BenchmarkReport,
+    CostReport,
+    ModelReport,
+    PairReport,
+    RowReport,
+    TaskReport,
     TaskResults,
     benchmark_report,
     best_rival,
     card_table,
+    write_report,
 )
-from raybio.benchmark.statistics import mean_of_tasks
+from raybio.benchmark.statistics import mean_of_tasks, score_interval
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
+from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
 from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
@@ -26,9 +34,11 @@ from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.downstream.scores import class_scores
 from raybio.ops.significance import Interval
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
+from tests.paths import ROOT
 
 
 def retrieval(name: str) -> BeirRetrievalTask:
@@ -192,3 +202,46 @@ def test_the_scale_of_dots_has_the_chance_of_the_score(tmp_path: Path) -> None:
     (chance,) = re.findall(r'class="chance" style="left:([\d.]+)%', page)
     assert float(dot) > 95
     assert float(chance) == pytest.approx(float(dot) / 2, rel=0.02)
+
+
+def test_intervals_of_linearized_scores_end_at_the_limits_of_the_measure() -> None:
+    gold_N = np.repeat([0, 1, 2], [20, 20, 2])
+    predicted_N = gold_N.copy()
+    predicted_N[-1] = 0
+    nearly = TaskScores.of_means(range(42), class_scores(predicted_N, gold_N)["macro_f1"])
+    wrong = TaskScores.of_means(range(42), class_scores((gold_N + 1) % 3, gold_N)["macro_f1"])
+    assert score_interval(nearly, 0).high > 1
+    task = LabelsTask(name="own", labels="text_classification", data=Path("d"))
+    report = report_of([results(task, {"nearly": nearly, "wrong": wrong}, {})], ["nearly", "wrong"])
+    (row, other) = report.tasks[0].rows
+    assert row.value is not None and row.low is not None
+    assert row.low < row.value < 1 == row.high
+    assert other.low == 0
+    (test,) = report.tasks[0].tests
+    assert 0 < test.low < test.difference < test.high <= 1
+    numbers = LabelsTask(name="own", labels="text_regression", data=Path("d"))
+    assert numbers.limits == (-1, 1)
+    # Of a measure without known limits, nothing is cut.
+    assert retrieval("own").limits == (-np.inf, np.inf)
+
+
+def test_the_interval_of_a_sample_of_units_ends_at_the_limits(tmp_path: Path) -> None:
+    sample = TaskScores.of_means(range(4), [1.0, 1.0, 0.0, 0.0], value=0.9)
+    assert score_interval(sample, 0).high > 1
+    assert score_interval(sample, 0, (0.0, 1.0)).high == 1
+    undefined = TaskScores.of_means(range(4), [np.nan] * 4)
+    assert np.isnan(score_interval(undefined, 0, (0.0, 1.0))[1:]).all()
+
+
+def test_the_page_of_the_docs_names_every_key_of_the_report(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+    section = page.partition("### Keys of report.json")[2].partition("\n## ")[0]
+    for part in (BenchmarkReport, ModelReport, CostReport, TaskReport, RowReport, PairReport):
+        for key in part.model_fields:
+            assert f"`{key}`" in section, (part, key)
+    report = report_of([results(retrieval("own"), {"encoder": scores(0.5)}, {})], ["encoder"])
+    write_report(report, tmp_path)
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert {"format", "version", "checksum"} == record.keys() - BenchmarkReport.model_fields.keys()
+    header = (tmp_path / "results.csv").read_text().splitlines()[0]
+    assert f"`{header.replace(',', ', ')}`" in page

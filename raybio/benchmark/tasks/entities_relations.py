@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
-from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
@@ -62,7 +62,7 @@ class EntitiesRelationsTask(BenchmarkTask):
     family: ClassVar[str] = "Entities and relations by neighbors"
 
     scored: Literal["entities", "relations"] = Field("relations", description="primary measure")
-    store: Path | None = Field(None, description="prepared store of sentences")
+    store: StoreLocation | None = Field(None, description="prepared store of sentences")
     sentences: Path | None = Field(None, description="instead of a store: sentences of SpERT")
     splits: Path | None = Field(None, description="folds of the sentences")
     dev: Path | None = Field(None, description="instead of splits: sentences to choose settings")
@@ -78,6 +78,11 @@ class EntitiesRelationsTask(BenchmarkTask):
         return _MEASURES[_PRIMARY[self.scored]]
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
+    @property
     def group(self) -> str:
         """Both measures are of the same predictions."""
         return f"words of {self.store or self.sentences}"
@@ -86,8 +91,10 @@ class EntitiesRelationsTask(BenchmarkTask):
         """Return why the task cannot run."""
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
-        paths = self._sources.values() if self.store is None else [self.store]
-        return missing_files(paths, "want sentences, as `raybio prepare ade` reads them")
+        wanted = "want sentences, as `raybio prepare ade` reads them"
+        if self.store is not None:
+            return missing_store(self.store, wanted)
+        return missing_files(self._sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""
@@ -218,5 +225,5 @@ class _SavedWords:
         def make() -> Embedded:
             return Embedded(self._encoder.embed(rows)[0].cpu().numpy(), len(rows))
 
-        array = self._model.saved(what, words, make)
+        array = self._model.saved(what, words, make, load=lambda: self._encoder)
         return on_device(array), on_device(array)

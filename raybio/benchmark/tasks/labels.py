@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from raybio.benchmark.models import RandomVectors
-from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
@@ -23,6 +23,7 @@ from raybio.benchmark.task import (
     TaskFacts,
     TaskScores,
     by_relative_path,
+    missing_files,
     nearest_name,
 )
 from raybio.core.errors import ConfigError
@@ -40,7 +41,7 @@ from raybio.methods.sppt.downstream.rivals import (
     ridge_rival,
     tfidf,
 )
-from raybio.methods.sppt.downstream.scores import class_scores
+from raybio.methods.sppt.downstream.scores import LIMITS, class_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.runtime.run.options import default_folder
 from raybio.store.store import open_store
@@ -63,7 +64,7 @@ class LabelsTask(BenchmarkTask):
         "protein_regression, text_classification, text_regression, or a published one"
     )
     data: Path | None = Field(None, description="table or files of the task")
-    store: Path | None = Field(None, description="prepared store, instead of data")
+    store: StoreLocation | None = Field(None, description="prepared store, instead of data")
     demo: bool = Field(False, description="the built-in simulated folds, instead of data")
 
     @property
@@ -75,6 +76,11 @@ class LabelsTask(BenchmarkTask):
     def measure(self) -> str:
         """Name of the score."""
         return _MEASURES[self._kind.measure]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return LIMITS[self._kind.measure]
 
     def check(self) -> str:
         """Return why the task cannot run.
@@ -90,10 +96,10 @@ class LabelsTask(BenchmarkTask):
         given = [self.data is not None, self.store is not None, self.demo]
         if sum(given) != 1:
             raise ConfigError(f"task {self.name}: want one of data, store and demo")
-        path = self.data or self.store
-        if path is not None and not path.exists():
-            return f"{path} does not exist: want the files of {self.labels}"
-        return ""
+        if self.store is not None:
+            return missing_store(self.store, f"want a store of {self.labels}")
+        paths = [] if self.data is None else [self.data]
+        return missing_files(paths, f"want the files of {self.labels}")
 
     def files(self) -> Mapping[str, Path]:
         """Return the source files, or the manifest of the store."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
-from raybio.benchmark.stores import store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, store_files
 from raybio.benchmark.task import (
     CHANCE,
     RANDOM,
@@ -24,6 +24,7 @@ from raybio.benchmark.task import (
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
+from raybio.core.location import Location
 from raybio.methods import METHODS
 from raybio.methods.sppt.graph_store import open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
@@ -56,7 +57,9 @@ class LinksTask(BenchmarkTask):
     family: ClassVar[str] = "Links"
     rivals_read_the_model: ClassVar[bool] = True
 
-    store: Path | None = Field(None, description="prepared store of proteins or of articles")
+    store: StoreLocation | None = Field(
+        None, description="prepared store of proteins or of articles"
+    )
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
         None, description="method whose built-in corpus is taken, instead of a store"
     )
@@ -80,16 +83,20 @@ class LinksTask(BenchmarkTask):
         """Name of the score."""
         return LINK_RETRIEVAL.measures[_PRIMARY]
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
     def check(self) -> str:
         """Return why the task cannot run."""
         if (self.store is None) == (self.demo is None):
             raise ConfigError(f"task {self.name}: want either store or demo")
-        if self.store is not None and not self.store.exists():
-            return (
-                f"{self.store} does not exist: want a store of `raybio prepare proteins` or "
-                "`raybio prepare articles`"
-            )
-        return ""
+        if self.store is None:
+            return ""
+        return missing_store(
+            self.store, "want a store of `raybio prepare proteins` or `raybio prepare articles`"
+        )
 
     def files(self) -> Mapping[str, Path]:
         """Return the store's manifest."""
@@ -187,7 +194,7 @@ class LinksTask(BenchmarkTask):
         )
 
     @property
-    def _path(self) -> Path:
+    def _path(self) -> Location:
         if self.store is not None:
             return self.store
         assert self.demo is not None

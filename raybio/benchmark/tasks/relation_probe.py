@@ -7,9 +7,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 from pydantic import Field
 
-from raybio.benchmark.stores import prepared, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,
@@ -41,7 +42,9 @@ class RelationProbeTask(BenchmarkTask):
     family: ClassVar[str] = "Relations by a frozen head"
     rivals_read_the_model: ClassVar[bool] = True
 
-    store: Path | None = Field(None, description="prepared store of documents, with all splits")
+    store: StoreLocation | None = Field(
+        None, description="prepared store of documents, with all splits"
+    )
     train: Path | None = Field(None, description="instead of a store: PubTator, BioC or DocRED")
     dev: Path | None = Field(None, description="documents to choose settings")
     test: Path | None = Field(None, description="documents that are scored")
@@ -51,13 +54,20 @@ class RelationProbeTask(BenchmarkTask):
         """Name of the score."""
         return "micro F1"
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest possible score."""
+        return (0.0, 1.0)
+
     def check(self) -> str:
         """Return why the task cannot run."""
         sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
-        paths = sources.values() if self.store is None else [self.store]
-        return missing_files(paths, "want documents, as `raybio prepare documents` reads them")
+        wanted = "want documents, as `raybio prepare documents` reads them"
+        if self.store is not None:
+            return missing_store(self.store, wanted)
+        return missing_files(sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:
         """Return the source files, or the store's manifest."""
@@ -97,14 +107,15 @@ class RelationProbeTask(BenchmarkTask):
         others: Mapping[str, float] = {},
         remarks: Sequence[str] = (),
     ) -> TaskScores:
-        units = result.test.unit_scores()
+        units = result.test.f1_counts()
         rates = {name: result.test.values[name] for name in ("precision", "recall", "macro_f1")}
-        return TaskScores.of_means(
-            units.unit_U.tolist(),
-            units.value_by_measure["f1"],
-            {**rates, **others},
+        return TaskScores(
+            tuple(map(str, units.unit_U.tolist())),
+            units.value_by_measure["achieved"].astype(np.float64),
+            units.value_by_measure["achievable"].astype(np.float64),
             value=result.test.values["f1"],
-            remarks=remarks,
+            others={**rates, **others},
+            remarks=tuple(remarks),
         )
 
     @property

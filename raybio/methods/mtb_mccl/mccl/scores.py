@@ -232,6 +232,16 @@ class RelationScores:
             np.arange(num_documents), {name: value_by_measure[name] for name in self.measures}
         )
 
+    def f1_counts(self) -> UnitScores:
+        """Return ``achieved`` and ``achievable`` of each document.
+
+        They are 2 x its correct facts, and its predicted and gold facts: the ratio of their sums is
+        the micro F1.
+        """
+        correct_U, predicted_U, gold_U, _ = self.count_UR4.sum(axis=1).T.astype(np.float64)
+        counts = {"achieved": 2 * correct_U, "achievable": predicted_U + gold_U}
+        return sample_units(np.arange(len(self.count_UR4)), counts)
+
 
 def confusion_matrix(
     gold_P: Integers, predicted_P: Integers, num_relations: int

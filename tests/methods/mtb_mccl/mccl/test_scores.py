@@ -224,3 +224,17 @@ def test_wrong_arguments_are_refused() -> None:
         confusion_matrix(np.arange(3), np.arange(2), 5)
     with pytest.raises(ValueError, match=r"labels span \[0, 5\]"):
         confusion_matrix(np.arange(6), np.arange(6), 5)
+
+
+def test_micro_f1_is_the_ratio_of_sums_over_documents() -> None:
+    predicted, gold, _ = problem()
+    scores = scored(predicted, gold)
+    counts = scores.f1_counts()
+    achieved_U = counts.value_by_measure["achieved"]
+    achievable_U = counts.value_by_measure["achievable"]
+    for document in counts.unit_U.tolist():
+        own_predicted = {row for row in predicted if row[0] == document}
+        own_gold = {row for row in gold if row[0] == document}
+        assert achieved_U[document] == 2 * len(own_predicted & own_gold)
+        assert achievable_U[document] == len(own_predicted) + len(own_gold)
+    assert achieved_U.sum() / achievable_U.sum() == pytest.approx(scores.values["f1"])
