@@ -7,11 +7,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import typer
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+from tests.sources import nodes, package_trees
+
 LEVEL = {
     "core": 0,
     "ops": 1,
@@ -85,10 +86,10 @@ HEAVY = {
 def modules() -> dict[str, ast.Module]:
     """Return the syntax tree of every module of raybio and of every job, by its name."""
     trees = {}
-    for path in sorted([*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]):
+    for path, tree in package_trees().items():
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        trees[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        trees[name] = tree
     return trees
 
 
@@ -101,7 +102,7 @@ def called_name(call: ast.Call) -> str:
 
 def imports(tree: ast.AST, known: set[str]) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of every import, those inside functions and by name included."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and called_name(node).endswith(IMPORTING):
             yield node.lineno, "(computed)"
         if isinstance(node, ast.Import):

@@ -8,9 +8,10 @@ a subclass overrides. A new use fails here: do without it, or add it to ``KNOWN`
 import ast
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+from tests.sources import nodes, package_trees
+
 DOCUMENTED = {"_asdict", "_replace", "_fields", "_make", "_exit"}
 """Names that are public in spite of their underscore: of named tuples, and ``os._exit``."""
 
@@ -61,7 +62,7 @@ def has_private_part(path: str) -> bool:
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield (local name, dotted path) of each import that is not raybio's."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("raybio"):
             for alias in node.names:
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
@@ -72,7 +73,7 @@ def imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def defined(tree: ast.AST) -> Iterator[str]:
     """Yield every name that a module defines: functions, classes, variables and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -85,7 +86,7 @@ def private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
     """Yield the private names of other packages in a module; ``own`` are those raybio defines."""
     path_by_name = dict(imported(tree))
     yield from filter(has_private_part, path_by_name.values())
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
             yield f".{node.attr}"
         elif isinstance(node, ast.ClassDef):
@@ -106,7 +107,8 @@ def overridden(node: ast.ClassDef, path_by_name: dict[str, str]) -> Iterator[str
 
 
 def test_private_names_of_other_packages_are_the_known_ones():
-    trees = [ast.parse(path.read_text()) for path in sorted((ROOT / "raybio").rglob("*.py"))]
+    package = ROOT / "raybio"
+    trees = [tree for path, tree in package_trees().items() if path.is_relative_to(package)]
     own = {name for tree in trees for name in defined(tree)}
     assert {name for tree in trees for name in private_names(tree, own)} == KNOWN
 

@@ -2,10 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.paths import ROOT
+from tests.sources import no_collections, package_trees, parse
 
 IN_NAMES = re.compile(
     r"(?:^|_)(judge[ds]?|judgements?|told|tells|foretold|foretells|reckon(?:ed|s)?|kin|heir|"
@@ -18,35 +19,38 @@ IN_TEXT = re.compile(
     re.IGNORECASE,
 )
 
-
-def names_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of all functions, classes, arguments, variables and attributes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.lineno, node.name
-        elif isinstance(node, ast.Name):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, ast.Attribute):
-            yield node.lineno, node.attr
+NAME_FIELD = {
+    ast.FunctionDef: "name",
+    ast.AsyncFunctionDef: "name",
+    ast.ClassDef: "name",
+    ast.Name: "id",
+    ast.arg: "arg",
+    ast.Attribute: "attr",
+}
+"""Field of the name in each kind of node that has one."""
 
 
-def texts_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of all strings: messages, help and docstrings."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
+@cache
+def words_of_name(name: str) -> list[str]:
+    """Return the words of ``IN_NAMES`` in the name of a function, class, argument or variable."""
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return IN_NAMES.findall(snake)
+
+
+def words_of_text(text: str) -> list[str]:
+    """Return the words of ``IN_TEXT`` in a message, a help text or a docstring."""
+    return IN_TEXT.findall(text)
 
 
 def dialect(tree: ast.AST) -> list[tuple[int, str]]:
     """Return (line, word) of every word of the lists."""
     found = []
-    for line, name in names_of(tree):
-        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-        found += [(line, word) for word in IN_NAMES.findall(snake)]
-    for line, text in texts_of(tree):
-        found += [(line, word) for word in IN_TEXT.findall(text)]
+    for node in ast.walk(tree):
+        field = NAME_FIELD.get(type(node))
+        if field is not None:
+            found += [(node.lineno, word) for word in words_of_name(getattr(node, field))]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found += [(node.lineno, word) for word in words_of_text(node.value)]
     return found
 
 
@@ -59,8 +63,10 @@ def test_names_and_texts_are_in_the_words_of_the_field():
         if path != Path(__file__)  # the list of the words
     ]
     for path in sorted(paths):
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        problems += [f"{path.relative_to(ROOT)}:{line}: {word}" for line, word in dialect(tree)]
+        # Trees of tests and benchmarks are not kept: nobody else needs them.
+        with no_collections():
+            found = dialect(package_trees().get(path) or parse(path))
+        problems += [f"{path.relative_to(ROOT)}:{line}: {word}" for line, word in found]
     assert problems == []
 
 
@@ -85,8 +91,10 @@ def test_the_rule_finds_what_it_should():
 def test_a_class_name_has_one_meaning() -> None:
     """``Config`` is the settings of each method; private classes are known in their file alone."""
     paths_by_name: dict[str, list[str]] = {}
-    for path in sorted(ROOT.glob("raybio/**/*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for path, tree in package_trees().items():
+        if not path.is_relative_to(ROOT / "raybio"):
+            continue
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 paths_by_name.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     del paths_by_name["Config"]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from raybio.methods import METHODS
 from tests.jobs.test_options import apps, commands_of
 from tests.paths import ROOT
 from tests.script_process import Done, run_script
+from tests.sources import nodes, package_trees
 
 
 def raybio(folder: Path, *arguments: str, **environment: str) -> Done:
@@ -113,26 +115,28 @@ def test_search_spaces_come_with_the_package_and_a_file_of_that_name_is_read_fir
         load_search_space("none.yaml", configs)
 
 
+@cache
 def texts_of_users() -> dict[str, list[str]]:
     """Return the texts in the package that users may read: constants that are no docstrings, by file."""
     found = {}
-    for path in sorted((ROOT / "raybio").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for path, tree in package_trees().items():
+        if not path.is_relative_to(ROOT / "raybio"):
+            continue
         is_command = "cli" in path.parts
         others = {
             id(node.value)
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         }
         if is_command:  # the docstring of a command is its help
             others -= {
                 id(node.body[0].value)
-                for node in ast.walk(tree)
+                for node in nodes(tree)
                 if isinstance(node, ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
             }
         found[str(path.relative_to(ROOT))] = [
             _joined(node)
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in others
         ]
     for path in sorted((ROOT / "raybio").rglob("*.yaml")):

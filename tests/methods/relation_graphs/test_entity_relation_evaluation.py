@@ -38,15 +38,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
     return SIMULATED_WORDS.prepare(tmp_path_factory.mktemp("words"), config)
 
 
-def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
-    """A model trained for a few steps, and its own final evaluation."""
+def trained(store: WordStore, **settings) -> relation_graphs.System:
     short = {"schedule.max_steps": 40, "evaluation.rivals": False}
     config = tiny_config("relation_graphs", **short | settings)
     system = relation_graphs.build(config, store.path)
     list(fit(system, config))
+    return system
+
+
+def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
+    """A model trained for a few steps, and its own final evaluation."""
+    system = trained(store, **settings)
     return system.export(folder, {"name": "x"}), system.final_evaluate(
         system.model, SingleProcess()
     )
+
+
+def exported_unevaluated(store: WordStore, folder: Path, **settings) -> Path:
+    """Export a model of two steps, for what does not depend on how good it is."""
+    return trained(store, **{"schedule.max_steps": 2} | settings).export(folder, {"name": "x"})
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +97,7 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
 
 
 def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
-    other, _ = exported(store, tmp_path / "cldr", model="cldr")
+    other = exported_unevaluated(store, tmp_path / "cldr", model="cldr")
     with pytest.raises(ConfigError, match="model=cldr has no tag head; want clner or joint"):
         evaluate_exports(joint[0], other, store.path)
 
@@ -165,10 +175,9 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
 
 def test_the_untrained_encoder_chooses_among_the_candidates_of_both_runs(store, tmp_path):
     """Its numbers of neighbors for tags are those of the run that predicts entities."""
-    short = {"schedule.max_steps": 2}
-    pairs, _ = exported(store, tmp_path / "pairs", model="cldr", **short)
-    tags, _ = exported(
-        store, tmp_path / "tags", model="clner", **short, **{"evaluation.num_tag_neighbors": [3]}
+    pairs = exported_unevaluated(store, tmp_path / "pairs", model="cldr")
+    tags = exported_unevaluated(
+        store, tmp_path / "tags", model="clner", **{"evaluation.num_tag_neighbors": [3]}
     )
     for is_untrained in (False, True):
         scored = evaluate_exports(pairs, tags, store.path, is_untrained=is_untrained)
@@ -176,9 +185,9 @@ def test_the_untrained_encoder_chooses_among_the_candidates_of_both_runs(store, 
 
 
 def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
-    several = {"evaluation.num_tag_neighbors": [1, 3], "schedule.max_steps": 2}
-    whole, _ = exported(store, tmp_path / "whole", model="cldr", **several)
-    less, _ = exported(
+    several = {"evaluation.num_tag_neighbors": [1, 3]}
+    whole = exported_unevaluated(store, tmp_path / "whole", model="cldr", **several)
+    less = exported_unevaluated(
         store, tmp_path / "less", model="clner", **several, **{"data.validation_share": 0.05}
     )
     with pytest.raises(
@@ -204,17 +213,12 @@ def test_scores_with_chosen_and_with_fixed_settings(store, joint, tmp_path):
 
 
 def test_models_that_know_validation_sentences_choose_nothing_by_them(store, joint, tmp_path):
-    last = {
-        "schedule.max_steps": 2,
-        "data.train_on_validation": True,
-        "schedule.evaluate_every_steps": 0,
-    }
-    folder, _ = exported(store, tmp_path / "last", **last)
+    last = {"data.train_on_validation": True, "schedule.evaluate_every_steps": 0}
+    folder = exported_unevaluated(store, tmp_path / "last", **last)
     scores, nothing = evaluate_exports_twice(folder, folder, store.path)
     assert nothing is None
     assert scores.settings == KnnConfig().first_settings
-    short = {"schedule.max_steps": 2, "data.validation_share": 0.05}
-    less, _ = exported(store, tmp_path / "less", **short)
+    less = exported_unevaluated(store, tmp_path / "less", **{"data.validation_share": 0.05})
     with pytest.raises(ConfigError, match=r"less was trained on \d+ of the \d+ validation"):
         evaluate_exports_twice(joint[0], less, store.path)
 
@@ -244,7 +248,7 @@ def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_pa
 
 
 def test_models_of_different_folds_are_refused(store, joint, tmp_path):
-    other, _ = exported(store, tmp_path / "export", **{"data.fold": 2})
+    other = exported_unevaluated(store, tmp_path / "export", **{"data.fold": 2})
     with pytest.raises(ConfigError, match="was trained on fold 1 and .* on fold 2"):
         evaluate_exports(joint[0], other, store.path)
 

@@ -47,11 +47,30 @@ def _compiled(function: Any) -> Any:
 
 
 @_compiled
-def _is_linked(indptr: Any, indices: Any, node: int, other: int) -> bool:
+def _first_from(indptr: Any, indices: Any, node: int, lowest: int) -> int:
+    """Return the position of a node's first neighbor that is ``lowest`` or beyond."""
     first = indptr[node]
     last = indptr[node + 1]
-    position = np.searchsorted(indices[first:last], other)
-    return bool(position < last - first and indices[first + position] == other)
+    while first < last:
+        middle = (first + last) // 2
+        if indices[middle] < lowest:
+            first = middle + 1
+        else:
+            last = middle
+    return int(first)
+
+
+@_compiled
+def _mark(is_near_N: Any, indptr: Any, indices: Any, node: int, is_near: bool) -> None:
+    """Set the entries of a node's neighbors."""
+    for edge in range(indptr[node], indptr[node + 1]):
+        is_near_N[indices[edge]] = is_near
+
+
+@_compiled
+def _is_linked(indptr: Any, indices: Any, node: int, other: int) -> bool:
+    position = _first_from(indptr, indices, node, other)
+    return bool(position < indptr[node + 1] and indices[position] == other)
 
 
 @_compiled
@@ -61,12 +80,12 @@ def _triangles(indptr: Any, indices: Any) -> Any:
     count_M = np.zeros(len(indices), np.int64)
     is_near_N = np.zeros(num_nodes, np.bool_)
     for x in range(num_nodes):
-        is_near_N[indices[indptr[x] : indptr[x + 1]]] = True
+        _mark(is_near_N, indptr, indices, x, True)
         for edge in range(indptr[x], indptr[x + 1]):
             y = indices[edge]
             for other in range(indptr[y], indptr[y + 1]):
                 count_M[edge] += is_near_N[indices[other]]
-        is_near_N[indices[indptr[x] : indptr[x + 1]]] = False
+        _mark(is_near_N, indptr, indices, x, False)
     return count_M
 
 
@@ -84,7 +103,7 @@ def _cliques(indptr: Any, indices: Any) -> Any:
                 # lowest nodes.
                 size = 0
                 left = edge + 1
-                right = np.searchsorted(indices[indptr[y] : indptr[y + 1]], y) + indptr[y]
+                right = _first_from(indptr, indices, y, y)
                 while left < indptr[x + 1] and right < indptr[y + 1]:
                     if indices[left] == indices[right]:
                         both[size] = indices[left]
@@ -124,7 +143,7 @@ def _solve(orbit_O: Any, ways: Any) -> None:
 @_compiled
 def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
     num_nodes = len(indptr) - 1
-    degree_N = np.diff(indptr)
+    degree_N = indptr[1:] - indptr[:-1]
     orbit_NO = np.zeros((num_nodes, NUM_ORBITS), np.int64)
     is_near_N = np.zeros(num_nodes, np.bool_)
     # Common neighbors with x, for nodes that are not neighbors of x.
@@ -132,7 +151,7 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
     for x in range(num_nodes):
         first = indptr[x]
         last = indptr[x + 1]
-        is_near_N[indices[first:last]] = True
+        _mark(is_near_N, indptr, indices, x, True)
         # Numbers of extensions by one node, named after the two orbits of x that each one counts
         # without distinguishing them.
         to_12_14 = 0
@@ -195,8 +214,9 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
             to_8_12,
         )
         _solve(orbit_NO[x], ways)
-        is_near_N[indices[first:last]] = False
+        _mark(is_near_N, indptr, indices, x, False)
         for edge in range(first, last):
             y = indices[edge]
-            shared_N[indices[indptr[y] : indptr[y + 1]]] = 0
+            for beyond in range(indptr[y], indptr[y + 1]):
+                shared_N[indices[beyond]] = 0
     return orbit_NO
