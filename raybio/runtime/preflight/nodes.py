@@ -64,7 +64,7 @@ HEAD = "node:__internal_head__"
 
 
 @dataclass(frozen=True)
-class Question:
+class NodeQuery:
     """A request to every node.
 
     Attributes:
@@ -132,7 +132,7 @@ class NodeFacts:
     ports: dict[str, list[int]] = field(default_factory=dict)
 
 
-def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
+def query_nodes(query: NodeQuery, seconds: float) -> tuple[list[NodeFacts], Finding]:
     """Query all nodes at once; nodes that fail or do not answer in time become a finding."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -144,7 +144,7 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
             name = f"{node['NodeManagerAddress']} {node['NodeID'][:6]}"
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             size = int(node["Resources"].get("object_store_memory", 0))
-            named[task.options(scheduling_strategy=there).remote(question, name, size)] = name
+            named[task.options(scheduling_strategy=there).remote(query, name, size)] = name
     done, late = ray.wait(list(named), num_returns=len(named), timeout=seconds)
     facts = []
     problems = {
@@ -158,29 +158,29 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
     return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
 
 
-def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFacts:
+def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFacts:
     """Return the answer of this machine; runs as a task."""
     import ray
 
-    probe = Path(question.probe)
+    probe = Path(query.probe)
     places = [ray.get_runtime_context().get_temp_dir()]
-    if question.probe:
+    if query.probe:
         places.append(str(probe.parent))
-    if question.buckets:
+    if query.buckets:
         places.append(str(cache_folder()))
     file = probe / node.replace(":", "_")
-    problems = [bucket_problem(path, writes=writes) for path, writes in question.buckets]
+    problems = [bucket_problem(path, writes=writes) for path, writes in query.buckets]
     return NodeFacts(
         node=node,
         file=str(file),
         versions=versions(),
-        storage=seen_storage(probe, file) if question.probe else "",
+        storage=seen_storage(probe, file) if query.probe else "",
         disks={place: free_space(Path(place)) for place in places},
         shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         object_store_bytes=object_store_bytes,
         # A bucket that fails is not waited for again.
-        store="" if any(problems) else _digest(question.store),
-        encoder=_encoder_problem(question),
+        store="" if any(problems) else _digest(query.store),
+        encoder=_encoder_problem(query),
         token=_token_problem(),
         bucket="; ".join(filter(None, problems)),
         driver=next(look_at_driver()),
@@ -216,19 +216,19 @@ def _digest(store: str | None) -> str:
         return str(error)
 
 
-def _encoder_problem(question: Question) -> str:
-    if question.method is None or question.store is None:
+def _encoder_problem(query: NodeQuery) -> str:
+    if query.method is None or query.store is None:
         return ""
-    method = METHODS[question.method]
+    method = METHODS[query.method]
     try:
-        path = location(question.store)
+        path = location(query.store)
         if isinstance(path, BucketPath) and not has_copy(store_digest(path)):
             return ""  # not without the store
         store = open_store(path, method.store)
     except RaybioError:
         return ""  # reported as the store's
     try:
-        for config in question.configs:
+        for config in query.configs:
             encoder = getattr(config, "encoder", None)
             if encoder is not None and is_uri(encoder.source):
                 _look_at_model(encoder.source)

@@ -390,8 +390,8 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         configs = tuple(plan.config_by_source.values())
         # Nodes need not see the folder of a driver's copy.
         shared = "" if plan.bucket is not None else str(probe)
-        question = there.Question(shared, store, plan.method, configs, plan.buckets)
-        nodes, answered = there.ask_nodes(question, intent.seconds)
+        query = there.NodeQuery(shared, store, plan.method, configs, plan.buckets)
+        nodes, answered = there.query_nodes(query, intent.seconds)
         yield answered
         if not nodes:
             return

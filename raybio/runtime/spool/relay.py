@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.spool import files_of, is_mirrored
@@ -341,7 +341,7 @@ class _Link:
         with self._sending:
             self._check_open()
             # Before the others are looked at: what they tell is then there.
-            last = [name for name in LAST if (self._folder.path / name).exists()]
+            last = [name for name in WRITTEN_LAST if (self._folder.path / name).exists()]
             shall_stop = False
             batch: list[Change] = []
             num_bytes = 0
@@ -376,7 +376,7 @@ class _Link:
     def _changes(self, last: list[str]) -> Iterator[Change]:
         """Yield what has changed since the last call; ``last`` at the end."""
         ends = [f"{self._run.name}/{name}" for name in last]
-        unready = {f"{self._run.name}/{name}" for name in LAST}
+        unready = {f"{self._run.name}/{name}" for name in WRITTEN_LAST}
         names = [name for name in self._names() if name not in unready]
         identity = f"{self._run.name}/{self._folder.identity.name}"
         if identity in self._sent and not self._folder.identity.exists():

@@ -18,7 +18,7 @@ from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, Sto
 from raybio.core.files import replace_text
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
-from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
@@ -467,9 +467,9 @@ def _is_checkpoint(name: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    """Return in what order a file is written: 0 for most, more for those of ``LAST``."""
+    """Return in what order a file is written: 0 for most, more for those of ``WRITTEN_LAST``."""
     file = name.rpartition("/")[2]
-    return LAST.index(file) + 1 if file in LAST else 0
+    return WRITTEN_LAST.index(file) + 1 if file in WRITTEN_LAST else 0
 
 
 def is_mirrored(folder: Path, below: str) -> bool:

@@ -58,7 +58,14 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
-from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, SweepSpec, has_ended, new_note
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FINISHED,
+    TRIAL_RECORD,
+    SweepSpec,
+    has_ended,
+    new_trial_record,
+)
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
 
@@ -291,9 +298,9 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
     """
     trials = {spec.folder(trial).name: trial for trial in earlier_trials(folder.path)}
     for path in sorted((folder.path / "trials").glob("*/")):
-        record = path / NOTE
+        record = path / TRIAL_RECORD
         if path.name in trials and read_recomputable(record, "trial") is None:
-            write_record(record, "trial", new_note(trials[path.name]))
+            write_record(record, "trial", new_trial_record(trials[path.name]))
         elif read_record(record, "trial") is None and (path / "metrics.jsonl").exists():
             raise RecordError(
                 f"{record}: missing, want the trial's settings. Restore it from a backup"

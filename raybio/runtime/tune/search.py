@@ -17,7 +17,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
 from raybio.core.search_space import Settings
 from raybio.runtime.tune.plan import DRAWS_PER_TRIAL, distinct, new_study, optuna_settings, planned
-from raybio.runtime.tune.run_trial import OBJECTIVE
+from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
 
 TRIAL = "trial"
@@ -82,7 +82,7 @@ def scheduler(spec: SweepSpec) -> Any:
     space = spec.space
     budget = space.budget
     factor = space.scheduler.reduction_factor
-    by_best = {"time_attr": "step", "metric": OBJECTIVE, "mode": space.mode}
+    by_best = {"time_attr": "step", "metric": BEST_VALUE, "mode": space.mode}
     by_newest = by_best | {"metric": space.metric}
     if space.scheduler.kind == "asha":
         rungs = {"max_t": budget.max_steps, "grace_period": budget.grace_steps}
@@ -171,7 +171,7 @@ class LearningSearch(Searcher):
             spec: what the trials share.
             earlier: trials that come first, in order.
         """
-        super().__init__(metric=OBJECTIVE, mode=spec.space.mode)
+        super().__init__(metric=BEST_VALUE, mode=spec.space.mode)
         self._spec = spec
         self._study = new_study(spec.space)
         self._open: dict[str, tuple[Trial, Any]] = {}
@@ -206,7 +206,7 @@ class LearningSearch(Searcher):
         if trial_id not in self._open:
             return
         trial, draw = self._open.pop(trial_id)
-        value = (result or {}).get(OBJECTIVE)
+        value = (result or {}).get(BEST_VALUE)
         if error or value is None or self._spec.folder(trial).failure.exists():
             self._study.tell(draw, state=TrialState.FAIL)
         else:
