@@ -291,23 +291,23 @@ def _write_tables(
         rows = read_fold(sentences, FoldConfig(fold=fold))
         chance[fold] = chance_scores(sentences, rows, "test", spert_overlaps=spert_overlaps)
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
-    of_seeds: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for of_fold in untrained:
-        for row, row_scores in (of_fold.known() or {}).items():
-            scores.setdefault(row, {})[of_fold.config.data.fold] = row_scores
+    seed_scores: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for kept in untrained:
+        for row, row_scores in (kept.known() or {}).items():
+            scores.setdefault(row, {})[kept.config.data.fold] = row_scores
     for evaluation in evaluations:
         known = evaluation.known()
         if known is None:
             continue
-        of_seeds.setdefault((evaluation.row, evaluation.fold), []).append(known.scores)
+        seed_scores.setdefault((evaluation.row, evaluation.fold), []).append(known.scores)
         if known.fixed_scores is not None:
-            fixed = of_seeds.setdefault((evaluation.row + FIXED, evaluation.fold), [])
+            fixed = seed_scores.setdefault((evaluation.row + FIXED, evaluation.fold), [])
             fixed.append(known.fixed_scores)
-    for (row, fold), seeds in of_seeds.items():
+    for (row, fold), seeds in seed_scores.items():
         scores.setdefault(row, {})[fold] = mean_scores(seeds)
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
     unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
-    num_seeds = max((len(seeds) for seeds in of_seeds.values()), default=1)
+    num_seeds = max((len(seeds) for seeds in seed_scores.values()), default=1)
     table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished, num_seeds)
     data = {}
     for row, by_fold in scores.items():

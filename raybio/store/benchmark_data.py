@@ -83,14 +83,14 @@ def benchmark_sets(chosen: Collection[str] = (), mirror: str = "") -> list[Bench
 def _benchmark_set(name: str, entry: dict[str, Any], mirror: str) -> BenchmarkSet:
     address = mirrored(entry["address"], mirror)
     if "saved_as" in entry:
-        found = [RemoteFile(address, f"{name}/{entry['saved_as']}")]
+        files = [RemoteFile(address, f"{name}/{entry['saved_as']}")]
     else:
-        found = [
+        files = [
             RemoteFile(address + path, f"{name}/{path}", about["bytes"], sha256=about["sha256"])
             for path, about in entry["files"].items()
         ]
     unpacked = tuple(entry.get("unpacked", ()))
-    return BenchmarkSet(name, entry["license"], tuple(found), unpacked)
+    return BenchmarkSet(name, entry["license"], tuple(files), unpacked)
 
 
 @cache

@@ -71,15 +71,15 @@ def download_object(
     num_whole = 0
     while True:
         was_resumed = download.run(progress)
-        found = None if sha256 is None else file_digest(download.part)
-        if found == sha256:
+        digest = None if sha256 is None else file_digest(download.part)
+        if digest == sha256:
             break
         download.remove()
         # Ranges of an earlier call may have been lost with the power, and a disk may err.
         num_whole += not was_resumed
         if num_whole == 2:
             raise DamagedObjectError(
-                f"{folder.path / name}: its sha256 is {str(found)[:16]}…, want "
+                f"{folder.path / name}: its sha256 is {str(digest)[:16]}…, want "
                 f"{str(sha256)[:16]}…: the object was damaged or changed. Upload it again"
             )
     download.part.replace(file)

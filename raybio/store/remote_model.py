@@ -44,6 +44,6 @@ def fetched_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
     Raises:
         RaybioError: as ``model_path`` and ``fetched_folder``.
     """
-    found = model_path(path, option)
-    beside = (RUN,) if found.name == EXPORT else ()
-    return found, fetched_folder(found, option, beside=beside)
+    folder = model_path(path, option)
+    beside = (RUN,) if folder.name == EXPORT else ()
+    return folder, fetched_folder(folder, option, beside=beside)

@@ -103,11 +103,11 @@ class Store:
             state = file_state(self.path / name)
             if not again and verification.covers(name, state):
                 continue
-            found = sha256_of(self.path / name)
-            if found != facts["sha256"]:
+            digest = sha256_of(self.path / name)
+            if digest != facts["sha256"]:
                 verification.remove(name)
                 raise DamagedStoreError(
-                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says "
+                    f"{self.path / name}: sha256 is {digest[:16]}…, the manifest says "
                     f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
                     f"{self._advice}"
                 )

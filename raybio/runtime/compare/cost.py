@@ -41,10 +41,10 @@ def cost_in_words(costs: Iterable[RunCost | None]) -> str:
         return ""
     texts = []
     for is_on_gpu in (True, False):
-        of_device = [cost for cost in known if (cost.device == GPU) == is_on_gpu]
-        if of_device:
-            hours = sum(cost.worker_hours for cost in of_device)
-            texts.append(hours_in_words(hours, of_device[0].device))
+        device_costs = [cost for cost in known if (cost.device == GPU) == is_on_gpu]
+        if device_costs:
+            hours = sum(cost.worker_hours for cost in device_costs)
+            texts.append(hours_in_words(hours, device_costs[0].device))
     return f"{count_of(len(known), 'run')}, {' and '.join(texts)} of training and evaluation"
 
 
@@ -117,9 +117,9 @@ def _describe_time(
             unknown.append(spec.name)
             continue
         origins[cost.name] = cost
-        of_run = cost.seconds_of(left_by_name[spec.name])
-        seconds += of_run
-        hours_by_device[cost.device] += of_run * cost.workers / 3600
+        run_seconds = cost.seconds_of(left_by_name[spec.name])
+        seconds += run_seconds
+        hours_by_device[cost.device] += run_seconds * cost.workers / 3600
     lines = []
     if origins:
         names = ", ".join(f"{name} ({cost.device})" for name, cost in origins.items())

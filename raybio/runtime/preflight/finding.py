@@ -50,12 +50,12 @@ def guarded(
     """
     if seconds is None:
         return _caught(check, look)
-    found: list[list[Finding]] = []
-    thread = threading.Thread(target=lambda: found.append(_caught(check, look)), daemon=True)
+    results: list[list[Finding]] = []
+    thread = threading.Thread(target=lambda: results.append(_caught(check, look)), daemon=True)
     thread.start()
     thread.join(seconds)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     why = (
         f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it "
         "longer"
@@ -103,8 +103,10 @@ def show(findings: Iterable[Finding]) -> None:
     table = Table(
         "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"
     )
-    for one in findings:
-        table.add_row(one.check, Text(one.state, STYLES[one.state]), Text(one.found))
+    for finding in findings:
+        table.add_row(
+            finding.check, Text(finding.state, STYLES[finding.state]), Text(finding.found)
+        )
     console.print(table)
-    counts = Counter(one.state for one in findings)
+    counts = Counter(finding.state for finding in findings)
     console.print(", ".join(f"{counts[state]} {state}" for state in STYLES), highlight=False)

@@ -87,14 +87,14 @@ def versions() -> dict[str, str]:
 
     raybio's has a digest of its code, which is edited between versions.
     """
-    found = {"python": platform.python_version()}
+    version_by_package = {"python": platform.python_version()}
     for package in PACKAGES:
-        found[package] = "not installed"
+        version_by_package[package] = "not installed"
         for name in NAMES.get(package, (package,)):
             with contextlib.suppress(metadata.PackageNotFoundError):
-                found[package] = metadata.version(name)
-    found["raybio"] += f" (code {code_digest()[:8]})"
-    return found
+                version_by_package[package] = metadata.version(name)
+    version_by_package["raybio"] += f" (code {code_digest()[:8]})"
+    return version_by_package
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,14 @@ def query_nodes(query: NodeQuery, seconds: float) -> tuple[list[NodeFacts], Find
     done, late = ray.wait(list(named), num_returns=len(named), timeout=seconds)
     facts = []
     problems = {
-        named[one]: f"no answer within {seconds:g} s; is it overloaded or cut off?" for one in late
+        named[answer]: f"no answer within {seconds:g} s; is it overloaded or cut off?"
+        for answer in late
     }
-    for one in done:
+    for answer in done:
         try:
-            facts.append(ray.get(one))
+            facts.append(ray.get(answer))
         except Exception as error:  # the node's own, such as a missing raybio
-            problems[named[one]] = last_line(error)[:300]
+            problems[named[answer]] = last_line(error)[:300]
     return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
 
 
@@ -163,11 +164,11 @@ def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFact
     import ray
 
     probe = Path(query.probe)
-    places = [ray.get_runtime_context().get_temp_dir()]
+    folders = [ray.get_runtime_context().get_temp_dir()]
     if query.probe:
-        places.append(str(probe.parent))
+        folders.append(str(probe.parent))
     if query.buckets:
-        places.append(str(cache_folder()))
+        folders.append(str(cache_folder()))
     file = probe / node.replace(":", "_")
     problems = [bucket_problem(path, writes=writes) for path, writes in query.buckets]
     return NodeFacts(
@@ -175,7 +176,7 @@ def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFact
         file=str(file),
         versions=versions(),
         storage=seen_storage(probe, file) if query.probe else "",
-        disks={place: free_space(Path(place)) for place in places},
+        disks={folder: free_space(Path(folder)) for folder in folders},
         shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         object_store_bytes=object_store_bytes,
         # A bucket that fails is not waited for again.
@@ -184,7 +185,7 @@ def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFact
         token=_token_problem(),
         bucket="; ".join(filter(None, problems)),
         driver=next(look_at_driver()),
-        ports=open_ports(places[0]),
+        ports=open_ports(folders[0]),
     )
 
 
@@ -351,14 +352,14 @@ def compare_stores(digest: str, nodes: Sequence[NodeFacts]) -> Finding:
     return over_nodes("store", problems, len(nodes), "opens")
 
 
-def _store_problem(digest: str, found: str) -> str:
-    if found == digest:
+def _store_problem(digest: str, there: str) -> str:
+    if there == digest:
         return ""
-    is_digest = len(found) == len(digest) and " " not in found
+    is_digest = len(there) == len(digest) and " " not in there
     return (
-        f"has another store there, {found[:16]}, want {digest[:16]}; copy it anew"
+        f"has another store there, {there[:16]}, want {digest[:16]}; copy it anew"
         if is_digest
-        else found
+        else there
     )
 
 
@@ -366,10 +367,10 @@ def compare_rest(nodes: Sequence[NodeFacts], with_encoder: bool) -> Iterator[Fin
     """Check encoders and tokens of every node."""
     if with_encoder:
         yield over_nodes(
-            "encoder", {one.node: one.encoder for one in nodes}, len(nodes), "can be loaded"
+            "encoder", {facts.node: facts.encoder for facts in nodes}, len(nodes), "can be loaded"
         )
     yield over_nodes(
-        "token", {one.node: one.token for one in nodes}, len(nodes), "nobody else can read it"
+        "token", {facts.node: facts.token for facts in nodes}, len(nodes), "nobody else can read it"
     )
 
 
@@ -387,14 +388,14 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
     host = urlsplit(f"//{address.split('://')[-1]}").hostname
     status = status_without_token(address) if ask or host not in LOCAL_ONLY else None
     if status is not None and status < 400:
-        found = f"{address} answers without a token: whoever reaches it runs code as you;"
-        yield Finding("dashboard", ERROR, f"{found} start every node with RAY_AUTH_MODE=token")
+        text = f"{address} answers without a token: whoever reaches it runs code as you;"
+        yield Finding("dashboard", ERROR, f"{text} start every node with RAY_AUTH_MODE=token")
     elif host not in LOCAL_ONLY:
-        found = (
+        text = (
             f"listens on {address}, not on loopback alone; ray start "
             "--dashboard-host=127.0.0.1, and use a tunnel"
         )
-        yield Finding("dashboard", WARNING if with_token else ERROR, found)
+        yield Finding("dashboard", WARNING if with_token else ERROR, text)
     else:
         answer = "refuses who has no token" if status in (401, 403) else "is not reached from here"
         yield Finding("dashboard", OK, f"{address} is loopback, and {answer}")

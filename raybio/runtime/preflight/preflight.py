@@ -205,8 +205,8 @@ def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
             configs=configs,
         )
     )
-    found = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
-    yield Finding("settings", OK, found)
+    text = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
+    yield Finding("settings", OK, text)
     if space is not None:
         for described in base_values_outside(space, run.config):
             yield Finding("settings", WARNING, described)
@@ -293,14 +293,14 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
         # Of a space that cannot be read, how many trials are wanted is not known: whether one has
         # room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
-        of_trial = trial_resources(
+        resources = trial_resources(
             nodes,
             budget,
             workers=compute.num_workers,
             cpus_per_worker=compute.cpus_per_worker,
             gpus_per_worker=compute.gpus_per_worker,
         )
-        yield Finding("resources", OK, of_trial.explanation)
+        yield Finding("resources", OK, resources.explanation)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
     cpus = sum(node.cpus for node in nodes)
@@ -322,7 +322,7 @@ def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
         # takes too long.
         limit = intent.seconds if address else None
         joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
-        if any(one.state == ERROR for one in joined):
+        if any(finding.state == ERROR for finding in joined):
             return joined
         findings = [
             *joined,
@@ -364,11 +364,11 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
         ) from None
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
-    found = (
+    text = (
         "not looked at from here: ray job submit --working-dir . -- raybio preflight ... looks "
         "at them"
     )
-    yield Finding("nodes", WARNING, found)
+    yield Finding("nodes", WARNING, text)
 
 
 def _look_at_dashboard() -> Iterator[Finding]:
@@ -405,6 +405,6 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         yield there.compare_disks(nodes, intent.min_free_gib)
         yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
         yield from there.compare_rest(nodes, bool(configs))
-        yield compare_ports({one.node: one.ports for one in nodes})
+        yield compare_ports({facts.node: facts.ports for facts in nodes})
         if store is not None:
             yield there.compare_stores(open_store(store).digest, nodes)

@@ -63,10 +63,10 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         return _train_together(groups)
     results = []
     for first, *others in groups:
-        of_group = [train(first)]
-        parent_run_id = of_group[0].mlflow_run_id
-        of_group += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
-        results.append(of_group)
+        group_results = [train(first)]
+        parent_run_id = group_results[0].mlflow_run_id
+        group_results += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
+        results.append(group_results)
     return results
 
 
@@ -125,11 +125,11 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     with contextlib.ExitStack() as held:
         runs_by_group = [_open(group, held) for group in groups]
-        runs = [run for of_group in runs_by_group for run in of_group]
+        runs = [run for group_runs in runs_by_group for run in group_runs]
         unfinished = [run for run in runs if run.finished is None]
         if unfinished:
             _train(unfinished, len(runs))
-    return [[run.finished or run.result() for run in of_group] for of_group in runs_by_group]
+    return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
 
 
 def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]:

@@ -215,17 +215,17 @@ def _finish(
         return
     if is_complete:
         step = last.step
-        of_weights = metrics
+        metrics_of_weights = metrics
         if last.best_step is not None:
             step = last.best_step
-            of_weights = _metrics_of_step(folder, step)
+            metrics_of_weights = _metrics_of_step(folder, step)
         card = run_card(
             folder,
             system,
             config,
             step=step,
             precision=last.precision,
-            metrics=of_weights,
+            metrics=metrics_of_weights,
             report=report,
         )
         system.export(folder.export, card)

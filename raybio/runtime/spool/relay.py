@@ -393,9 +393,9 @@ class _Link:
     def _names(self) -> list[str]:
         """Return the files that this worker may have written, below its folder of runs."""
         shared = sorted((self._run.runs / SHARED_SCORES).glob("*.json"))
-        found = [path.relative_to(self._run.runs).as_posix() for path in shared]
-        found += [path.relative_to(self._run.runs).as_posix() for path in files_of(self._folder)]
-        return found
+        names = [path.relative_to(self._run.runs).as_posix() for path in shared]
+        names += [path.relative_to(self._run.runs).as_posix() for path in files_of(self._folder)]
+        return names
 
     def _changes_of(self, name: str) -> Iterator[Change]:
         path = self._run.runs / name

@@ -446,14 +446,14 @@ def files_of(folder: RunFolder) -> list[Path]:
     Raises:
         OSError: if a folder cannot be read. That its files are missing would not follow.
     """
-    found = []
+    paths = []
     for root, folders, names in os.walk(folder.path, onerror=_raise_unless_gone):
         top = Path(root)
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and name != _CHECKPOINTS
         )
-        found += [top / name for name in sorted(names) if not name.startswith(".")]
-    return found
+        paths += [top / name for name in sorted(names) if not name.startswith(".")]
+    return paths
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -41,12 +41,12 @@ def tune_config(
     from ray.tune import TuneConfig
 
     space = spec.space
-    rule = scheduler(spec)
+    trial_scheduler = scheduler(spec)
     if space.search.kind == "optuna":
         config = TuneConfig(
             search_alg=LearningSearch(spec, earlier),
             num_samples=max(len(earlier), space.budget.num_trials),
-            scheduler=rule,
+            scheduler=trial_scheduler,
             max_concurrent_trials=max_concurrent,
         )
         return {}, config
@@ -55,20 +55,22 @@ def tune_config(
         # The population as it stood: a member that exploited another stands in its own slot.
         members = [*earlier, *first[len(earlier) :]]
         living = [trial for trial in members if not has_ended(spec.folder(trial))]
-        return listed(living, max_concurrent, rule) if living else None
+        return listed(living, max_concurrent, trial_scheduler) if living else None
     new = [trial for trial in first if trial not in earlier]
-    return listed([*earlier, *new], max_concurrent, rule)
+    return listed([*earlier, *new], max_concurrent, trial_scheduler)
 
 
 def listed(
-    trials: Sequence[Trial], max_concurrent: int, rule: Any = None
+    trials: Sequence[Trial], max_concurrent: int, trial_scheduler: Any = None
 ) -> tuple[dict[str, Any], Any]:
     """Return Ray Tune's ``param_space`` and ``TuneConfig`` of a list of trials."""
     from ray.tune import TuneConfig, grid_search
 
     # One entry a trial, and not one a setting: settings may depend on each other.
     param_space = {TRIAL: grid_search([asdict(trial) for trial in trials])}
-    config = TuneConfig(num_samples=1, scheduler=rule, max_concurrent_trials=max_concurrent)
+    config = TuneConfig(
+        num_samples=1, scheduler=trial_scheduler, max_concurrent_trials=max_concurrent
+    )
     return param_space, config
 
 
