@@ -98,9 +98,9 @@ def embed(
         if runs_in_bucket is not None:
             bucket = runs_in_bucket / RunFolder(folder, run).name
     if bucket is not None:
-        from raybio.store.remote_model import fetched_model
+        from raybio.store.remote_model import fetch_bucket_model
 
-        bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
+        bucket, fetched = fetch_bucket_model(bucket, "--model" if run is None else "--run")
         chosen = embedder_of_folder(fetched, chosen_pooling)
     elif run is not None:
         chosen = model_of_run(folder, run)

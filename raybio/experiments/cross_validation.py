@@ -236,7 +236,7 @@ def _evaluate_together(
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     unfinished = _unfinished_rows(swept, evaluations)
     if has_last_training:
-        last = _trained_last(swept, evaluations, run)
+        last = _run_last_trainings(swept, evaluations, run)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
@@ -328,7 +328,7 @@ def _write_tables(
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 
-def _trained_last(
+def _run_last_trainings(
     swept: "SweepResult", evaluations: Sequence[FoldEvaluation], run: RunSpec
 ) -> dict[ModelOfFold, LastTraining]:
     """Return the last trainings when they are done; the driver holds the sweep meanwhile.

@@ -47,7 +47,7 @@ from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
-from raybio.store.remote_model import fetched_model
+from raybio.store.remote_model import fetch_bucket_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import (
     decide_precision,
@@ -449,7 +449,7 @@ class _EmbedPart:
 
     def _load(self, model: InputEmbedder, model_in_bucket: BucketPath | None, device: str) -> None:
         if model_in_bucket is not None:
-            model = replace(model, folder=str(fetched_model(model_in_bucket, "--model")[1]))
+            model = replace(model, folder=str(fetch_bucket_model(model_in_bucket, "--model")[1]))
         self.encoder = model.load().to(device)
         self.precision = resolve_precision(self.form.precision, device)
         self.dtype = np.dtype(self.form.dtype)

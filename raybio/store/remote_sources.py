@@ -11,10 +11,10 @@ from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder, ObjectInfo
 from raybio.store.bucket_cache import cached_copy
 from raybio.store.object_download import download_listed
-from raybio.store.remote_folder import fetched_folder
+from raybio.store.remote_folder import fetch_folder
 
 
-def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
+def fetch_input_files(pattern: BucketPath, option: str) -> list[Path]:
     """Return local copies of the objects that match, sorted by name; an object is fetched once.
 
     A copy has the name of its object in a folder named like the object's, so that manifests
@@ -50,7 +50,7 @@ def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
     return [folder / copy_by_name[info.name] for info in matching]
 
 
-def fetched_source(path: BucketPath, option: str, only: Sequence[str] = ()) -> Path:
+def fetch_input_file(path: BucketPath, option: str, only: Sequence[str] = ()) -> Path:
     """Return the local copy of one object or of a folder.
 
     Args:
@@ -60,13 +60,13 @@ def fetched_source(path: BucketPath, option: str, only: Sequence[str] = ()) -> P
 
     Raises:
         ConfigError: if there is no such object, or it is a pattern of several.
-        StorageError: as ``fetched_sources``, and for a folder with none of ``only``.
+        StorageError: as ``fetch_input_files``, and for a folder with none of ``only``.
     """
     with named_by(option):
         is_folder = bool(BucketFolder(path, is_patient=False).list())
     if is_folder:
-        return fetched_folder(path, option, only=only)
-    files = fetched_sources(path, option)
+        return fetch_folder(path, option, only=only)
+    files = fetch_input_files(path, option)
     if len(files) > 1:
         raise ConfigError(f"{option} {path}: matches {len(files):,} files, want one")
     return files[0]

@@ -20,7 +20,7 @@ Report = Callable[[str], None]
 """Shows a line on what is being transferred."""
 
 
-def fetched_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
+def fetch_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
     """Return the folder of this machine's copy of a store; it is fetched if there is none.
 
     Args:

@@ -37,7 +37,7 @@ class Finding:
     found: str
 
 
-def guarded(
+def run_guarded(
     check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = ""
 ) -> list[Finding]:
     """Return the findings of ``look``; an exception or a timeout becomes a finding too.
@@ -49,9 +49,11 @@ def guarded(
         late: why it may be late, if that is known.
     """
     if seconds is None:
-        return _caught(check, look)
+        return _run_and_catch(check, look)
     results: list[list[Finding]] = []
-    thread = threading.Thread(target=lambda: results.append(_caught(check, look)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: results.append(_run_and_catch(check, look)), daemon=True
+    )
     thread.start()
     thread.join(seconds)
     if results:
@@ -83,7 +85,7 @@ def over_nodes(
     return Finding(check, state, "; ".join([*shown, *more]))
 
 
-def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_and_catch(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     findings: list[Finding] = []
     try:
         findings.extend(look())

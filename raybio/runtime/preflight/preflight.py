@@ -32,7 +32,7 @@ from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
-from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, run_guarded
 from raybio.runtime.preflight.ports import compare_ports
 from raybio.runtime.run.options import (
     RunOptions,
@@ -125,7 +125,7 @@ def preflight(intent: Intent) -> list[Finding]:
     _refuse_what_means_nothing(intent)
 
     def look(check: str, function: Any, *given: Any) -> None:
-        findings.extend(guarded(check, lambda: function(*given), intent.seconds))
+        findings.extend(run_guarded(check, lambda: function(*given), intent.seconds))
 
     runs, bucket = _folder(intent)
     plans = [_Plan(runs=runs, store=options.store, compute=options.compute, bucket=bucket)]
@@ -316,21 +316,23 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
 def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
     address = cluster_to_join()
     if address.startswith(("http://", "https://")):
-        return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
+        return run_guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
         # What Ray starts ends with the thread that started it; its own limits end a start that
         # takes too long.
         limit = intent.seconds if address else None
-        joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
+        joined = run_guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(finding.state == ERROR for finding in joined):
             return joined
         findings = [
             *joined,
-            *guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
+            *run_guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
         ]
-        findings += guarded("dashboard", _look_at_dashboard, intent.seconds)
+        findings += run_guarded("dashboard", _look_at_dashboard, intent.seconds)
         # Nodes are given the time; what is made of their answers needs little more.
-        return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)
+        return findings + run_guarded(
+            "nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds
+        )
 
 
 def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:

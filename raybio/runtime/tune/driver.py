@@ -179,7 +179,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
             if not cluster_to_join():
                 # Before anything is recorded: a plan that has no room is no failed sweep.
                 _trial_resources(spec, [local_node()])
-            folder.record_precision(_decided(spec, folder).name)
+            folder.record_precision(_decide_precision(spec, folder).name)
             folder.record_encoder(encoder_record(run.config))
         spec = replace(spec, run=replace(run, precision=folder.precision), encoder=folder.encoder)
         if held_spool is not None:
@@ -204,7 +204,7 @@ def check_scheduler(space: SearchSpace) -> None:
         )
 
 
-def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
+def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:
     """Decide and print the precision of all trials with ``precision: auto``.
 
     A resumed sweep keeps its own.
@@ -242,7 +242,7 @@ def _carry_out(
     try:
         callback.catch_up()
         if not _is_complete(spec):
-            spec = _tuned(spec, callback, signals, held_spool)
+            spec = _run_tune(spec, callback, signals, held_spool)
         ranking, trials = write_results(folder, spec)
         write_sweep_report(folder, spec, ranking, trials)
         if signals.caught:
@@ -334,7 +334,7 @@ def _is_complete(spec: SweepSpec) -> bool:
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
-def _tuned(
+def _run_tune(
     spec: SweepSpec,
     callback: TrialCallback,
     signals: StopSignals,

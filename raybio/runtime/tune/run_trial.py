@@ -286,13 +286,13 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
     pin_encoder(folder)
     folder.record_encoder(encoder_record(config))
     folder.stop.unlink(missing_ok=True)
-    train = _trained_by_workers if spec.run.compute.num_workers > 1 else _trained_here
+    train = _train_by_workers if spec.run.compute.num_workers > 1 else _train_here
     for step, value in train(process):
         if step > last:
             yield step, value
 
 
-def _trained_here(process: _Process) -> StepValues:
+def _train_here(process: _Process) -> StepValues:
     """Train in this process, and yield (step, value) of each evaluation."""
     import torch
 
@@ -330,7 +330,7 @@ def _trained_here(process: _Process) -> StepValues:
         yield from spec.goal.values([line])
 
 
-def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
+def _check_new_values(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     """Return (step, value) of the evaluations that are new in the log."""
     reports = tail.read()
     for report in reports:
@@ -338,7 +338,7 @@ def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     return goal.values(reports)
 
 
-def _trained_by_workers(process: _Process) -> StepValues:
+def _train_by_workers(process: _Process) -> StepValues:
     """Train with several workers, and yield (step, value) of each evaluation.
 
     Ray Train works in a thread, while this one reads the run's log.
@@ -365,13 +365,13 @@ def _trained_by_workers(process: _Process) -> StepValues:
             work.thread.join(timeout=0.2)
             if spec.stop.exists():
                 folder.stop.touch()
-            for step, value in _checked(spec.goal, tail):
+            for step, value in _check_new_values(spec.goal, tail):
                 if step < max_steps:
                     yield step, value
                 else:
                     last.append((step, value))
         yield from last
-        yield from _checked(spec.goal, tail)
+        yield from _check_new_values(spec.goal, tail)
     finally:
         if work.thread.is_alive():
             # Tune has ended this trial.

@@ -159,7 +159,7 @@ def test_a_trial_verifies_the_copy_of_the_store_on_its_node(
     )
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: None)
     monkeypatch.setattr(
-        "raybio.runtime.tune.run_trial._trained_here", lambda process: pytest.fail("trains")
+        "raybio.runtime.tune.run_trial._train_here", lambda process: pytest.fail("trains")
     )
     run_trial(asdict(of(0.5)), spec)
     failure = json.loads(folder.failure.read_text())
