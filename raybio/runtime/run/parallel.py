@@ -436,17 +436,7 @@ def _work_off(
                 pending[task.submit()] = task
             if not pending:
                 continue
-            ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
-            error_by_reference = {reference: _error_of(reference) for reference in ended}
-            for reference, task in pending.items():
-                task.follow()
-                try:
-                    task.run.check_lease()
-                except LostLeaseError as error:
-                    # Another driver has this run; the other runs are still this driver's.
-                    ray.cancel(reference, force=True)
-                    error_by_reference[reference] = error
-            for reference, reason in error_by_reference.items():
+            for reference, reason in _wait_for_ends(pending).items():
                 task = pending.pop(reference)
                 task.end(signals.caught, reason)
                 num_ended += 1
@@ -466,6 +456,26 @@ def _work_off(
         # A cluster that others use too would continue with them.
         for reference in pending:
             ray.cancel(reference, force=True)
+
+
+def _wait_for_ends(pending: dict[Any, _RunTask]) -> dict[Any, BaseException | None]:
+    """Wait shortly, follow the tasks, and return those that have ended with their errors.
+
+    A task whose run another driver has taken over is ended.
+    """
+    import ray
+
+    ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+    error_by_reference = {reference: _error_of(reference) for reference in ended}
+    for reference, task in pending.items():
+        task.follow()
+        try:
+            task.run.check_lease()
+        except LostLeaseError as error:
+            # The other runs are still this driver's.
+            ray.cancel(reference, force=True)
+            error_by_reference[reference] = error
+    return error_by_reference
 
 
 def _stop(pending: dict[Any, _RunTask]) -> None:

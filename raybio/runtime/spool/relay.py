@@ -340,7 +340,7 @@ class _Link:
     def _send(self, *, is_final: bool = False) -> bool:
         with self._sending:
             self._check_open()
-            # Before the others are looked at: what they tell is then there.
+            # Listed before the other files: these files state that the others are complete.
             last = [name for name in WRITTEN_LAST if (self._folder.path / name).exists()]
             shall_stop = False
             batch: list[Change] = []

@@ -308,7 +308,7 @@ class Mirror:
     def _write(self, *, is_all: bool) -> None:
         with self._writing:
             self._check_copy()
-            # In this order: what there is to tell of the others is complete when they are listed.
+            # Listed before the other files: these files state that the others are complete.
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
             others = [name for name in names if not _rank(name)]
@@ -316,7 +316,7 @@ class Mirror:
             if gone:
                 self._lease.check()
                 self._lease.confirm()  # deletions know no condition
-                # ``result.json`` first: it speaks of the others.
+                # ``result.json`` first: it states that the others are complete.
                 for name in sorted(gone, key=_rank, reverse=True):
                     # Each time: the folder may be deleted while files are looked at.
                     self._check_copy()
