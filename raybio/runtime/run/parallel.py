@@ -70,7 +70,7 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     return results
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a run is going to be trained.
 
     Attributes:
@@ -88,12 +88,12 @@ class Concurrency(NamedTuple):
     Attributes:
         num_at_a_time: runs that are trained at the same time.
         explanation: the reason, as a sentence.
-        places: of each run.
+        placements: of each run.
     """
 
     num_at_a_time: int
     explanation: str
-    places: list[Place]
+    placements: list[Placement]
 
 
 def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
@@ -107,19 +107,20 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
         ClusterError: if a run does not fit.
     """
     if num_runs == 1 or any(spec.compute.num_workers > 1 for spec in specs):
-        places = [Place("cpu" if spec.compute.use_gpu is False else None, None) for spec in specs]
-        return Concurrency(1, "1 run at a time", places)
+        devices = ["cpu" if spec.compute.use_gpu is False else None for spec in specs]
+        placements = [Placement(device, None) for device in devices]
+        return Concurrency(1, "1 run at a time", placements)
     nodes = [local_node()]
     if cluster_to_join():
         with started(threads=None, verbose=specs[0].verbose):
             nodes = cluster_nodes()
     shares = [_share(spec.compute, nodes, num_runs) for spec in specs]
-    places = []
+    placements = []
     for spec, share in zip(specs, shares, strict=True):
         device = "cuda" if share.gpus_per_worker else "cpu"
-        places.append(Place(device, _threads(spec.compute, share)))
+        placements.append(Placement(device, _threads(spec.compute, share)))
     num_at_a_time = min(share.num_trials for share in shares)
-    return Concurrency(num_at_a_time, shares[0].explanation, places)
+    return Concurrency(num_at_a_time, shares[0].explanation, placements)
 
 
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:

@@ -137,9 +137,9 @@ def http_app(
                 raise HTTPException(422, f"k: got {request.k}, want at most {limits.max_neighbors}")
             embeddings = await embeddings_of(request.inputs)
             loop = asyncio.get_running_loop()
-            neighbors = await loop.run_in_executor(thread, index.search, embeddings, request.k)
+            nearest = await loop.run_in_executor(thread, index.search, embeddings, request.k)
             lists = []
-            for keys, scores in zip(neighbors.keys, neighbors.scores.tolist(), strict=True):
+            for keys, scores in zip(nearest.keys, nearest.scores.tolist(), strict=True):
                 pairs = zip(keys, scores, strict=True)
                 lists.append([{"key": key, score: value} for key, value in pairs])
             return JSONResponse({"neighbors": lists})
