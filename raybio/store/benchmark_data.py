@@ -67,7 +67,7 @@ def benchmark_sets(chosen: Collection[str] = (), mirror: str = "") -> list[Bench
     Raises:
         ConfigError: for an unknown name.
     """
-    listed = _listed()
+    listed = _read_list()
     for name in chosen:
         if name in BY_HAND:
             raise ConfigError(f"--set {name}: is fetched by hand: {BY_HAND[name]}")
@@ -94,7 +94,7 @@ def _benchmark_set(name: str, entry: dict[str, Any], mirror: str) -> BenchmarkSe
 
 
 @cache
-def _listed() -> dict[str, dict[str, Any]]:
+def _read_list() -> dict[str, dict[str, Any]]:
     text = (files(__package__) / "benchmark_data.yaml").read_text(encoding="utf-8")
     listed: dict[str, dict[str, Any]] = parse_yaml(text)
     return listed

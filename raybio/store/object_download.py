@@ -114,7 +114,7 @@ class _Download:
         try:
             os.ftruncate(descriptor, num_bytes)
             with self._journal.open("a", encoding="utf-8") as journal:
-                for start, content in self._fetched(missing):
+                for start, content in self._fetch_ranges(missing):
                     _write_all(descriptor, content, start)
                     # After the content: a range that is named has been written.
                     if self._is_synced:
@@ -142,7 +142,7 @@ class _Download:
         # A killed process may leave half a line.
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
-    def _fetched(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    def _fetch_ranges(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yield (first byte, content) of ranges as they arrive; few are held at a time."""
         waiting = iter(starts)
         with ThreadPoolExecutor(NUM_PARALLEL) as pool:
