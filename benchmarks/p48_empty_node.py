@@ -30,7 +30,7 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import LinkedRows
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.ragged import Ragged
-from raybio.store.remote_store import fetched_store
+from raybio.store.remote_store import fetch_store
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.loop import fit
@@ -135,7 +135,7 @@ def measure(folder: Path) -> None:
     verifying = []
     for _ in range(NUM_PAIRS):
         empty_cache()
-        fetching.append(seconds_of(lambda: fetched_store(address, report=lambda line: None)))
+        fetching.append(seconds_of(lambda: fetch_store(address, report=lambda line: None)))
         empty_cache()
         verifying.append(seconds_of(lambda: open_store(store.path, verify=True)))
     ratios = [local / remote for remote, local in times]

@@ -65,15 +65,15 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
 
 
 def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
-    """Return the options that take URIs, of the command that the arguments choose.
+    """Return the names of the options that take URIs, of the command that the arguments choose.
 
-    They are those whose parser reads URIs, so that nothing lists them. Of a command with an
-    argument that takes one, also "" and its flags: what follows a flag is an argument.
+    An option takes URIs if its parser reads them. If an argument of the command takes URIs, the
+    result holds "" for it, and the command's flags: the word after a flag may be that argument.
     """
     names = set()
     flags = set()
     for callback in _callbacks(app, arguments):
-        # Of a training, options that are read before typer parses.
+        # Commands that train read some options before typer parses.
         names |= set(getattr(callback, "uri_options", ()))
         for name, hint in get_type_hints(callback, include_extras=True).items():
             kind, *infos = get_args(hint) or (None,)
@@ -96,7 +96,10 @@ def _names(parameter: str, info: OptionInfo) -> set[str]:
 
 
 def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
-    """Yield the function of the command; that of an app's only command has no name to type."""
+    """Yield the function of the command that the arguments choose.
+
+    If an app has only one command, its name is not typed.
+    """
     commands = app.registered_commands
     if len(commands) == 1 and not app.registered_groups:
         assert commands[0].callback is not None
@@ -113,7 +116,7 @@ def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[
 
 
 def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[..., Any]]:
-    """Yield the function of a command by its name, which even an only one of a group has."""
+    """Yield the function of the command that the first argument names."""
     for command in app.registered_commands:
         callback = command.callback
         assert callback is not None

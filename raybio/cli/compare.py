@@ -62,14 +62,14 @@ def compare(
     from raybio.runtime.compare.compare import compare_runs, write_comparison
     from raybio.runtime.compare.runs import given_runs
 
-    found = compare_runs(
+    comparison = compare_runs(
         given_runs(run, folder, same_data=not curves_only), with_scores=not curves_only
     )
-    write_comparison(found, out)
-    _show(found, out)
+    write_comparison(comparison, out)
+    _show(comparison, out)
 
 
-def _show(found: "Comparison", out: Path) -> None:
+def _show(comparison: "Comparison", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -81,16 +81,16 @@ def _show(found: "Comparison", out: Path) -> None:
     from raybio.runtime.compare.run_test import tests_table
     from raybio.runtime.compare.table import lines_for_terminal
 
-    tests = sorted(found.tests, key=lambda test: (test.p_holm is None, test.p_holm or 0.0))
+    tests = sorted(comparison.tests, key=lambda test: (test.p_holm is None, test.p_holm or 0.0))
     tables = {
-        "Runs": cost_table(found),
-        "Settings that differ": settings_table(found),
+        "Runs": cost_table(comparison),
+        "Settings that differ": settings_table(comparison),
         # Final scores say more, where there are any.
-        "Evaluations during training": [] if found.rows else evaluations_table(found),
+        "Evaluations during training": [] if comparison.rows else evaluations_table(comparison),
     }
     if tests:
         shown = tests[:SHOWN_TESTS]
-        tables[_title_of_tests(found)] = _narrow(tests_table(shown, found.layout))
+        tables[_title_of_tests(comparison)] = _narrow(tests_table(shown, comparison.layout))
     console = stdout_console()
     for title, table in tables.items():
         if table and len(table[0]) > MOST_COLUMNS:
@@ -102,9 +102,9 @@ def _show(found: "Comparison", out: Path) -> None:
             for cells in table[1:]:
                 drawn.add_row(*map(Text, cells))
             console.print(drawn)
-    for renderable in lines_for_terminal(_narrowed(found.scores, console.width)):
+    for renderable in lines_for_terminal(_narrowed(comparison.scores, console.width)):
         console.print(renderable)
-    for note in found.notes:
+    for note in comparison.notes:
         console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"report: {out / 'report.html'}, {out / 'report.md'}",
@@ -114,18 +114,20 @@ def _show(found: "Comparison", out: Path) -> None:
     )
 
 
-def _title_of_tests(found: "Comparison") -> str:
+def _title_of_tests(comparison: "Comparison") -> str:
     """Return what was tested, what is shown of it, and what was not tested."""
-    measures = ", ".join(found.layout.measures.values())
-    num = len(found.tests)
-    title = f"Tests of each two rows, in {measures} on {' and '.join(found.tested_splits)}"
+    measures = ", ".join(comparison.layout.measures.values())
+    num = len(comparison.tests)
+    title = f"Tests of each two rows, in {measures} on {' and '.join(comparison.tested_splits)}"
     if num > SHOWN_TESTS:
-        is_with_p = any(test.p_holm is not None for test in found.tests)
+        is_with_p = any(test.p_holm is not None for test in comparison.tests)
         first = f"the {SHOWN_TESTS} smallest p" if is_with_p else f"the first {SHOWN_TESTS}"
         title += f"; shown: {first} of {num}, the others are in the report"
-    if found.untested_splits:
-        title += f"; not tested, since they are parts of these: {', '.join(found.untested_splits)}"
-    if found.by_seed:
+    if comparison.untested_splits:
+        title += (
+            f"; not tested, since they are parts of these: {', '.join(comparison.untested_splits)}"
+        )
+    if comparison.by_seed:
         title += "; tests in pairs of seeds: see the report"
     return title
 

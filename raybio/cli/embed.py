@@ -1,6 +1,6 @@
 """Embed proteins, texts, words or pairs of entities into one Parquet file; resumable."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,10 +8,14 @@ from raybio.cli import options as shared
 from raybio.cli.options import check_precision, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
-from raybio.core.location import BucketPath
+from raybio.core.location import BucketPath, Location
+from raybio.encoders.config import Pooling
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
+
+if TYPE_CHECKING:
+    from raybio.training.embedding_model import InputEmbedder
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -88,24 +92,14 @@ def embed(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
     from raybio.runtime.embed import EmbeddingFormat, check_output_path, embed_file
-    from raybio.runtime.model_folders import embedder_of_folder, model_of_run
 
     check_output_path(out)
     here = local_copy(source, "--input")
-    bucket = model if isinstance(model, BucketPath) else None
     if run is not None:
-        folder, runs_in_bucket = runs_folder(runs)
-        if runs_in_bucket is not None:
-            bucket = runs_in_bucket / RunFolder(folder, run).name
-    if bucket is not None:
-        from raybio.store.remote_model import fetched_model
-
-        bucket, fetched = fetched_model(bucket, "--model" if run is None else "--run")
-        chosen = embedder_of_folder(fetched, chosen_pooling)
-    elif run is not None:
-        chosen = model_of_run(folder, run)
+        chosen, bucket = _embedder_of_run(run, runs)
     else:
-        chosen = embedder_of_folder(local_model(str(model), "--model"), chosen_pooling)
+        assert model is not None
+        chosen, bucket = _embedder_of_model(model, chosen_pooling)
     print(chosen)
     summary = embed_file(
         chosen,
@@ -129,3 +123,28 @@ def embed(
         print(summary.cut)
     for reason, facts in summary.quarantine.items():
         print(f"skipped: {reason}: {facts['count']:,}")
+
+
+def _embedder_of_run(run: str, runs: Location | None) -> "tuple[InputEmbedder, BucketPath | None]":
+    """Return the model that a run trained, and its folder if it is in a bucket."""
+    from raybio.runtime.model_folders import embedder_of_folder, model_of_run
+    from raybio.store.remote_model import fetch_bucket_model
+
+    folder, runs_in_bucket = runs_folder(runs)
+    if runs_in_bucket is None:
+        return model_of_run(folder, run), None
+    bucket, fetched = fetch_bucket_model(runs_in_bucket / RunFolder(folder, run).name, "--run")
+    return embedder_of_folder(fetched, None), bucket
+
+
+def _embedder_of_model(
+    model: Location, pooling: Pooling | None
+) -> "tuple[InputEmbedder, BucketPath | None]":
+    """Return a model of a folder, and the folder if it is in a bucket."""
+    from raybio.runtime.model_folders import embedder_of_folder
+    from raybio.store.remote_model import fetch_bucket_model
+
+    if not isinstance(model, BucketPath):
+        return embedder_of_folder(local_model(str(model), "--model"), pooling), None
+    bucket, fetched = fetch_bucket_model(model, "--model")
+    return embedder_of_folder(fetched, pooling), bucket

@@ -91,8 +91,8 @@ def _check_name(arguments: list[str]) -> None:
     given, _ = parser.parse_known_args(arguments)
     if given.name is None or given.store or given.config:
         return
-    place = location(given.runs, "--runs") if given.runs else None
-    runs, bucket = runs_folder(place)
+    runs_location = location(given.runs, "--runs") if given.runs else None
+    runs, bucket = runs_folder(runs_location)
     # The name of a run in a bucket is looked up when the command is given.
     if bucket is not None or (runs / given.name).exists():
         return

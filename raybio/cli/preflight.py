@@ -101,6 +101,6 @@ def preflight(
     findings = run_checks(intent)
     finding.show(findings)
     if to_json is not None:
-        content = json.dumps([asdict(one) for one in findings], indent=1)
+        content = json.dumps([asdict(found) for found in findings], indent=1)
         to_json.write_text(content + "\n", encoding="utf-8")
-    raise typer.Exit(any(one.state == finding.ERROR for one in findings))
+    raise typer.Exit(any(found.state == finding.ERROR for found in findings))

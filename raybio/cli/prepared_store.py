@@ -55,7 +55,7 @@ def record(work: Path, described: str | None) -> None:
         replace_text(work / _RECORD, described)
 
 
-def found(
+def open_if_prepared(
     work: Path, folder: Path, prepare: "Callable[..., S]", described: str | None
 ) -> "S | None":
     """Return the store that an earlier command has prepared alike; None: there is none.

@@ -52,9 +52,9 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     for pattern in patterns:
         source = location(pattern, option) if is_uri(pattern) else pattern
         if isinstance(source, BucketPath):
-            from raybio.store.remote_sources import fetched_sources
+            from raybio.store.remote_sources import fetch_input_files
 
-            for file in fetched_sources(source, option):
+            for file in fetch_input_files(source, option):
                 files[file] = None
             continue
         pattern = str(source)
@@ -87,9 +87,9 @@ def local_copy(source: Location, option: str, only: Sequence[str] = ()) -> Path:
     """
     if isinstance(source, Path):
         return source
-    from raybio.store.remote_sources import fetched_source
+    from raybio.store.remote_sources import fetch_input_file
 
-    return fetched_source(source, option, only)
+    return fetch_input_file(source, option, only)
 
 
 def check_store(store: Location) -> None:
@@ -144,7 +144,7 @@ def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -
     with working_folder(name, busy) as work:
         folder = work / out.name
         described = prepared_store.description(prepare)
-        store = prepared_store.found(work, folder, prepare, described)
+        store = prepared_store.open_if_prepared(work, folder, prepare, described)
         if store is None:
             # Of other inputs or settings, or a torn one.
             shutil.rmtree(folder, ignore_errors=True)

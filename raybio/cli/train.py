@@ -115,24 +115,17 @@ def training_app(
         if fold is not None:
             all_settings.append(f"{FOLD}={fold}")
         compared = tuple(compare_with or ())
-        if no_baseline and compared:
-            raise ConfigError(
-                f"--compare {' '.join(compared)} and --no-baseline: got both, want other runs next "
-                "to this one, or none"
-            )
-        if all_folds and not has_folds:
-            raise ConfigError(f"--all-folds: {method} has no setting {FOLD}; leave it out")
-        if last_training and not all_folds:
-            raise ConfigError(
-                "--last-training: follows --all-folds, which finds the best number of steps; give "
-                "both"
-            )
-        if alias is not None and register is None:
-            raise ConfigError(f"--alias {alias}: names a registered version; give --register, too")
-        if register is not None and all_folds:
-            raise ConfigError(
-                "--register and --all-folds: got both, want one of them: folds are many models"
-            )
+        _refuse_contradictions(
+            method,
+            compared=compared,
+            no_baseline=no_baseline,
+            has_folds=has_folds,
+            all_folds=all_folds,
+            last_training=last_training,
+            dry_run=dry_run,
+            register=register,
+            alias=alias,
+        )
         registration = None if register is None else Registration(register, alias)
         given = RunOptions(
             store=store,
@@ -147,8 +140,6 @@ def training_app(
             accepts_long_run=yes,
             is_strict=strict,
         )
-        if all_folds and dry_run:
-            raise ConfigError("--dry-run and --all-folds: got both, want one of them")
         if all_folds:
             from raybio.experiments.cross_validation import cross_validate
 
@@ -168,6 +159,44 @@ def training_app(
 
     command.uri_options = tuple(sources)  # type: ignore[attr-defined]
     return app
+
+
+def _refuse_contradictions(
+    method: str,
+    *,
+    compared: Sequence[str],
+    no_baseline: bool,
+    has_folds: bool,
+    all_folds: bool,
+    last_training: bool,
+    dry_run: bool,
+    register: str | None,
+    alias: str | None,
+) -> None:
+    """Refuse options that exclude or lack one another.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if no_baseline and compared:
+        raise ConfigError(
+            f"--compare {' '.join(compared)} and --no-baseline: got both, want other runs next "
+            "to this one, or none"
+        )
+    if all_folds and not has_folds:
+        raise ConfigError(f"--all-folds: {method} has no setting {FOLD}; leave it out")
+    if last_training and not all_folds:
+        raise ConfigError(
+            "--last-training: follows --all-folds, which finds the best number of steps; give both"
+        )
+    if alias is not None and register is None:
+        raise ConfigError(f"--alias {alias}: names a registered version; give --register, too")
+    if register is not None and all_folds:
+        raise ConfigError(
+            "--register and --all-folds: got both, want one of them: folds are many models"
+        )
+    if all_folds and dry_run:
+        raise ConfigError("--dry-run and --all-folds: got both, want one of them")
 
 
 def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:

@@ -113,8 +113,8 @@ def _check_writable(path: Path, folder: Path, option: str, kind: str) -> None:
             f"{option} {path}: cannot be written ({error.strerror}); choose another {kind}"
         ) from None
     if not is_folder:
-        found = "is a file" if nearest == path else f"{nearest} is a file"
-        raise ConfigError(f"{option} {path}: {found}; want a {kind}, which may exist or not")
+        problem = "is a file" if nearest == path else f"{nearest} is a file"
+        raise ConfigError(f"{option} {path}: {problem}; want a {kind}, which may exist or not")
     try:
         # Permission bits do not tell: root has all of them, yet cannot write to /proc or to a
         # read-only disk.

@@ -37,8 +37,8 @@ def recipes_of(package: str) -> dict[str, Recipe]:
     if not folder.is_dir():
         return {}
     files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
-    found = [_read(file) for file in sorted(files, key=lambda file: file.name)]
-    return {recipe.name: recipe for recipe in found}
+    recipes = [_read(file) for file in sorted(files, key=lambda file: file.name)]
+    return {recipe.name: recipe for recipe in recipes}
 
 
 def recipe_named(name: str, recipes: dict[str, Recipe]) -> Recipe:

@@ -217,15 +217,15 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
             "written by an earlier version of raybio; make it again, or use the raybio of that time"
         )
     if record["format"] != kind:
-        found = str(record["format"])[:40]
+        written = str(record["format"])[:40]
         raise RecordFormatError(
-            f"{source}: got a record of {found!r}, want one of {kind!r}; restore it from a backup"
+            f"{source}: got a record of {written!r}, want one of {kind!r}; restore it from a backup"
         )
     if record["version"] != wanted:
-        found = str(record["version"])[:40]
+        written = str(record["version"])[:40]
         raise RecordFormatError(
-            f"{source}: got version {found} of {kind!r}, want version {wanted}: it was written by "
-            "another version of raybio; make it again, or use the raybio of that time"
+            f"{source}: got version {written} of {kind!r}, want version {wanted}: it was written "
+            "by another version of raybio; make it again, or use the raybio of that time"
         )
     whole = {name: value for name, value in record.items() if name != "checksum"}
     if "checksum" in record and record["checksum"] != json_digest(whole):

@@ -78,10 +78,10 @@ class TableLayout:
         Args:
             rows: of each row its scores: split -> name of a score -> score.
         """
-        scored = [of_split for row in rows for of_split in row.values()]
+        scored = [scores for row in rows for scores in row.values()]
         optional = {
             name: title
             for name, title in self.optional.items()
-            if scored and all(name in of_split for of_split in scored)
+            if scored and all(name in scores for scores in scored)
         }
         return replace(self, measures={**self.measures, **optional}, optional={})

@@ -90,7 +90,7 @@ def convert_weights(source: str, revision: str, out_dir: Path) -> None:
         ConfigError: if a file is missing.
         DataError: if a file is damaged, or more than tensors.
     """
-    found = find_weights(source, revision)
+    weights = find_weights(source, revision)
     file_by_tensor: dict[str, str] = {}
     with atomic_folder(out_dir) as folder:
         for name in weights_files(source, revision):
@@ -103,11 +103,11 @@ def convert_weights(source: str, revision: str, out_dir: Path) -> None:
                 ).items()
             }
             part = SAFETENSORS
-            if found.name.endswith(INDEX):
+            if weights.name.endswith(INDEX):
                 part = f"{Path(name).stem}.safetensors"
             save_file(tensors, folder / part, metadata={"format": "pt"})
             file_by_tensor |= dict.fromkeys(tensors, part)
-        if found.name.endswith(INDEX):
+        if weights.name.endswith(INDEX):
             index = {"metadata": {}, "weight_map": file_by_tensor}
             (folder / f"{SAFETENSORS}{INDEX}").write_text(json.dumps(index), encoding="utf-8")
         for name in _SETTINGS:

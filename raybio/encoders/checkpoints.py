@@ -220,8 +220,8 @@ def check_source(source: str, revision: str) -> None:
     """
     if source == SCRATCH:
         return
-    found = find_weights(source, revision)
-    require_file(source, posixpath.join(found.subfolder, CONFIG), revision)
+    weights = find_weights(source, revision)
+    require_file(source, posixpath.join(weights.subfolder, CONFIG), revision)
     weight_shapes(source, revision)
 
 

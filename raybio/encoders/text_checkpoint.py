@@ -213,7 +213,7 @@ def token_counts(source: str, texts: Sequence[str]) -> list[int]:
     encoded = Tokenizer.from_str(plain.json).encode_batch_fast(
         list(texts), add_special_tokens=False
     )
-    return [len(one.ids) for one in encoded]
+    return [len(encoding.ids) for encoding in encoded]
 
 
 def position_table(model: PreTrainedModel) -> nn.Embedding | None:

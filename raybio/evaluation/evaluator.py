@@ -211,15 +211,15 @@ class Evaluator(ABC):
 def _to_text(scores_by_stage: Mapping[Stage, ModelScores]) -> str:
     """Return as JSON what a report has of untrained models: no map."""
     content = {}
-    for stage, of_model in scores_by_stage.items():
+    for stage, model_scores in scores_by_stage.items():
         content[stage] = {
-            "scores": of_model.scores,
-            "chance": of_model.chance,
-            "spread": of_model.spread,
-            "details": of_model.details,
+            "scores": model_scores.scores,
+            "chance": model_scores.chance,
+            "spread": model_scores.spread,
+            "details": model_scores.details,
             "unit_scores": {
                 split: _packed({_UNITS: scores.unit_U, **scores.value_by_measure})
-                for split, scores in of_model.unit_scores.items()
+                for split, scores in model_scores.unit_scores.items()
             },
         }
     return json.dumps(content, default=float)

@@ -185,10 +185,10 @@ def plot_curves(
     axes = figure.subplots()
     scale = 100 if in_percent else 1
     for number, label in enumerate(labels):
-        of_label = [point for point in points if point.label == label]
-        steps = [point.step for point in of_label]
-        mean = scale * np.array([point.mean for point in of_label])
-        deviation = scale * np.array([point.deviation for point in of_label])
+        own_points = [point for point in points if point.label == label]
+        steps = [point.step for point in own_points]
+        mean = scale * np.array([point.mean for point in own_points])
+        deviation = scale * np.array([point.deviation for point in own_points])
         style = line_style(number)
         every = max(1, len(steps) // _MOST_MARKERS)
         axes.plot(steps, mean, label=shown[number], linewidth=1.4, markevery=every, **style)

@@ -149,8 +149,8 @@ def retrieval_report(
     scores: dict[Stage, dict[str, dict[str, dict[str, float]]]] = {"chance": {SPLIT: chance}}
     unit_scores: dict[Stage, dict[str, UnitScores]] = {}
     for stage, scorer in _scorers(models):
-        found = retrieve(scorer(queries, documents), indptr, indices)
-        value_by_measure = query_measures(found)
+        ranks = retrieve(scorer(queries, documents), indptr, indices)
+        value_by_measure = query_measures(ranks)
         # All rows with the same resamples.
         rng = np.random.default_rng(bootstrap_seed(seed))
         intervals = {name: mean_interval(values, rng) for name, values in value_by_measure.items()}

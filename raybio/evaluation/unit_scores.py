@@ -149,12 +149,12 @@ def interval_over_runs(
     rng = np.random.default_rng(0)
     num_runs, num_units = value_SU.shape
     if _has_seeds(num_units, num_runs):
-        of_units = hierarchical_mean(value_SU, rng).difference
+        unit_interval = hierarchical_mean(value_SU, rng).difference
     else:
-        of_units = mean_interval(value_SU.mean(axis=0), rng)
+        unit_interval = mean_interval(value_SU.mean(axis=0), rng)
     score = float(np.mean(score_S))
-    shift = score - of_units.value
-    return Interval(score, of_units.low + shift, of_units.high + shift)
+    shift = score - unit_interval.value
+    return Interval(score, unit_interval.low + shift, unit_interval.high + shift)
 
 
 def _has_seeds(num_units: int, *num_runs: int) -> bool:

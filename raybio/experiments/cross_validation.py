@@ -236,7 +236,7 @@ def _evaluate_together(
     run_tasks([*untrained, *evaluations], run.compute, verbose=run.verbose)
     unfinished = _unfinished_rows(swept, evaluations)
     if has_last_training:
-        last = _trained_last(swept, evaluations, run)
+        last = _run_last_trainings(swept, evaluations, run)
         exports = {key: training.folder.export for key, training in last.items()}
         rows += _folder_rows(folder, exports, AFTER_LAST)
         again = fold_evaluations(folder, bucket, store, exports, models, suffix=AFTER_LAST)
@@ -291,23 +291,23 @@ def _write_tables(
         rows = read_fold(sentences, FoldConfig(fold=fold))
         chance[fold] = chance_scores(sentences, rows, "test", spert_overlaps=spert_overlaps)
     scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
-    of_seeds: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for of_fold in untrained:
-        for row, row_scores in (of_fold.known() or {}).items():
-            scores.setdefault(row, {})[of_fold.config.data.fold] = row_scores
+    seed_scores: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for kept in untrained:
+        for row, row_scores in (kept.known() or {}).items():
+            scores.setdefault(row, {})[kept.config.data.fold] = row_scores
     for evaluation in evaluations:
         known = evaluation.known()
         if known is None:
             continue
-        of_seeds.setdefault((evaluation.row, evaluation.fold), []).append(known.scores)
+        seed_scores.setdefault((evaluation.row, evaluation.fold), []).append(known.scores)
         if known.fixed_scores is not None:
-            fixed = of_seeds.setdefault((evaluation.row + FIXED, evaluation.fold), [])
+            fixed = seed_scores.setdefault((evaluation.row + FIXED, evaluation.fold), [])
             fixed.append(known.fixed_scores)
-    for (row, fold), seeds in of_seeds.items():
+    for (row, fold), seeds in seed_scores.items():
         scores.setdefault(row, {})[fold] = mean_scores(seeds)
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
     unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
-    num_seeds = max((len(seeds) for seeds in of_seeds.values()), default=1)
+    num_seeds = max((len(seeds) for seeds in seed_scores.values()), default=1)
     table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished, num_seeds)
     data = {}
     for row, by_fold in scores.items():
@@ -328,7 +328,7 @@ def _write_tables(
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
 
 
-def _trained_last(
+def _run_last_trainings(
     swept: "SweepResult", evaluations: Sequence[FoldEvaluation], run: RunSpec
 ) -> dict[ModelOfFold, LastTraining]:
     """Return the last trainings when they are done; the driver holds the sweep meanwhile.

@@ -14,7 +14,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.manifest import sha256_of
-from raybio.store.remote_folder import fetched_folder
+from raybio.store.remote_folder import fetch_folder
 
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
 """Model of the relations of a row -> model of its entities."""
@@ -120,7 +120,7 @@ class FoldEvaluation:
         """Return an export as the machine of the task sees it."""
         if self.bucket is None:
             return export
-        return fetched_folder(self.bucket / export.relative_to(self.sweep.path).as_posix())
+        return fetch_folder(self.bucket / export.relative_to(self.sweep.path).as_posix())
 
     def _digests(self) -> list[str]:
         return [_digest(self.relations), _digest(self.entities)]

@@ -120,15 +120,15 @@ class LastTraining:
 
 
 def last_config(
-    config: TrainingConfig, num_steps: int, rule: Mapping[str, float]
+    config: TrainingConfig, num_steps: int, knn_settings: Mapping[str, float]
 ) -> TrainingConfig:
     """Return the configuration of a last training.
 
     Args:
         config: configuration of the training before.
         num_steps: its best step.
-        rule: number of neighbors of pairs and tags, and weight of the linear probe, chosen on
-            validation sentences.
+        knn_settings: number of neighbors of pairs and tags, and weight of the linear probe, chosen
+            on validation sentences.
 
     Raises:
         ConfigError: if the settings do not fit each other.
@@ -139,8 +139,8 @@ def last_config(
         "schedule.evaluate_every_steps": 0,
         "schedule.early_stopping_metric": None,
         "schedule.keep_best": None,
-        "evaluation.num_pair_neighbors": [rule["num_pair_neighbors"]],
-        "evaluation.num_tag_neighbors": [rule["num_tag_neighbors"]],
-        "evaluation.probe_positive_weights": [rule["probe_positive_weight"]],
+        "evaluation.num_pair_neighbors": [knn_settings["num_pair_neighbors"]],
+        "evaluation.num_tag_neighbors": [knn_settings["num_tag_neighbors"]],
+        "evaluation.probe_positive_weights": [knn_settings["probe_positive_weight"]],
     }
     return override_all(config, changes)

@@ -77,9 +77,7 @@ def experiment_space(config_by_kind: Mapping[str, Config], experiments: Experime
         kind: {path: value_at(config, path) for path in PATHS}
         for kind, config in config_by_kind.items()
     }
-    differ = [
-        path for path in PATHS if len({repr(of_kind[path]) for of_kind in values.values()}) > 1
-    ]
+    differ = [path for path in PATHS if len({repr(chosen[path]) for chosen in values.values()}) > 1]
     steps = max(config.schedule.max_steps for config in config_by_kind.values())
     space = {
         KIND: Distribution("choice", experiments.kinds),
@@ -230,8 +228,8 @@ def report(
                 float(classify_letters(graph, config_by_kind[kind]).auroc_N.mean())
                 for graph in graphs
             ]
-            of_draws = [before[kind, draw, noise, weight] for draw in draws]
-            initial = [auroc for auroc in of_draws if auroc is not None]
+            initial_of_draws = [before[kind, draw, noise, weight] for draw in draws]
+            initial = [auroc for auroc in initial_of_draws if auroc is not None]
             alone = [value[kind, draw, noise, 0.0] for draw in draws]
             with_graph = [value[kind, draw, noise, weight] for draw in draws]
             reasons = [reason[kind, draw, noise, own] for own in (0.0, weight) for draw in draws]

@@ -146,15 +146,15 @@ def untrained_evaluations(
     path = store.location
     evaluations = []
     for fold in folds:
-        of_fold = override(config, FOLD, fold)
+        fold_config = override(config, FOLD, fold)
         # Words are embedded in float32, whatever the precision of training.
-        shared = shared_scores("relation_graphs", data_digest, of_fold, folder, "fp32")
+        shared = shared_scores("relation_graphs", data_digest, fold_config, folder, "fp32")
         identity = None
         if facts:
-            ignored = frozenset(of_fold.to_mapping()) - SETTINGS
+            ignored = frozenset(fold_config.to_mapping()) - SETTINGS
             identity = shared.identity(ignored, facts)
         evaluations.append(
-            UntrainedEvaluation(path, of_fold, folder, folder.encoder, shared, identity)
+            UntrainedEvaluation(path, fold_config, folder, folder.encoder, shared, identity)
         )
     return evaluations
 

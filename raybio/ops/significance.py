@@ -222,10 +222,10 @@ def _resampled_means(
             num_seeds = len(value_SQ)
             mean_RS = share_RQ @ value_SQ.T
             drawn_RS = rng.integers(0, num_seeds, (num_rows, num_seeds))
-            of_seeds_R = np.take_along_axis(mean_RS, drawn_RS, axis=1).mean(axis=1)
+            seed_mean_R = np.take_along_axis(mean_RS, drawn_RS, axis=1).mean(axis=1)
             all_R = mean_RS.mean(axis=1)
             widened = quantile * np.sqrt(num_seeds / (num_seeds - 1))
-            mean_N[start : start + num_rows] = all_R + widened * (of_seeds_R - all_R)
+            mean_N[start : start + num_rows] = all_R + widened * (seed_mean_R - all_R)
     return means
 
 
@@ -252,13 +252,13 @@ def _p_of_components(observed: float, groups: Sequence[NDArray[np.float64]]) -> 
     value_Q = groups[0].mean(axis=0)
     if len(groups) > 1:
         value_Q = value_Q - groups[1].mean(axis=0)
-    of_queries = float(value_Q.var(ddof=1)) / len(value_Q) if len(value_Q) > 1 else 0.0
+    query_variance = float(value_Q.var(ddof=1)) / len(value_Q) if len(value_Q) > 1 else 0.0
     variances = [float(value_SQ.mean(axis=1).var(ddof=1)) / len(value_SQ) for value_SQ in groups]
-    of_seeds, degrees = _sum_of_variances(variances, [len(value_SQ) - 1 for value_SQ in groups])
-    if of_seeds == 0 and len(value_Q) > 1:
+    seed_error, degrees = _sum_of_variances(variances, [len(value_SQ) - 1 for value_SQ in groups])
+    if seed_error == 0 and len(value_Q) > 1:
         # Equal runs, as of a method without a seed: only queries vary.
         degrees = len(value_Q) - 1
-    return _t_test(observed, math.sqrt(of_queries + of_seeds**2), degrees).p
+    return _t_test(observed, math.sqrt(query_variance + seed_error**2), degrees).p
 
 
 def _sum_of_variances(

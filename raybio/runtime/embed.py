@@ -42,12 +42,12 @@ from raybio.runtime.embed_parts import (
 )
 from raybio.runtime.run.precision import worker_processors
 from raybio.runtime.run.spec import LeaseKey
-from raybio.runtime.spool.lease import AN_EMBEDDING, check_key
+from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.store.quarantine import Quarantine
-from raybio.store.remote_model import fetched_model
+from raybio.store.remote_model import fetch_bucket_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import (
     decide_precision,
@@ -108,7 +108,6 @@ def embed_file(
     rows_per_part: int | None = None,
     workers: int = 1,
     cpus_per_worker: float | None = None,
-    use_gpu: bool | None = None,
     field: str | None = None,
     strip_stop: bool = False,
     max_bad_share: float = 0.1,
@@ -133,7 +132,6 @@ def embed_file(
         rows_per_part: inputs between two commits; None: 4096, or 256 if an input has many rows.
         workers: processes that embed.
         cpus_per_worker: logical CPUs of each; None: an equal share of what there is.
-        use_gpu: whether workers have GPUs; None: if there are any.
         field: of the rows of a store, such as "abstract"; None: its first.
         strip_stop: remove one ``*`` at a protein's end.
         max_bad_share: maximum fraction of invalid records.
@@ -155,7 +153,7 @@ def embed_file(
     if form.per == "token" and not isinstance(model, EmbeddingModel):
         raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
     if form.precision != "fp32":
-        plan = partial(check_resources, workers, cpus_per_worker, use_gpu=use_gpu)
+        plan = partial(check_resources, workers, cpus_per_worker)
         decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
         if decision.warning:
             say(decision.warning)
@@ -175,41 +173,26 @@ def embed_file(
     folder = out.parent / f"{out.name}.parts"
     with held_alone(folder) as lease:
         parts = Parts(folder) if lease is None else Parts(folder, lease.check)
-        with _output_here(out) as here:
-            if here.exists():
-                num_rows = check_output(here, digests.output, out)
-                # A command that was killed after its output was there left some.
-                parts.delete()
-                return EmbedSummary(num_rows, 0, 0, {}, cut_of(here))
+        finished = _finished_output(out, digests.output)
+        if finished is not None:
+            # A command that was killed after its output was there left some.
+            parts.delete()
+            return finished
         quarantine = Quarantine(max_bad_share)
         tables = partial(_tables, model, records, quarantine, rows_per_part)
         cut_digest = digest_of({"origin": origin, "rows_per_part": rows_per_part})
-        manifest, cut = _cut(parts, cut_digest, tables, model, quarantine, say)
+        manifest, cut = _cut_input(parts, cut_digest, tables, model, quarantine, say)
         inputs: list[str] = manifest["inputs"]
 
         def embed(missing: list[int]) -> None:
             key = None if lease is None else lease.key
-            of_actors = (model, model_in_bucket, form, absolute(folder), key)
-            with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
-                _embed_parts(of_actors, missing, resources, verbose=verbose)
+            actor_arguments = (model, model_in_bucket, form, absolute(folder), key)
+            with connected(workers, cpus_per_worker, verbose=verbose) as resources:
+                _embed_parts(actor_arguments, missing, resources, verbose=verbose)
 
-        def join_parts() -> int:
-            with _output_here(out) as here:
-                num_rows = join(
-                    parts,
-                    inputs,
-                    here,
-                    origin=digests.output,
-                    part_digest=digests.part,
-                    model_digest=digests.model,
-                    cut=cut,
-                )
-                if lease is not None:
-                    lease.check()
-            return num_rows
-
-        missing = _missing(parts, inputs, digests.part, say)
-        num_rows, num_embedded = _embedded_and_joined(parts, missing, embed, join_parts, say)
+        join_parts = partial(_join, parts, inputs, out, digests, cut, lease)
+        missing = _find_missing(parts, inputs, digests.part, say)
+        num_rows, num_embedded = _embed_and_join(parts, missing, embed, join_parts, say)
         parts.delete()
     num_found = len(inputs) - num_embedded
     return EmbedSummary(num_rows, len(inputs), num_found, manifest["quarantine"], cut)
@@ -232,7 +215,48 @@ class _Digests:
         return digest_of({"origin": self.origin, "model": self.part})
 
 
-def _embedded_and_joined(
+def _finished_output(out: Location, digest: str) -> EmbedSummary | None:
+    """Return the summary of an output that an earlier command finished; None if there is none.
+
+    Raises:
+        StoreError: if it comes from another model or input or is damaged.
+    """
+    with _output_here(out) as here:
+        if not here.exists():
+            return None
+        return EmbedSummary(check_output(here, digest, out), 0, 0, {}, cut_of(here))
+
+
+def _join(
+    parts: Parts,
+    inputs: list[str],
+    out: Location,
+    digests: _Digests,
+    cut: str,
+    lease: Lease | None,
+) -> int:
+    """Join the embedded parts to the output; return its rows.
+
+    Raises:
+        DamagedPartsError: if parts are damaged.
+        ClusterError: if another command has taken over the output.
+    """
+    with _output_here(out) as here:
+        num_rows = join(
+            parts,
+            inputs,
+            here,
+            origin=digests.output,
+            part_digest=digests.part,
+            model_digest=digests.model,
+            cut=cut,
+        )
+        if lease is not None:
+            lease.check()
+    return num_rows
+
+
+def _embed_and_join(
     parts: Parts,
     missing: list[int],
     embed: Callable[[list[int]], None],
@@ -258,7 +282,7 @@ def _embedded_and_joined(
             # Parts of an earlier command are verified as they are joined.
             if embedded & error.fault_by_part.keys():
                 raise
-            missing = _faulty(parts, error.fault_by_part, say)
+            missing = _report_faulty(parts, error.fault_by_part, say)
 
 
 def check_output_path(out: Location) -> None:
@@ -302,7 +326,7 @@ def _output_here(out: Location) -> Iterator[Path]:
             bucket.upload(here, out.name)
 
 
-def _cut(
+def _cut_input(
     parts: Parts,
     origin: str,
     tables: Callable[[], Iterator[pa.Table]],
@@ -342,7 +366,7 @@ def _cut(
         ) from None
 
 
-def _missing(
+def _find_missing(
     parts: Parts, inputs: list[str], part_digest: str, say: Callable[[str], None]
 ) -> list[int]:
     """Return the parts that have to be embedded, and say which existing ones are unusable."""
@@ -353,10 +377,10 @@ def _missing(
         if fault is not None:
             fault_by_part[number] = fault
     absent = set(range(len(inputs))) - embedded
-    return sorted(absent.union(_faulty(parts, fault_by_part, say)))
+    return sorted(absent.union(_report_faulty(parts, fault_by_part, say)))
 
 
-def _faulty(
+def _report_faulty(
     parts: Parts, fault_by_part: Mapping[int, str], say: Callable[[str], None]
 ) -> list[int]:
     """Return the parts that have faults, and say which."""
@@ -370,7 +394,7 @@ def _faulty(
 
 
 def _embed_parts(
-    of_actors: tuple[Any, ...], missing: list[int], resources: Resources, *, verbose: bool
+    actor_arguments: tuple[Any, ...], missing: list[int], resources: Resources, *, verbose: bool
 ) -> None:
     """Embed parts by actors of Ray Data, one a worker."""
     import ray.data
@@ -384,7 +408,7 @@ def _embed_parts(
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
-        fn_constructor_args=(*of_actors, resources.threads_per_worker, resources.device),
+        fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
         batch_size=None,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
@@ -425,7 +449,7 @@ class _EmbedPart:
 
     def _load(self, model: InputEmbedder, model_in_bucket: BucketPath | None, device: str) -> None:
         if model_in_bucket is not None:
-            model = replace(model, folder=str(fetched_model(model_in_bucket, "--model")[1]))
+            model = replace(model, folder=str(fetch_bucket_model(model_in_bucket, "--model")[1]))
         self.encoder = model.load().to(device)
         self.precision = resolve_precision(self.form.precision, device)
         self.dtype = np.dtype(self.form.dtype)

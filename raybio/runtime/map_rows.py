@@ -26,7 +26,7 @@ def map_rows(
         ray.data.DataContext.get_current().enable_progress_bars = False
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         mapped = dataset.map(
-            partial(_mapped, function),
+            partial(_map_row, function),
             num_cpus=0.8,
             compute=ray.data.TaskPoolStrategy(size=workers),
         )
@@ -37,7 +37,7 @@ def map_rows(
         return results
 
 
-def _mapped(
+def _map_row(
     function: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]
 ) -> dict[str, Any]:
     try:

@@ -67,7 +67,7 @@ def benchmark_sets(chosen: Collection[str] = (), mirror: str = "") -> list[Bench
     Raises:
         ConfigError: for an unknown name.
     """
-    listed = _listed()
+    listed = _read_list()
     for name in chosen:
         if name in BY_HAND:
             raise ConfigError(f"--set {name}: is fetched by hand: {BY_HAND[name]}")
@@ -83,18 +83,18 @@ def benchmark_sets(chosen: Collection[str] = (), mirror: str = "") -> list[Bench
 def _benchmark_set(name: str, entry: dict[str, Any], mirror: str) -> BenchmarkSet:
     address = mirrored(entry["address"], mirror)
     if "saved_as" in entry:
-        found = [RemoteFile(address, f"{name}/{entry['saved_as']}")]
+        files = [RemoteFile(address, f"{name}/{entry['saved_as']}")]
     else:
-        found = [
+        files = [
             RemoteFile(address + path, f"{name}/{path}", about["bytes"], sha256=about["sha256"])
             for path, about in entry["files"].items()
         ]
     unpacked = tuple(entry.get("unpacked", ()))
-    return BenchmarkSet(name, entry["license"], tuple(found), unpacked)
+    return BenchmarkSet(name, entry["license"], tuple(files), unpacked)
 
 
 @cache
-def _listed() -> dict[str, dict[str, Any]]:
+def _read_list() -> dict[str, dict[str, Any]]:
     text = (files(__package__) / "benchmark_data.yaml").read_text(encoding="utf-8")
     listed: dict[str, dict[str, Any]] = parse_yaml(text)
     return listed

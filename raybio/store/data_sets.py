@@ -86,8 +86,8 @@ def _is_dataset(path: Path) -> bool:
 
 def _tables_in(folder: Path) -> list[Path]:
     """Return the files of tables in a folder, or in its folder ``data``, by name."""
-    for place in (folder, folder / "data"):
-        files = [path for path in sorted(place.glob("[!.]*")) if suffix_of(path) in SUFFIXES]
+    for candidate in (folder, folder / "data"):
+        files = [path for path in sorted(candidate.glob("[!.]*")) if suffix_of(path) in SUFFIXES]
         if files:
             return files
     return []

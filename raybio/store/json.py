@@ -215,10 +215,10 @@ class _Text:
 
     def expect(self, letter: str) -> None:
         """Take this character."""
-        found = self.next_letter()
-        if found != letter:
+        actual = self.next_letter()
+        if actual != letter:
             raise self.wrong(
-                f"found {found!r}, want {letter!r}" if found else f"ends, want {letter!r}"
+                f"found {actual!r}, want {letter!r}" if actual else f"ends, want {letter!r}"
             )
         self._position += 1
 

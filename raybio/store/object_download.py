@@ -71,15 +71,15 @@ def download_object(
     num_whole = 0
     while True:
         was_resumed = download.run(progress)
-        found = None if sha256 is None else file_digest(download.part)
-        if found == sha256:
+        digest = None if sha256 is None else file_digest(download.part)
+        if digest == sha256:
             break
         download.remove()
         # Ranges of an earlier call may have been lost with the power, and a disk may err.
         num_whole += not was_resumed
         if num_whole == 2:
             raise DamagedObjectError(
-                f"{folder.path / name}: its sha256 is {str(found)[:16]}…, want "
+                f"{folder.path / name}: its sha256 is {str(digest)[:16]}…, want "
                 f"{str(sha256)[:16]}…: the object was damaged or changed. Upload it again"
             )
     download.part.replace(file)
@@ -114,7 +114,7 @@ class _Download:
         try:
             os.ftruncate(descriptor, num_bytes)
             with self._journal.open("a", encoding="utf-8") as journal:
-                for start, content in self._fetched(missing):
+                for start, content in self._fetch_ranges(missing):
                     _write_all(descriptor, content, start)
                     # After the content: a range that is named has been written.
                     if self._is_synced:
@@ -142,7 +142,7 @@ class _Download:
         # A killed process may leave half a line.
         return {int(line) for line in lines[1:] if line.endswith("\n")}
 
-    def _fetched(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    def _fetch_ranges(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yield (first byte, content) of ranges as they arrive; few are held at a time."""
         waiting = iter(starts)
         with ThreadPoolExecutor(NUM_PARALLEL) as pool:

@@ -127,13 +127,13 @@ def tree_of_life_files(http: RetryingHttp, mirror: str) -> list[RemoteFile]:
     links = _links(http.read(page, MAX_INDEX_BYTES))
     files = []
     for pattern in (r"treeoflife\.interactomes[\w.]*\.zip", r"treeoflife\.species\.tsv"):
-        found = [link for link in links if re.fullmatch(pattern, link.rpartition("/")[2])]
-        if not found:
+        matching = [link for link in links if re.fullmatch(pattern, link.rpartition("/")[2])]
+        if not matching:
             raise DataError(
                 f"{page}: links no file {pattern!r}. Has the page moved? It links "
                 f"{', '.join(links[:20]) or 'nothing'}"
             )
-        target = urljoin(SOURCES["tree-of-life"].address, found[0])
+        target = urljoin(SOURCES["tree-of-life"].address, matching[0])
         files.append(_file(http, mirrored(target, mirror)))
     return [*files, _file(http, mirrored(STRING_10_5, mirror))]
 

@@ -11,7 +11,7 @@ from raybio.store.bucket_cache import cached_copy
 from raybio.store.object_download import download_listed
 
 
-def fetched_folder(
+def fetch_folder(
     path: BucketPath, option: str = "", *, beside: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Path:
     """Return this machine's copy of all objects below a path; each version is fetched once.

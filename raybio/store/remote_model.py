@@ -5,7 +5,7 @@ from pathlib import Path
 from raybio.core.errors import ConfigError, named_by
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
-from raybio.store.remote_folder import fetched_folder
+from raybio.store.remote_folder import fetch_folder
 
 RUN = "run.json"
 """The record that makes a folder a run."""
@@ -32,7 +32,7 @@ def model_path(path: BucketPath, option: str) -> BucketPath:
     raise ConfigError(f"{option} {path}: that {kind} has no model of its own; {wanted}")
 
 
-def fetched_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
+def fetch_bucket_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
     """Return where a model lies in a bucket, and this machine's copy of it.
 
     The record of its run lies next to the copy, as it does in the bucket.
@@ -42,8 +42,8 @@ def fetched_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]:
         option: the option that gave it, for errors.
 
     Raises:
-        RaybioError: as ``model_path`` and ``fetched_folder``.
+        RaybioError: as ``model_path`` and ``fetch_folder``.
     """
-    found = model_path(path, option)
-    beside = (RUN,) if found.name == EXPORT else ()
-    return found, fetched_folder(found, option, beside=beside)
+    folder = model_path(path, option)
+    beside = (RUN,) if folder.name == EXPORT else ()
+    return folder, fetch_folder(folder, option, beside=beside)

@@ -11,10 +11,10 @@ from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder, ObjectInfo
 from raybio.store.bucket_cache import cached_copy
 from raybio.store.object_download import download_listed
-from raybio.store.remote_folder import fetched_folder
+from raybio.store.remote_folder import fetch_folder
 
 
-def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
+def fetch_input_files(pattern: BucketPath, option: str) -> list[Path]:
     """Return local copies of the objects that match, sorted by name; an object is fetched once.
 
     A copy has the name of its object in a folder named like the object's, so that manifests
@@ -33,24 +33,24 @@ def fetched_sources(pattern: BucketPath, option: str) -> list[Path]:
     while num_fixed < len(parts) - 1 and not glob.has_magic(parts[num_fixed]):
         num_fixed += 1
     fixed = BucketPath(pattern.scheme, pattern.bucket, "/".join(parts[:num_fixed]), pattern.account)
-    found = _matching(fixed, parts[num_fixed:], pattern, option)
+    matching = _matching(fixed, parts[num_fixed:], pattern, option)
     bucket = BucketFolder(fixed)
     # The version says what the content is.
-    identity = [[str(fixed), info.name, info.num_bytes, *info.version] for info in found]
+    identity = [[str(fixed), info.name, info.num_bytes, *info.version] for info in matching]
     name = f"sources-{json_digest(identity)}"
-    copy_by_name = _copies([info.name for info in found], fixed)
-    num_bytes = sum(info.num_bytes for info in found)
+    copy_by_name = _copies([info.name for info in matching], fixed)
+    num_bytes = sum(info.num_bytes for info in matching)
 
     def fetch(partial: Path) -> None:
-        print(f"{pattern}: fetching {len(found):,} files, {num_bytes / 1e6:,.1f} MB", flush=True)
-        for info in found:
+        print(f"{pattern}: fetching {len(matching):,} files, {num_bytes / 1e6:,.1f} MB", flush=True)
+        for info in matching:
             download_listed(bucket, info, partial / copy_by_name[info.name])
 
     folder = cached_copy(name, num_bytes, fetch)
-    return [folder / copy_by_name[info.name] for info in found]
+    return [folder / copy_by_name[info.name] for info in matching]
 
 
-def fetched_source(path: BucketPath, option: str, only: Sequence[str] = ()) -> Path:
+def fetch_input_file(path: BucketPath, option: str, only: Sequence[str] = ()) -> Path:
     """Return the local copy of one object or of a folder.
 
     Args:
@@ -60,13 +60,13 @@ def fetched_source(path: BucketPath, option: str, only: Sequence[str] = ()) -> P
 
     Raises:
         ConfigError: if there is no such object, or it is a pattern of several.
-        StorageError: as ``fetched_sources``, and for a folder with none of ``only``.
+        StorageError: as ``fetch_input_files``, and for a folder with none of ``only``.
     """
     with named_by(option):
         is_folder = bool(BucketFolder(path, is_patient=False).list())
     if is_folder:
-        return fetched_folder(path, option, only=only)
-    files = fetched_sources(path, option)
+        return fetch_folder(path, option, only=only)
+    files = fetch_input_files(path, option)
     if len(files) > 1:
         raise ConfigError(f"{option} {path}: matches {len(files):,} files, want one")
     return files[0]
@@ -84,15 +84,15 @@ def _matching(
     with named_by(option):
         infos = bucket.list()
     # A name that looks like a pattern is one if nothing else matches, as for local files.
-    found = [info for info in infos if _matches(info.name.split("/"), parts)] or [
+    matching = [info for info in infos if _matches(info.name.split("/"), parts)] or [
         info for info in infos if info.name == "/".join(parts)
     ]
-    if not found:
+    if not matching:
         hint = ""
         if any(info.name.startswith("/".join(parts) + "/") for info in infos):
             hint = f"; it is a folder: give its files, such as '{pattern}/*'"
         raise ConfigError(f"{option} {pattern}: no such object{hint}")
-    return found
+    return matching
 
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:

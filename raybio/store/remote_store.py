@@ -20,7 +20,7 @@ Report = Callable[[str], None]
 """Shows a line on what is being transferred."""
 
 
-def fetched_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
+def fetch_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
     """Return the folder of this machine's copy of a store; it is fetched if there is none.
 
     Args:
@@ -36,14 +36,14 @@ def fetched_store(path: BucketPath, digest: str = "", report: Report = print) ->
     if held is not None:
         return held
     content = _read_manifest(path)
-    manifest, found = parse_manifest(content, path)
-    if digest and found != digest:
+    manifest, stored = parse_manifest(content, path)
+    if digest and stored != digest:
         raise StoreError(
-            f"{path}: holds store {found[:16]}, want {digest[:16]}: it was prepared again while in "
-            "use. Start the run again."
+            f"{path}: holds store {stored[:16]}, want {digest[:16]}: it was prepared again while "
+            "in use. Start the run again."
         )
     num_bytes = _num_bytes(manifest)
-    folder = copies_folder() / _name(found)
+    folder = copies_folder() / _name(stored)
 
     def fetch(partial: Path) -> None:
         bucket = BucketFolder(path)
@@ -52,10 +52,10 @@ def fetched_store(path: BucketPath, digest: str = "", report: Report = print) ->
             # A file that is there was verified before it got its name.
             if not (partial / name).is_file():
                 download_object(bucket, name, partial / name, sha256=facts["sha256"])
-        _record_verified(partial, folder, found, list(manifest["files"]))
+        _record_verified(partial, folder, stored, list(manifest["files"]))
         (partial / MANIFEST).write_bytes(content)
 
-    return cached_copy(_name(found), num_bytes, fetch)
+    return cached_copy(_name(stored), num_bytes, fetch)
 
 
 def store_digest(path: BucketPath) -> str:
@@ -159,14 +159,14 @@ def _claim(bucket: BucketFolder, claim: bytes, *, force: bool) -> bool:
     Raises:
         StoreError: if it is another one, and ``force`` is not set.
     """
-    found = _read_claim(bucket)
-    if found == claim:
+    current = _read_claim(bucket)
+    if current == claim:
         return True
     if force:
         # By their sizes, files of another store could later be taken for uploaded ones.
         bucket.delete([info.name for info in bucket.list() if info.name != UPLOADING])
         bucket.write(UPLOADING, claim)
-    elif found is not None or bucket.create(UPLOADING, claim) is None:
+    elif current is not None or bucket.create(UPLOADING, claim) is None:
         raise StoreError(
             f"{bucket.path}: another store is on its way there, or its upload was interrupted. "
             "Wait for it, replace it with --force, or choose another --out."

@@ -22,7 +22,7 @@ from raybio.store.manifest import (
     parse_manifest,
     sha256_of,
 )
-from raybio.store.remote_store import fetched_store
+from raybio.store.remote_store import fetch_store
 from raybio.store.verification import Verification, file_state
 
 SPLITS = ("train", "dev", "test")
@@ -103,11 +103,11 @@ class Store:
             state = file_state(self.path / name)
             if not again and verification.covers(name, state):
                 continue
-            found = sha256_of(self.path / name)
-            if found != facts["sha256"]:
+            digest = sha256_of(self.path / name)
+            if digest != facts["sha256"]:
                 verification.remove(name)
                 raise DamagedStoreError(
-                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says "
+                    f"{self.path / name}: sha256 is {digest[:16]}…, the manifest says "
                     f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
                     f"{self._advice}"
                 )
@@ -190,7 +190,7 @@ def open_store(
     given = location(path, "store")
     if isinstance(given, Path):
         return _open(given.resolve(), kind, None, verify, digest)
-    folder = fetched_store(given, digest)
+    folder = fetch_store(given, digest)
     try:
         return _open(folder, kind, given, verify, digest)
     except DamagedStoreError:
@@ -198,7 +198,7 @@ def open_store(
         remove_copy(folder)
         for key in [key for key, store in _OPENED.items() if store.path == folder]:
             del _OPENED[key]
-        return _open(fetched_store(given, digest), kind, given, verify, digest)
+        return _open(fetch_store(given, digest), kind, given, verify, digest)
 
 
 def _open(

@@ -79,14 +79,14 @@ def column_names(path: Path) -> set[str]:
     Raises:
         DataError: as ``read_columns``.
     """
-    found: list[str] = []
+    all_names: list[str] = []
 
     def select(names: Sequence[str]) -> Sequence[str]:
-        found.extend(names)
+        all_names.extend(names)
         return names[:1]
 
     next(read_columns(path, "named columns", select), None)
-    return set(found)
+    return set(all_names)
 
 
 def choose_columns(
@@ -112,15 +112,15 @@ def choose_columns(
     chosen = []
     alternatives = [(each,) if isinstance(each, str) else each for each in required]
     for candidates in (*alternatives, *optional):
-        found = [by_lower[name] for name in candidates if name in by_lower]
-        if not found and candidates not in optional:
+        present = [by_lower[name] for name in candidates if name in by_lower]
+        if not present and candidates not in optional:
             others = f" (or {', '.join(candidates[1:])})" if len(candidates) > 1 else ""
             raise DataError(
                 f"{path}: has no column {candidates[0]!r}{others}{advice}; found "
                 f"{', '.join(names[:8]) or 'nothing'}; want the columns "
                 f"{', '.join(each[0] for each in alternatives)}, named in the first line"
             )
-        chosen += found[:1]
+        chosen += present[:1]
     return chosen
 
 

@@ -83,7 +83,7 @@ class CachedTokens:
 
     def __call__(self, row_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens (T,) of rows and row pointers (R + 1,), as ``tokenize`` does."""
-        cached = self._cached()
+        cached = self._open_cached()
         if cached is None:
             return self.tokenize(self.read(row_R))
         start_R = cached.indptr_N1[row_R]
@@ -113,7 +113,7 @@ class CachedTokens:
         content = f"{self.identity}\ntokenizers {version('tokenizers')}"
         return f"tokens-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
-    def _cached(self) -> _Cached | None:
+    def _open_cached(self) -> _Cached | None:
         if self._name in _OPENED:
             return _OPENED[self._name]
         folder = held_copy(self._name)

@@ -32,10 +32,10 @@ def fetch_source(address: str, option: str, *, again: bool = False) -> None:
     """
     # Imported here: ``raybio --help`` needs neither.
     from raybio.encoders.sources import is_pinned, pin_folder
-    from raybio.store.remote_model import fetched_model
+    from raybio.store.remote_model import fetch_bucket_model
 
     if is_pinned(address) and not again:
         return
     path = location(address, option)
     assert isinstance(path, BucketPath)
-    pin_folder(address, fetched_model(path, option)[1])
+    pin_folder(address, fetch_bucket_model(path, option)[1])

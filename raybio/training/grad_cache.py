@@ -66,11 +66,11 @@ def compute_gradients(
         step.last_backward = gradients.last_backward
     with nullcontext() if gradients is None else gradients.of_step():
         if not system.objective.uses_embeddings:
-            step.separable()
+            step.run_separable()
         elif gradient_caching and len(step.micro_batches) > 1:
-            step.cached()
+            step.run_cached()
         else:
-            step.plain()
+            step.run_plain()
     if system.objective.uses_rows:
         # Workers add their terms in the order of the names, so a worker without rows has them, too.
         for name in system.objective.row_terms:
@@ -107,13 +107,13 @@ class _Step:
         self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
 
-    def separable(self) -> None:
+    def run_separable(self) -> None:
         """Back-propagate each micro-batch on its own: nothing couples the sequences."""
         for number in range(len(self.micro_batches)):
             is_last = number == len(self.micro_batches) - 1
             self._backward(self._row_loss(*self._encode(number)), is_last)
 
-    def plain(self) -> None:
+    def run_plain(self) -> None:
         """Keep the graphs of all micro-batches until the coupling loss is known."""
         embeddings = []
         losses = []
@@ -125,7 +125,7 @@ class _Step:
         losses.append(self._embedding_loss(self._in_order(embeddings)))
         self._backward(torch.stack(losses).sum(), is_last=True)
 
-    def cached(self) -> None:
+    def run_cached(self) -> None:
         """Encode everything twice and keep the graph of one micro-batch at a time."""
         embeddings = []
         with torch.no_grad():

@@ -70,7 +70,7 @@ class GradientSum:
         for bucket in self._buckets:
             bucket.begin()
             for index, parameter in enumerate(bucket.parameters):
-                hook = partial(self._accumulated, bucket, index)
+                hook = partial(self._on_gradient, bucket, index)
                 hooks.append(parameter.register_post_accumulate_grad_hook(hook))
         try:
             yield
@@ -93,7 +93,7 @@ class GradientSum:
         finally:
             self._is_last = False
 
-    def _accumulated(self, bucket: "_Bucket", index: int, _: Tensor) -> None:
+    def _on_gradient(self, bucket: "_Bucket", index: int, _: Tensor) -> None:
         """Note that a backward pass has added to a gradient, and start the sums that can start."""
         bucket.has_grad_P[index] = True
         if not self._is_last:

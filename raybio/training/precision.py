@@ -221,23 +221,23 @@ def decide_precision(setting: str, processors: Sequence[Processor]) -> Decision:
     if setting == "fp32":
         return Decision("fp32", "as set")
     if setting == "tf32":
-        without = list(dict.fromkeys(one.name for one in processors if not one.has_tf32))
+        without = list(dict.fromkeys(chip.name for chip in processors if not chip.has_tf32))
         if without:
             raise ConfigError(
                 f"precision: got tf32, and {_have(without)} no TF32 products; GPUs have them from "
                 "compute capability 8.0 on. Set precision=auto or fp32"
             )
         return Decision("tf32", "as set")
-    without = list(dict.fromkeys(one.name for one in processors if not one.has_bf16))
+    without = list(dict.fromkeys(chip.name for chip in processors if not chip.has_bf16))
     has_no_bf16 = f"{_have(without)} no bf16 instructions"
     if setting == "auto":
         if not processors:
             return Decision("fp32", "the processors of the workers are unknown")
         if without:
             return Decision("fp32", has_no_bf16)
-        names = list(dict.fromkeys(one.name for one in processors))
+        names = list(dict.fromkeys(chip.name for chip in processors))
         return Decision("bf16", f"{_have(names)} bf16 instructions")
-    if any(one.is_gpu and not one.has_bf16 for one in processors):
+    if any(chip.is_gpu and not chip.has_bf16 for chip in processors):
         raise ConfigError(
             f"precision: got bf16, and {has_no_bf16}. Set precision=fp32, or choose other GPUs"
         )

@@ -115,7 +115,7 @@ class RemoteCheckpoints:
         Raises:
             StorageError: if the bucket cannot be read.
         """
-        return [name for name, files in _listed(self.bucket).items() if MANIFEST in files]
+        return [name for name, files in _list_files(self.bucket).items() if MANIFEST in files]
 
     def fetch(self, name: str) -> Path:
         """Return a local copy of a checkpoint; the caller verifies it.
@@ -312,7 +312,7 @@ class RemoteCheckpoints:
 
     def _prune(self, request: Request) -> None:
         """Delete what is neither among the newest nor protected, damaged, or half uploaded."""
-        files_by_name = _listed(self.bucket)
+        files_by_name = _list_files(self.bucket)
         # In this order: what was listed before is no upload of a later driver.
         self._check_lease()
         sound = [
@@ -366,14 +366,14 @@ def delete_all_but_newest_in(bucket: BucketFolder) -> None:
     Raises:
         StorageError: if the bucket cannot be read or written.
     """
-    files_by_name = _listed(bucket)
+    files_by_name = _list_files(bucket)
     whole = [name for name, files in files_by_name.items() if {MANIFEST, *FILES} <= files]
     for name in files_by_name:
         if name not in whole[:1]:
             _delete(bucket, name, files_by_name[name])
 
 
-def _listed(bucket: BucketFolder) -> dict[str, set[str]]:
+def _list_files(bucket: BucketFolder) -> dict[str, set[str]]:
     """Return the files of each checkpoint by its name, newest first, half ones included."""
     files_by_name: dict[str, set[str]] = {}
     for info in bucket.list("checkpoints"):

@@ -207,7 +207,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     }
     assert len(trained) == 16  # eight models and their heads
     monkeypatch.setattr(
-        "raybio.runtime.tune.driver._tuned", None
+        "raybio.runtime.tune.driver._run_tune", None
     )  # all is there: Ray is not asked again
     assert read_record(folder / "run.json", "run")["config"]["space"]["tied"][
         "graph.kind"

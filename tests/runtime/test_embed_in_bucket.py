@@ -26,7 +26,7 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LEASE, acquire
 from raybio.runtime.task_errors import raise_error_of
 from raybio.store.bucket import BucketFolder
-from raybio.store.remote_model import fetched_model
+from raybio.store.remote_model import fetch_bucket_model
 from tests.paths import ROOT
 
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}
@@ -94,7 +94,7 @@ def test_parts_outlive_the_disk_and_the_output_has_the_bytes_of_a_local_one(
 
     def embedded() -> embed.EmbedSummary:
         shutil.rmtree(here, ignore_errors=True)
-        path, folder = fetched_model(run, "--run")
+        path, folder = fetch_bucket_model(run, "--run")
         assert path == run / "export"
         return embed_file(
             model_of_folder(folder), fasta, out, model_in_bucket=path, rows_per_part=4
@@ -194,9 +194,9 @@ def test_outputs_and_models_that_cannot_be_used_are_refused_before_anything_is_r
             embed.check_output_path(place)
     BucketFolder(bucket / "runs" / "young").write("run.json", b"{}")
     with pytest.raises(ConfigError, match="--run s3://.*young: that run has no model of its own"):
-        fetched_model(bucket / "runs" / "young", "--run")
+        fetch_bucket_model(bucket / "runs" / "young", "--run")
     with pytest.raises(StorageError, match="there is nothing there"):
-        fetched_model(bucket / "runs" / "none", "--run")
+        fetch_bucket_model(bucket / "runs" / "none", "--run")
     assert not here.exists()
 
 

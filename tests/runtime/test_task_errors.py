@@ -45,7 +45,7 @@ def test_a_worker_that_cannot_load_the_model_says_so_in_a_row(
     def refused(*_: object) -> None:
         raise StorageError("s3://models: refuses")
 
-    monkeypatch.setattr(embed, "fetched_model", refused)
+    monkeypatch.setattr(embed, "fetch_bucket_model", refused)
     model = model_of_folder(export(tmp_path / "model", 0))
     bucket = BucketPath("s3", "models", "first")
     form = embed.EmbeddingFormat()

@@ -7,8 +7,8 @@ import pytest
 from raybio.core.errors import StorageError
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder, ObjectInfo
-from raybio.store.remote_folder import fetched_folder
-from raybio.store.remote_sources import fetched_sources
+from raybio.store.remote_folder import fetch_folder
+from raybio.store.remote_sources import fetch_input_files
 from tests.s3 import S3
 
 
@@ -29,21 +29,21 @@ def test_all_files_are_fetched_once_and_again_after_a_change(bucket: BucketPath,
     folder.write("config.json", b"{}")
     folder.write("tokenizer/vocab.txt", b"a b")
     BucketFolder(bucket).write("runs/mine/exported", b"another file")
-    first = fetched_folder(path)
+    first = fetch_folder(path)
     assert first.name == "export"
     assert files_of(first) == {"config.json": b"{}", "tokenizer/vocab.txt": b"a b"}
     s3.requests.clear()
-    assert fetched_folder(path) == first
+    assert fetch_folder(path) == first
     assert [request.method for request in s3.requests] == ["GET"]  # the listing
     folder.write("config.json", b"{1}")
-    assert files_of(fetched_folder(path))["config.json"] == b"{1}"
+    assert files_of(fetch_folder(path))["config.json"] == b"{1}"
 
 
 def test_nothing_there_and_names_that_would_leave_the_cache_are_refused(
     bucket: BucketPath, cache: Path
 ) -> None:
     with pytest.raises(StorageError, match=r"--model s3://\S+: there is nothing there"):
-        fetched_folder(bucket / "nothing", "--model")
+        fetch_folder(bucket / "nothing", "--model")
     assert not cache.exists()
 
 
@@ -62,8 +62,8 @@ def test_an_object_that_is_replaced_between_its_look_and_its_download_is_noticed
 
     def fetch() -> Path:
         if kind == "folder":
-            return fetched_folder(bucket / "model") / "weights"
-        return fetched_sources(bucket / "model" / "weights", "--input")[0]
+            return fetch_folder(bucket / "model") / "weights"
+        return fetch_input_files(bucket / "model" / "weights", "--input")[0]
 
     with monkeypatch.context() as patch:
         patch.setattr(BucketFolder, "info", replaced_after)

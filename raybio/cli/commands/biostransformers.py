@@ -85,7 +85,7 @@ def zero_shot(
     """
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
-    folders = [model_folder(one, "--model") for one in model]
+    folders = [model_folder(path, "--model") for path in model]
     data_folder = local_copy(data, "--data")
     pmids = None if hoc_pmids is None else local_copy(hoc_pmids, "--hoc-pmids")
     from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot

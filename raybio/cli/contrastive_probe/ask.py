@@ -125,8 +125,8 @@ def search_saved(
             f"{folder}: holds vectors of another {' and '.join(differing)}. Choose another "
             "folder, or remove this one"
         )
-    found = index.search(query_QD, k)
+    neighbors = index.search(query_QD, k)
     return [
         ordered_names(names, np.array(keys_K, dtype=np.int64), score_K)
-        for keys_K, score_K in zip(found.keys, found.scores, strict=True)
+        for keys_K, score_K in zip(neighbors.keys, neighbors.scores, strict=True)
     ]

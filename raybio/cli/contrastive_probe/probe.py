@@ -86,7 +86,7 @@ def probe(
     chosen_pooling = parse_pooling(pooling)
     wording = parse_choice(prompts, PROMPTS, "--prompts")
     check_writable_folder(out)
-    models = [model_source(one, "--model") for one in model]
+    models = [model_source(name, "--model") for name in model]
     folders = [local_copy(each, "--benchmark") for each in benchmark]
     from raybio.methods.contrastive_probe.probe_report import write_probe_report
 

@@ -144,14 +144,14 @@ class _Sink:
 
     def write(self, content: bytes | pa.Buffer) -> int:
         """Take a part of the file."""
-        place = None
+        slot = None
         if isinstance(content, pa.Buffer):
-            place = self._place_by_address.get(content.address)
+            slot = self._place_by_address.get(content.address)
         size = memoryview(content).nbytes
-        if place is None:
+        if slot is None:
             self.contents.append((self._position, bytes(content)))
         else:
-            name, number = place
+            name, number = slot
             self.positions[name][number] = self._position
         self._position += size
         return size

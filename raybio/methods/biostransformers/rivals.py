@@ -56,10 +56,10 @@ def retrieve_by_rivals(
         collective: workers that divide the queries.
     """
     frequent = with_random_ties(_same_for_all(num_articles_C, len(texts)))
-    found = retrieve(
+    retrieved = retrieve(
         frequent, queries.indptr, queries.indices, block_rows=block_rows, collective=collective
     )
-    yield FREQUENT, {"text_to_term": found}
+    yield FREQUENT, {"text_to_term": retrieved}
     for name, scorer in BASELINES.items():
         text_scores = with_random_ties(scorer(texts, terms))
         term_scores = with_random_ties(scorer(terms, texts))

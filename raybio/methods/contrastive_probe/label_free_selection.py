@@ -24,7 +24,7 @@ Table = list[list[str]]
 BY_AGREEMENT = "agreement of wordings"
 BY_RELATION_AGREEMENT = "agreement of wordings, by relation"
 BY_HELD_OUT = "held-out sentences"
-LAST = "the last"
+LAST_CANDIDATE = "the last"
 BEST = "the best by gold"
 BEST_BY_RELATION = "the best by gold, by relation"
 
@@ -58,7 +58,7 @@ def select_candidates(
         index = _first_highest(_mean_over_relations(agreement_SR))
         index_by_rule[BY_AGREEMENT] = for_all(index)
         index_by_rule[BY_RELATION_AGREEMENT] = _highest_by_relation(agreement_SR, default=index)
-    index_by_rule[LAST] = for_all(num_candidates - 1)
+    index_by_rule[LAST_CANDIDATE] = for_all(num_candidates - 1)
     for rule, index in (fixed or {}).items():
         index_by_rule[rule] = for_all(index)
     best = _first_highest(_mean_over_relations(accuracy_SR))

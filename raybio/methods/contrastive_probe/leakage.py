@@ -32,13 +32,13 @@ def queries_in_sentences(benchmark: ProbeBenchmark, sentences: Iterable[str]) ->
     stated: set[int] = set()
     for sentence in sentences:
         words = _words(sentence)
-        found: set[int] = set()
+        names: set[int] = set()
         for start, first in enumerate(words):
             for length in range(1, max_length_by_first.get(first, 0) + 1):
-                found.update(name_by_words.get(words[start : start + length], ()))
-        for head in found:
+                names.update(name_by_words.get(words[start : start + length], ()))
+        for head in names:
             for query in queries_by_head.get(head, ()):
-                if answers[query] & found - {head}:
+                if answers[query] & names - {head}:
                     stated.add(query)
     return len(stated)
 

@@ -78,9 +78,9 @@ def nearest_names(
     scores = []
     for start in range(0, len(name_CD), NAMES_AT_ONCE):
         block_CD = torch.from_numpy(name_CD[start : start + NAMES_AT_ONCE])
-        found = nearest(query, block_CD, k)
-        indices.append(found.index_QK + start)
-        scores.append(found.score_QK)
+        neighbors = nearest(query, block_CD, k)
+        indices.append(neighbors.index_QK + start)
+        scores.append(neighbors.score_QK)
     index_QX = torch.cat(indices, 1).numpy()
     distance_QX = np.sqrt(np.maximum(-torch.cat(scores, 1).numpy(), 0))
     return [

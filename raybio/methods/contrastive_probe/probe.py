@@ -188,8 +188,10 @@ def evaluate_agreement(
     head_H, row_Q = np.unique(benchmark.head_Q, return_inverse=True)
     head_HD = name_CD[torch.from_numpy(head_H.astype(np.int64)).to(name_CD.device)]
     num_near = max(1, min(NUM_NEAR_HEAD, len(benchmark.names) // 10))
-    found = nearest(head_HD, name_CD, num_near, metric=config.metric, collective=embed.collective)
-    near_head_QN = found.index_QK.cpu().numpy()[row_Q]
+    neighbors = nearest(
+        head_HD, name_CD, num_near, metric=config.metric, collective=embed.collective
+    )
+    near_head_QN = neighbors.index_QK.cpu().numpy()[row_Q]
     is_reworded_R = np.array(
         [
             "".join(prompt.split()) != "".join(other.split())
@@ -219,10 +221,10 @@ def probe_encoder(
     )
 
     def search(query_BD: Tensor, candidate_MD: Tensor, k: int) -> Tensor:
-        found = nearest(
+        neighbors = nearest(
             query_BD, candidate_MD, k, metric=config.metric, collective=embed.collective
         )
-        return found.index_QK
+        return neighbors.index_QK
 
     return predict_names(benchmark, query_QD, name_CD, config, search)
 

@@ -130,8 +130,8 @@ def commit_sentences(
     Raises:
         StoreError: if it cannot be written.
     """
-    sentences = [sentence for of_set in sets.values() for sentence in of_set]
-    num_rows_S = np.array([len(of_set) for of_set in sets.values()], np.int64)
+    sentences = [sentence for sentences_of_set in sets.values() for sentence in sentences_of_set]
+    num_rows_S = np.array([len(sentences_of_set) for sentences_of_set in sets.values()], np.int64)
     tables = column_tables(
         ClozeStore,
         {

@@ -43,14 +43,14 @@ def check(config: Config, store: ClozeStore) -> None:
         ConfigError: with the setting.
     """
     check_text_encoder(config.encoder)
-    _checked_plan(config, store)
+    _check_and_plan(config, store)
 
 
 def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
     """Count queries, answers and names that are longer than their limits."""
     reader = text_reader(config.encoder, count_by_word=store.count_by_word)
     mask_token = reader.tokenizer.mask_token or ""
-    plan = _checked_plan(config, store)
+    plan = _check_and_plan(config, store)
     max_tokens = config.cloze.max_tokens
     source = TokenizerSource.of(reader.tokenizer)
     tokenize = partial(source.tokenize, max_length=max_tokens, keep_mask=True)
@@ -80,7 +80,7 @@ def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
 
 def steps_per_epoch(config: Config, store: ClozeStore) -> float:
     """Return the steps in which every sentence occurs once."""
-    return _checked_plan(config, store).steps_per_epoch
+    return _check_and_plan(config, store).steps_per_epoch
 
 
 def build(config: Config, store_path: str | Location) -> System:
@@ -91,7 +91,7 @@ def build(config: Config, store_path: str | Location) -> System:
         ConfigError: if the encoder cannot be loaded, has no mask token, or settings do not fit.
     """
     store = open_store(store_path, ClozeStore)
-    plan = _checked_plan(config, store)
+    plan = _check_and_plan(config, store)
     encoder = build_encoder(config, store)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     mask_token = encoder.tokenizer.mask_token
@@ -120,7 +120,7 @@ def build(config: Config, store_path: str | Location) -> System:
     )
 
 
-def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
+def _check_and_plan(config: Config, store: ClozeStore) -> ClozePlan:
     """Return the plan of a run.
 
     Raises:

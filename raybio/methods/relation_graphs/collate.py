@@ -85,7 +85,7 @@ class RelationGraphCollate:
         pointers = self.reader.word_pointers(mine)
         arrays = self.reader.arrays(mine)
         arrays |= self._graph_arrays(
-            mine, pointers, [derive_seed(key, int(place)) for place in own]
+            mine, pointers, [derive_seed(key, int(index)) for index in own]
         )
         gathered_W, _ = entries_of_rows(pointers_B1, np.argsort(worker_B, kind="stable"))
         place_W = np.empty_like(gathered_W)
@@ -105,7 +105,7 @@ class RelationGraphCollate:
                 for graph in graphs:
                     edges.append(np.array(graph.edges, dtype=int).reshape(-1, 2) + len(word))
                     feature.append(self._features(row, graph.words))
-                    word += [pointers[number] + 1 + one for one in graph.words]
+                    word += [pointers[number] + 1 + position for position in graph.words]
                     size.append(len(graph.words))
                     anchor.append(len(sentence_of_anchor))
                 sentence_of_anchor.append(number)

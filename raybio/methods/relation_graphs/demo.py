@@ -133,22 +133,22 @@ def _sentence(
     number: int, names: Names, config: WordsConfig, rng: np.random.Generator
 ) -> dict[str, Any]:
     """A sentence of SpERT's layout; each of its entities has a name of its own."""
-    pools = {kind: iter(rng.permutation(len(of_kind)).tolist()) for kind, of_kind in names.items()}
+    pools = {kind: iter(rng.permutation(len(phrases)).tolist()) for kind, phrases in names.items()}
     tokens = list[str]()
     entities = list[dict[str, Any]]()
     relations = list[dict[str, Any]]()
-    places: dict[str, list[int]] = {}
+    entities_of: dict[str, list[int]] = {}
     for part in _parts(config, rng):
         kind = _KIND_BY_SLOT.get(part)
         if kind is None:
             tokens.append(part)
             continue
         name = names[kind][next(pools[kind])]
-        places.setdefault(part, []).append(len(entities))
+        entities_of.setdefault(part, []).append(len(entities))
         entities.append({"type": kind, "start": len(tokens), "end": len(tokens) + len(name)})
         tokens += name
-    for effect in sorted(places["E"] + places.get("F", [])):
-        relations += [{"type": EFFECT, "head": effect, "tail": drug} for drug in places["D"]]
+    for effect in sorted(entities_of["E"] + entities_of.get("F", [])):
+        relations += [{"type": EFFECT, "head": effect, "tail": drug} for drug in entities_of["D"]]
     return {
         "tokens": [*tokens, "."],
         "entities": entities,

@@ -236,8 +236,12 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     model = encoder.body.model
     # The characters' part has lists of its own.
     below = set(model.get_input_embeddings().modules())
-    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList) and one not in below]
-    layers = next((one for one in lists if len(one) == num_layers), None)
+    lists = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.ModuleList) and module not in below
+    ]
+    layers = next((module for module in lists if len(module) == num_layers), None)
     if layers is None:
         raise ConfigError(
             f"encoder.source {config.source!r}: its {num_layers} layers cannot be found, so "

@@ -83,11 +83,14 @@ def over_folds(scores_by_fold: Mapping[int, Scores]) -> dict[str, tuple[float, f
     common = [
         name for name in MEASURES if all(name in scores for scores in scores_by_fold.values())
     ]
-    found = {}
+    summary = {}
     for name in common:
         values = np.array([scores[name] for scores in scores_by_fold.values()])
-        found[name] = (float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0)
-    return found
+        summary[name] = (
+            float(values.mean()),
+            float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        )
+    return summary
 
 
 class FoldDifference(NamedTuple):
@@ -215,7 +218,7 @@ def fold_table(
             mean, deviation = summary[name]
             cells.append(f"{100 * mean:.2f} ± {100 * deviation:.2f}")
             if len(by_fold) >= MIN_FOLDS:
-                values = [of_fold[name] for of_fold in by_fold.values()]
+                values = [fold_scores[name] for fold_scores in by_fold.values()]
                 _, low, high = t_mean(values, overlap=1 / (num_folds - 1)).difference
                 cells[-1] += f" [{100 * low:.2f}, {100 * high:.2f}]"
         rows.append(cells)
@@ -247,9 +250,9 @@ def _below(differences: Sequence[FoldDifference], num_seeds: int) -> list[str]:
         [pair, *(cells.get(measure, "") for measure in measures)]
         for pair, cells in cells_by_pair.items()
     ]
-    of_seeds = "One seed" if num_seeds == 1 else f"Means over {num_seeds} seeds"
+    seeds_text = "One seed" if num_seeds == 1 else f"Means over {num_seeds} seeds"
     about = (
         f"Differences over the same folds; p corrected for {len(differences)} tests (Holm). "
-        f"{of_seeds} of training a fold."
+        f"{seeds_text} of training a fold."
     )
     return [markdown_table(["difference", *measures.values()], rows), about]

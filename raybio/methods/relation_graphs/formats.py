@@ -127,8 +127,10 @@ def _sentence(value: Any) -> WordSentence:
     for word in words:
         if not is_text(word) or not word.strip():
             raise _SentenceError(NOT_OF_THE_FORM, f"{_name(fields)}token {word!r}, want a text")
-    entities = tuple(_triple(one, ("type", "start", "end")) for one in _list(fields, "entities"))
-    relations = tuple(_triple(one, ("type", "head", "tail")) for one in _list(fields, "relations"))
+    entities = tuple(_triple(item, ("type", "start", "end")) for item in _list(fields, "entities"))
+    relations = tuple(
+        _triple(item, ("type", "head", "tail")) for item in _list(fields, "relations")
+    )
     for kind, start, end in entities:
         if not 0 <= start < end <= len(words):
             raise _SentenceError(OUTSIDE, f"{_name(fields)}{kind} {start} to {end} of {len(words)}")
@@ -203,20 +205,20 @@ def _fold(path: Path, name: str, value: Any) -> FoldIds:
     seen: dict[str, str] = {}
     for side in (TRAIN_SET, TEST_SET):
         ids = value[side]
-        if not isinstance(ids, list) or not all(is_text(one) for one in ids):
+        if not isinstance(ids, list) or not all(is_text(orig_id) for orig_id in ids):
             raise DataError(f"{path}, {name}: {side!r} is no list of texts, want orig_ids as texts")
         if not ids:
             raise DataError(f"{path}, {name}: {side!r} is empty, want at least one orig_id")
-        for one in ids:
-            if one in seen:
+        for orig_id in ids:
+            if orig_id in seen:
                 there = (
                     f"twice in {side!r}"
-                    if seen[one] == side
+                    if seen[orig_id] == side
                     else f"in {TRAIN_SET!r} and in {TEST_SET!r}"
                 )
                 raise DataError(
-                    f"{path}, {name}: orig_id {one!r} is {there}, want each sentence at most once "
-                    "in a fold"
+                    f"{path}, {name}: orig_id {orig_id!r} is {there}, want each sentence at most "
+                    "once in a fold"
                 )
-            seen[one] = side
+            seen[orig_id] = side
     return FoldIds(tuple(value[TRAIN_SET]), tuple(value[TEST_SET]))

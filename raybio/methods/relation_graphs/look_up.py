@@ -98,10 +98,10 @@ def _entity_pairs(
     form_W: np.ndarray, tag_W: np.ndarray, indptr_S1: np.ndarray
 ) -> Iterator[EntityPair]:
     """Yield the pairs of entities of each sentence, in text order."""
-    found = chunks(tag_W, indptr_S1)
+    chunks_of_tags = chunks(tag_W, indptr_S1)
     # Chunks are in text order, so those of a sentence stand together.
-    bound_S1 = np.searchsorted(found.start_C, indptr_S1).tolist()
-    start_C, end_C, type_C = (part.tolist() for part in found)
+    bound_S1 = np.searchsorted(chunks_of_tags.start_C, indptr_S1).tolist()
+    start_C, end_C, type_C = (part.tolist() for part in chunks_of_tags)
     for begin, end in zip(bound_S1[:-1], bound_S1[1:], strict=True):
         for first in range(begin, end):
             for second in range(first + 1, end):

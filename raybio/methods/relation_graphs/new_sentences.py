@@ -40,13 +40,13 @@ class NewSentence(NamedTuple):
     @classmethod
     def of_text(cls, key: str, text: str, line: int) -> "NewSentence":
         """Divide a text into words."""
-        found = [*_WORD.finditer(text)]
+        matches = [*_WORD.finditer(text)]
         return cls(
             key,
             text,
-            tuple(word[0] for word in found),
-            tuple(word.start() for word in found),
-            tuple(word.end() for word in found),
+            tuple(word[0] for word in matches),
+            tuple(word.start() for word in matches),
+            tuple(word.end() for word in matches),
             line,
         )
 

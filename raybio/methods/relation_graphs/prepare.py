@@ -86,7 +86,7 @@ def _check(
             "got nothing to test on, want --splits (folds of the --input sentences) or --test"
         )
     seen = set[Path]()
-    for path in (Path(one).resolve() for one in (*files, *dev, *test)):
+    for path in (Path(file).resolve() for file in (*files, *dev, *test)):
         if path in seen:
             raise ConfigError(
                 f"{path}: is given twice among --input, --dev and --test, want each file once"
@@ -110,7 +110,7 @@ def _one_fold(read: Mapping[str, Sequence[WordSentence]]) -> Folds:
         if not read[split]:
             raise DataError(f"the files of {option} have no sound sentence, want at least one")
     bounds = np.cumsum([0, *(len(read[split]) for split in SPLITS)])
-    return [{split: np.arange(*bounds[place : place + 2]) for place, split in enumerate(SPLITS)}]
+    return [{split: np.arange(*bounds[index : index + 2]) for index, split in enumerate(SPLITS)}]
 
 
 def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine) -> Folds:
@@ -125,7 +125,7 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     }
     folds: Folds = []
     for number, fold in enumerate(read_folds(path), start=1):
-        unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
+        unknown = [orig_id for orig_id in (*fold.train, *fold.test) if orig_id not in row_by_id]
         if unknown:
             message = (
                 f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first "
@@ -144,10 +144,12 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
                 "the folds; or give the --input that belongs to these folds"
             )
         rows = {
-            split: [row_by_id[one] for one in getattr(fold, split)] for split in ("train", "test")
+            split: [row_by_id[orig_id] for orig_id in getattr(fold, split)]
+            for split in ("train", "test")
         }
         folds.append(
-            {"dev": np.zeros(0, np.int64)} | {split: np.array(one) for split, one in rows.items()}
+            {"dev": np.zeros(0, np.int64)}
+            | {split: np.array(rows_N) for split, rows_N in rows.items()}
         )
     covered = len(np.unique(np.concatenate([part for fold in folds for part in fold.values()])))
     if 10 * covered < len(sentences):

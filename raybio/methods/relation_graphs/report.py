@@ -31,7 +31,7 @@ def report_markdown(
     intervals: Scores,
     chance: Mapping[str, float],
     rivals: Mapping[str, Scores],
-    rule: str,
+    vote: str,
     title: str,
 ) -> str:
     """Return a table with one row per task: percent, F1 with its 95 % interval.
@@ -40,7 +40,7 @@ def report_markdown(
         intervals: scores of the models.
         chance: F1, precision and recall of the most frequent labels.
         rivals: scores of other rows of the runs' tables, by name.
-        rule: describes how neighbors voted.
+        vote: describes how neighbors voted.
         title: names models and data.
     """
     rows = []
@@ -65,7 +65,7 @@ def report_markdown(
         "By SpERT's conventions: all annotated entities; relations between predicted entities "
         "(NEC: with their types)."
     )
-    parts = [f"{rule}; in %, intervals over sentences", table, note, spert, _spert_table(intervals)]
+    parts = [f"{vote}; in %, intervals over sentences", table, note, spert, _spert_table(intervals)]
     return "\n\n".join([f"# {title}", *parts])
 
 
@@ -83,7 +83,7 @@ def report_data(
     intervals: Scores,
     chance: Mapping[str, float],
     rivals: Mapping[str, Scores],
-    rule: Mapping[str, int],
+    num_neighbors: Mapping[str, int],
     models: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the same as plain JSON, with the evaluated models."""
@@ -91,6 +91,6 @@ def report_data(
         "scores": dict(intervals),
         "chance": dict(chance),
         "rivals": dict(rivals),
-        "rule": dict(rule),
+        "rule": dict(num_neighbors),
         **models,
     }

@@ -75,19 +75,19 @@ def score_entities_relations(
     if num_sentences < 1:
         raise ValueError("there are no sentences, want at least 1")
     sentence_W = np.repeat(np.arange(num_sentences), np.diff(indptr_S1))
-    for one, whose in ((predicted, "predicted"), (gold, "gold")):
-        _check(one, whose, sentence_W, num_types, num_relations)
+    for tagged, whose in ((predicted, "predicted"), (gold, "gold")):
+        _check(tagged, whose, sentence_W, num_types, num_relations)
     if (predicted.first_P == predicted.second_P).any():
         raise ValueError("a predicted pair joins a word with itself, want two words of a sentence")
-    found = chunks(predicted.tag_W, indptr_S1)
+    spans = chunks(predicted.tag_W, indptr_S1)
     there = chunks(gold.tag_W, indptr_S1)
     gold_by_start_W2 = np.full((num_words, 2), -1)
     gold_by_start_W2[there.start_C] = np.stack([there.end_C, there.type_C], axis=1)
     is_right_C = (
-        gold_by_start_W2[found.start_C] == np.stack([found.end_C, found.type_C], axis=1)
+        gold_by_start_W2[spans.start_C] == np.stack([spans.end_C, spans.type_C], axis=1)
     ).all(axis=1)
     is_right_end_W = np.zeros(num_words, dtype=bool)
-    is_right_end_W[found.end_C[is_right_C] - 1] = True
+    is_right_end_W[spans.end_C[is_right_C] - 1] = True
 
     found_F3 = _unordered(predicted)
     gold_G3 = _unordered(gold)
@@ -104,8 +104,8 @@ def score_entities_relations(
     entity_SA3 = [
         count_SA(start_X, type_X, num_types)
         for start_X, type_X in (
-            (found.start_C[is_right_C], found.type_C[is_right_C]),
-            (found.start_C, found.type_C),
+            (spans.start_C[is_right_C], spans.type_C[is_right_C]),
+            (spans.start_C, spans.type_C),
             (there.start_C, there.type_C),
         )
     ]
@@ -231,17 +231,23 @@ class EntityRelationScores(SentenceCounts):
     @cached_property
     def tasks(self) -> Mapping[str, TaskCounts]:
         """The counts of each task, by its name."""
-        right, found, gold = np.moveaxis(self.entity_SA3.astype(np.float64), -1, 0)
-        tasks = {"ner": TaskCounts(right, found, gold, gold)}
-        right, strict, found, gold = np.moveaxis(self.relation_SA4.astype(np.float64), -1, 0)
-        tasks["re_minus"] = TaskCounts(right, found, gold, gold)
-        tasks["re"] = TaskCounts(strict, found, gold, gold)
-        tasks["re_legacy"] = TaskCounts(strict, found, strict + gold - right, gold)
+        right, predicted, gold = np.moveaxis(self.entity_SA3.astype(np.float64), -1, 0)
+        tasks = {"ner": TaskCounts(right, predicted, gold, gold)}
+        right, strict, predicted, gold = np.moveaxis(self.relation_SA4.astype(np.float64), -1, 0)
+        tasks["re_minus"] = TaskCounts(right, predicted, gold, gold)
+        tasks["re"] = TaskCounts(strict, predicted, gold, gold)
+        tasks["re_legacy"] = TaskCounts(strict, predicted, strict + gold - right, gold)
         return tasks
 
 
-def _shares(right: Floats, found: Floats, wanted: Floats) -> tuple[tuple[str, Floats, Floats], ...]:
-    return ("f1", 2 * right, found + wanted), ("precision", right, found), ("recall", right, wanted)
+def _shares(
+    right: Floats, predicted: Floats, gold: Floats
+) -> tuple[tuple[str, Floats, Floats], ...]:
+    return (
+        ("f1", 2 * right, predicted + gold),
+        ("precision", right, predicted),
+        ("recall", right, gold),
+    )
 
 
 def _statistics(tasks: Mapping[str, TaskCounts]) -> dict[str, Floats]:
@@ -255,42 +261,42 @@ def _statistics(tasks: Mapping[str, TaskCounts]) -> dict[str, Floats]:
     return value_by_name
 
 
-def _unordered(one: TaggedPairs) -> NDArray[np.int64]:
+def _unordered(tagged: TaggedPairs) -> NDArray[np.int64]:
     """(lower word, higher word, label) of each pair, none twice."""
-    low_P = np.minimum(one.first_P, one.second_P)
-    high_P = np.maximum(one.first_P, one.second_P)
-    return np.unique(np.stack([low_P, high_P, one.label_P], axis=1).astype(np.int64), axis=0)
+    low_P = np.minimum(tagged.first_P, tagged.second_P)
+    high_P = np.maximum(tagged.first_P, tagged.second_P)
+    return np.unique(np.stack([low_P, high_P, tagged.label_P], axis=1).astype(np.int64), axis=0)
 
 
 def _check(
-    one: TaggedPairs, whose: str, sentence_W: Integers, num_types: int, num_relations: int
+    tagged: TaggedPairs, whose: str, sentence_W: Integers, num_types: int, num_relations: int
 ) -> None:
     num_words = len(sentence_W)
-    if len(one.tag_W) != num_words or (num_words and one.tag_W.max() > 2 * num_types):
+    if len(tagged.tag_W) != num_words or (num_words and tagged.tag_W.max() > 2 * num_types):
         raise ValueError(
-            f"{whose} tags are {len(one.tag_W)}, up to {one.tag_W.max(initial=0)}; want "
+            f"{whose} tags are {len(tagged.tag_W)}, up to {tagged.tag_W.max(initial=0)}; want "
             f"{num_words}, one a word, up to {2 * num_types}"
         )
-    columns = (one.first_P, one.second_P, one.label_P)
+    columns = (tagged.first_P, tagged.second_P, tagged.label_P)
     if any(
-        column.shape != one.label_P.shape or column.ndim != 1 or column.dtype.kind not in "iu"
+        column.shape != tagged.label_P.shape or column.ndim != 1 or column.dtype.kind not in "iu"
         for column in columns
     ):
-        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
+        shapes = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise ValueError(
-            f"{whose} first words, second words and labels are {found}; want integers, one each a "
+            f"{whose} first words, second words and labels are {shapes}; want integers, one each a "
             "pair"
         )
     for column, low, limit, what in (
-        (one.first_P, 0, num_words, "words of pairs"),
-        (one.second_P, 0, num_words, "words of pairs"),
-        (one.label_P, 1, num_relations + 1, "labels"),
+        (tagged.first_P, 0, num_words, "words of pairs"),
+        (tagged.second_P, 0, num_words, "words of pairs"),
+        (tagged.label_P, 1, num_relations + 1, "labels"),
     ):
         if len(column) and not low <= column.min() <= column.max() < limit:
             raise ValueError(
                 f"{whose} {what} span [{column.min()}, {column.max()}], want [{low}, {limit})"
             )
-    if (sentence_W[one.first_P] != sentence_W[one.second_P]).any():
+    if (sentence_W[tagged.first_P] != sentence_W[tagged.second_P]).any():
         raise ValueError(
             f"a {whose} pair joins words of two sentences, want pairs inside a sentence"
         )

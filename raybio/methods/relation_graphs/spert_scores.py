@@ -126,10 +126,10 @@ def _relations(
 ) -> np.ndarray:
     """Return (start, end, type) of both ends, the earlier one first, and the relation (R, 7)."""
     rows = []
-    for one, other, label in zip(
+    for head, tail, label in zip(
         span_X3[one_R].tolist(), span_X3[other_R].tolist(), label_R.tolist(), strict=True
     ):
-        rows.append([*min(one, other), *max(one, other), label])
+        rows.append([*min(head, tail), *max(head, tail), label])
     return np.array(rows, dtype=np.int64).reshape(-1, 7)
 
 
@@ -146,10 +146,10 @@ def _counts_SA3(
     """
     num_sentences = len(indptr_S1) - 1
     sentence_W = np.repeat(np.arange(num_sentences), np.diff(indptr_S1))
-    found = {tuple(item) for item in found_FX.tolist()}
+    predicted = {tuple(item) for item in found_FX.tolist()}
     gold = {tuple(item) for item in gold_GX.tolist()}
     count_SA3 = np.zeros((num_sentences, num_classes, 3), dtype=np.int64)
-    for number, items in enumerate((found & gold, found, gold)):
+    for number, items in enumerate((predicted & gold, predicted, gold)):
         for item in items:
             count_SA3[sentence_W[item[0]], item[-1] - first_class, number] += 1
     return count_SA3

@@ -175,26 +175,27 @@ def commit_words(
         StoreError: if it cannot be written.
     """
     words = _by_count(sentences)
-    types = sorted({kind for one in sentences for kind, _, _ in one.entities})
-    labels = sorted({label for one in sentences for label, _, _ in one.relations})
+    types = sorted({kind for sentence in sentences for kind, _, _ in sentence.entities})
+    labels = sorted({label for sentence in sentences for label, _, _ in sentence.relations})
     rows_by_part = _numbered(sentences, words, types, labels)
     indptr_by_part = {
-        part: indptr_from_lengths([len(one) for one in rows]) for part, rows in rows_by_part.items()
+        part: indptr_from_lengths([len(sentence) for sentence in rows])
+        for part, rows in rows_by_part.items()
     }
     columns: dict[str, np.ndarray] = {}
     for part, names in PARTS.items():
-        values = np.array([entry for one in rows_by_part[part] for entry in one], np.int64).reshape(
-            -1, len(names)
-        )
+        values = np.array(
+            [entry for sentence in rows_by_part[part] for entry in sentence], np.int64
+        ).reshape(-1, len(names))
         columns |= {
-            name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)
+            name: np.ascontiguousarray(values[:, index]) for index, name in enumerate(names)
         }
     trained_on = np.unique(np.concatenate([fold["train"] for fold in folds]))
     parts = [fold[split] for fold in folds for split in SPLITS]
     declared = column_tables(
         WordStore,
         {
-            "orig_ids": [one.orig_id for one in sentences],
+            "orig_ids": [sentence.orig_id for sentence in sentences],
             "words": words,
             "count_by_word": count_words(" ".join(sentences[row].words) for row in trained_on),
             "entity_types": types,
@@ -235,7 +236,7 @@ def _leakage(
     Folds without dev have the sentences that the default ``data.validation_share`` draws. Test is
     compared with all training sentences, since the last training of the paper reads dev, too.
     """
-    key_N = text_keys(" ".join(one.words) for one in sentences)
+    key_N = text_keys(" ".join(sentence.words) for sentence in sentences)
     leakage = dict.fromkeys(
         ("dev_sentences_in_training", "dev_sentences_in_test", "test_sentences_in_training"), 0
     )
@@ -254,7 +255,7 @@ def _leakage(
 
 
 def _by_count(sentences: Sequence[WordSentence]) -> list[str]:
-    count_by_word = Counter(word for one in sentences for word in one.words)
+    count_by_word = Counter(word for sentence in sentences for word in sentence.words)
     return sorted(count_by_word, key=lambda word: (-count_by_word[word], word))
 
 
@@ -269,26 +270,30 @@ def _numbered(
     kind = {name: number for number, name in enumerate(types)}
     label = {name: number for number, name in enumerate(labels, start=1)}
     return {
-        "tokens": [[(word[name],) for name in one.words] for one in sentences],
+        "tokens": [[(word[name],) for name in sentence.words] for sentence in sentences],
         "entities": [
-            [(start, end, kind[name]) for name, start, end in one.entities] for one in sentences
+            [(start, end, kind[name]) for name, start, end in sentence.entities]
+            for sentence in sentences
         ],
         "relations": [
-            [(head, tail, label[name]) for name, head, tail in one.relations] for one in sentences
+            [(head, tail, label[name]) for name, head, tail in sentence.relations]
+            for sentence in sentences
         ],
     }
 
 
 def _counts(sentences: Sequence[WordSentence], types: Sequence[str]) -> dict[str, int]:
-    kinds = Counter(kind for one in sentences for kind, _, _ in one.entities)
+    kinds = Counter(kind for sentence in sentences for kind, _, _ in sentence.entities)
     return {
         "rows": len(sentences),
-        "tokens": sum(len(one.words) for one in sentences),
+        "tokens": sum(len(sentence.words) for sentence in sentences),
         "entities": kinds.total(),
         **{f"{kind}_entities": kinds[kind] for kind in types},
-        "relations": sum(len(one.relations) for one in sentences),
-        "sentences_with_overlapping_entities": sum(_has_overlap(one) for one in sentences),
-        "relations_within_a_word": sum(_num_within_a_word(one) for one in sentences),
+        "relations": sum(len(sentence.relations) for sentence in sentences),
+        "sentences_with_overlapping_entities": sum(
+            _has_overlap(sentence) for sentence in sentences
+        ),
+        "relations_within_a_word": sum(_num_within_a_word(sentence) for sentence in sentences),
     }
 
 

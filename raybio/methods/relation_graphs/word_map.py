@@ -143,23 +143,25 @@ def word_maps(
         ConfigError: if a folder is no such export, the models were trained on different folds,
             theirs is not there, or it has too little to show.
     """
-    of_pairs = None if relations is None else _with_pairs(relations, store)
-    of_tags = None if entities is None else _with_tags(entities, store)
-    rows = _test_rows(store, [model.config for model in (of_pairs, of_tags) if model is not None])
+    pair_model = None if relations is None else _with_pairs(relations, store)
+    tag_model = None if entities is None else _with_tags(entities, store)
+    rows = _test_rows(
+        store, [model.config for model in (pair_model, tag_model) if model is not None]
+    )
     words = select_words(store, rows, seed)
     panels = []
-    if of_pairs is not None:
-        pairs = select_pairs(store, rows, of_pairs.config.graphs, seed)
+    if pair_model is not None:
+        pairs = select_pairs(store, rows, pair_model.config.graphs, seed)
         say(
             f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} "
             "and their words"
         )
-        word_WD, _ = of_pairs.embed(rows)
+        word_WD, _ = pair_model.embed(rows)
         panels.append(_panel(PAIRS, pairs, word_WD, store, rows, seed))
         panels.append(_panel(WORDS, words, word_WD, store, rows, seed))
-    if of_tags is not None:
+    if tag_model is not None:
         say(f"{entities}: embedding {len(rows):,} sentences, mapping {len(words.row_S):,} words")
-        _, tag_WD = of_tags.embed(rows)
+        _, tag_WD = tag_model.embed(rows)
         panels.append(_panel(TAGS, words, tag_WD, store, rows, seed))
     return panels
 

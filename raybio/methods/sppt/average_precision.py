@@ -72,6 +72,6 @@ def average_precision_contributions(
     lowered_K += np.bincount(below_U + 1, lowered_U * share_above_U, last + 2)
     # A sum over each row, unlike a matrix product, is the same however workers divide the rows.
     lowered_A = (num_pairs_AK * lowered_K[:-1]).sum(axis=1)
-    of_links_P = precision_U[threshold_P] + raised_U[threshold_P] - average_precision
-    derivative_A = (np.bincount(anchor_P, of_links_P) - lowered_A) / num_links
+    contribution_P = precision_U[threshold_P] + raised_U[threshold_P] - average_precision
+    derivative_A = (np.bincount(anchor_P, contribution_P) - lowered_A) / num_links
     return average_precision + len(derivative_A) * (derivative_A - derivative_A.mean())

@@ -105,7 +105,7 @@ def draw_link_queries(
         parts: held-out links that are also scored by themselves, by name.
         num_groups: groups drawn, the nodes of all others are left out; 0: all groups.
     """
-    of_part = {
+    graph_by_part = {
         name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
         for name, link_E2 in (parts or {}).items()
     }
@@ -113,7 +113,7 @@ def draw_link_queries(
     is_drawn_N = _drawn_groups(graph, num_groups, seed)
     if num_nodes_per_group == 0 and is_drawn_N.all():
         node_N = np.arange(graph.num_nodes)
-        return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, of_part)
+        return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, graph_by_part)
     random_N = np.random.default_rng(seed).random(graph.num_nodes)
     node_by_group = np.lexsort([random_N, graph.group_N])
     group_sizes = np.bincount(graph.group_N)
@@ -126,7 +126,7 @@ def draw_link_queries(
     )
     group_S = np.asarray(graph.group_N)[node_S]
     training = induced_subgraph(graph, node_S, group_S)
-    inside = {name: induced_subgraph(part, node_S, group_S) for name, part in of_part.items()}
+    inside = {name: induced_subgraph(part, node_S, group_S) for name, part in graph_by_part.items()}
     return LinkQueries(
         node_S, group_S, training, induced_subgraph(heldout, node_S, group_S), inside
     )

@@ -151,11 +151,11 @@ def _evaluate(
         report(f"evaluating {name}")
         encoder = models[name].load().to(device)
         evaluator = _evaluator(models[name], encoder, store, config, None)
-        of_model = evaluator.score(encoder, SingleProcess(), name)
-        scores[name] = of_model.scores
-        unit_scores[name] = of_model.unit_scores
-        if of_model.spread is not None:
-            spread[name] = of_model.spread
+        model_scores = evaluator.score(encoder, SingleProcess(), name)
+        scores[name] = model_scores.scores
+        unit_scores[name] = model_scores.unit_scores
+        if model_scores.spread is not None:
+            spread[name] = model_scores.spread
     remarks = [*final.remarks, *run.remarks]
     for name, model in models.items():
         blocks = -(-store.num_rows // _ROWS_AT_ONCE)

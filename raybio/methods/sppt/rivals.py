@@ -330,7 +330,7 @@ def ngram_tfidf(read: ReadRows, row_N: np.ndarray, num_tokens: int) -> NgramVect
     for count_RF, column_F in zip(counts, columns, strict=True):
         rows_with_F[column_F] += np.bincount(count_RF.indices, minlength=len(column_F))
     rarity_F = 1 + np.log((1 + len(row_N)) / (1 + rows_with_F))
-    indptr_N1 = np.append(0, np.cumsum(np.concatenate([np.diff(one.indptr) for one in counts])))
+    indptr_N1 = np.append(0, np.cumsum(np.concatenate([np.diff(count.indptr) for count in counts])))
     # Rows of more than 2^31 n-grams in all need the wider type, for both arrays.
     index_E = np.empty(indptr_N1[-1], sp.get_index_dtype(maxval=int(indptr_N1[-1])))
     joined_E = np.empty(len(index_E), np.float32)
@@ -443,10 +443,10 @@ def near_compositions(share_KV: Floats, group_K: np.ndarray, row_S: np.ndarray) 
     squares = []
     farthest_S = np.zeros(len(row_S))
     for query_Q, node_G in _compared(row_S, group_K):
-        found = nearest(vector_KV[row_S[query_Q]], vector_KV[node_G], NUM_NEAREST)
-        square_QM = -found.score_QK.double().numpy()
+        neighbors = nearest(vector_KV[row_S[query_Q]], vector_KV[node_G], NUM_NEAREST)
+        square_QM = -neighbors.score_QK.double().numpy()
         rows.append(np.repeat(query_Q, square_QM.shape[1]))
-        columns.append(node_G[found.index_QK.numpy().ravel()])
+        columns.append(node_G[neighbors.index_QK.numpy().ravel()])
         squares.append(square_QM.ravel())
         farthest_S[query_Q] = np.sqrt(square_QM[:, -1])
     # Of copies only, the width is 0: a copy counts as 1, and all else as 0.
@@ -465,11 +465,11 @@ def _compared(row_S: np.ndarray, group_K: np.ndarray) -> Iterator[tuple[np.ndarr
     order_S = np.argsort(group_S, kind="stable")
     order_K = np.argsort(group_K, kind="stable")
     for group in np.unique(group_S):
-        of_group = []
+        blocks = []
         for order, groups in ((order_S, group_S), (order_K, group_K)):
             low, high = np.searchsorted(groups, [group, group + 1], sorter=order)
-            of_group.append(order[low:high])
-        yield of_group[0], of_group[1]
+            blocks.append(order[low:high])
+        yield blocks[0], blocks[1]
 
 
 def _adjacency(graph: Graph) -> sp.csr_matrix:

@@ -77,8 +77,8 @@ def class_fit(
     ]
     measures = {}
     for name, measure in (("homophily", homophily), ("edge_homophily", edge_homophily)):
-        of_shuffled = [measure(graph, shuffled_N) for shuffled_N in shuffled_labels]
-        measures[name] = _compared(measure(graph, label_N), of_shuffled)
+        shuffled_values = [measure(graph, shuffled_N) for shuffled_N in shuffled_labels]
+        measures[name] = _compared(measure(graph, label_N), shuffled_values)
     num_by_class = np.bincount(label_N[label_N >= 0], minlength=1)
     return {
         "nodes": graph.num_nodes,
@@ -108,11 +108,11 @@ def number_fit(graph: Graph, value_N: NDArray[np.float64], *, seed: int = 0) -> 
     """
     has_value_N = ~np.isnan(value_N)
     num_evaluated = int((has_value_N & ~np.isnan(neighbor_mean(graph, value_N))).sum())
-    of_shuffled = []
+    shuffled_values = []
     for rng in _generators(seed, NUM_SHUFFLES):
         shuffled_N = _shuffled(graph.group_N, value_N, has_value_N, rng)
-        of_shuffled.append(_correlation(graph, shuffled_N))
-    correlation = _compared(_correlation(graph, value_N), of_shuffled)
+        shuffled_values.append(_correlation(graph, shuffled_N))
+    correlation = _compared(_correlation(graph, value_N), shuffled_values)
     return {
         "nodes": graph.num_nodes,
         "labeled": int(has_value_N.sum()),
@@ -164,9 +164,9 @@ def _prediction(comparison: ChanceComparison, num_evaluated: int) -> str:
     return "harm" if comparison.value < comparison.low else "nothing"
 
 
-def _compared(value: float, of_shuffled: list[float]) -> ChanceComparison:
-    low, high = np.percentile(of_shuffled, [2.5, 97.5])
-    return ChanceComparison(value, float(np.mean(of_shuffled)), float(low), float(high))
+def _compared(value: float, shuffled_values: list[float]) -> ChanceComparison:
+    low, high = np.percentile(shuffled_values, [2.5, 97.5])
+    return ChanceComparison(value, float(np.mean(shuffled_values)), float(low), float(high))
 
 
 def _correlation(graph: Graph, value_N: NDArray[np.float64]) -> float:

@@ -61,11 +61,11 @@ class MachineLoad:
         if time.monotonic() < self._due:
             return {}
         self._due = time.monotonic() + SAMPLE_SECONDS
-        found: dict[str, float] = {}
+        load: dict[str, float] = {}
         for sampler in self._samplers:
             try:
                 sampler.collect_metrics()
-                found |= {
+                load |= {
                     f"system/{name}": float(value)
                     for name, value in sampler.aggregate_metrics().items()
                 }
@@ -73,15 +73,18 @@ class MachineLoad:
                 _log.warning(
                     "%s: no more system metrics from it: %s", type(sampler).__name__, error
                 )
-                self._samplers = [one for one in self._samplers if one is not sampler]
+                self._samplers = [other for other in self._samplers if other is not sampler]
                 continue
             sampler.clear_metrics()
-        return found
+        return load
 
 
 def network_file_system(path: Path) -> str | None:
     """Return the kind of the network file system that ``path`` is on; None if it is local."""
-    mounted = {Path(place.mountpoint): place.fstype for place in psutil.disk_partitions(all=True)}
+    mounted = {
+        Path(partition.mountpoint): partition.fstype
+        for partition in psutil.disk_partitions(all=True)
+    }
     kind = next((mounted[folder] for folder in (path, *path.parents) if folder in mounted), "")
     return kind if kind.removeprefix("fuse.").startswith(_SHARED) else None
 

@@ -223,14 +223,14 @@ def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:
     Of those that depend on the seed, such as the encoder before training, the row is the mean over
     the seeds, if all groups have the same.
     """
-    of_runs = [run.untrained for group in groups for run in group.runs if run.scores]
+    rows_by_run = [run.untrained for group in groups for run in group.runs if run.scores]
     rows = {}
-    for name in of_runs[0] if of_runs else ():
+    for name in rows_by_run[0] if rows_by_run else ():
         # Compared as text, since NaN is not equal to itself.
-        is_shared = len({repr(rows_of_run.get(name)) for rows_of_run in of_runs}) == 1
-        if is_shared and of_runs[0][name]:
-            rows[name] = of_runs[0][name]
-        elif not is_shared and all(name in rows_of_run for rows_of_run in of_runs):
+        is_shared = len({repr(rows_of_run.get(name)) for rows_of_run in rows_by_run}) == 1
+        if is_shared and rows_by_run[0][name]:
+            rows[name] = rows_by_run[0][name]
+        elif not is_shared and all(name in rows_of_run for rows_of_run in rows_by_run):
             means = [_mean_of_untrained(group, name) for group in groups]
             if all(mean and repr(mean) == repr(means[0]) for mean in means):
                 label = untrained_label(name, [run.untrained[name] for run in groups[0].runs])
@@ -270,7 +270,7 @@ def _sizes(runs: Sequence[GivenRun]) -> dict[str, str]:
     return {
         split: size
         for split, size in first.items()
-        if all(of_run.get(split) == size for of_run in sizes)
+        if all(run_sizes.get(split) == size for run_sizes in sizes)
     }
 
 
@@ -347,9 +347,9 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
 def _write_csv(comparison: Comparison, data: Mapping[str, Any], out: Path) -> list[Path]:
     scores = [
         [label, split, measure, score["value"], score.get("low"), score.get("high")]
-        for label, of_run in comparison.rows.items()
-        for split, of_split in of_run.items()
-        for measure, score in of_split.items()
+        for label, run_scores in comparison.rows.items()
+        for split, split_scores in run_scores.items()
+        for measure, score in split_scores.items()
     ]
     tests = [list(test.values()) for test in [*data["tests"], *data["tests_by_seed"]]]
     tables: dict[str, list[list[Any]]] = {

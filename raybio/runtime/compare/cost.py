@@ -13,7 +13,7 @@ from raybio.runtime.compare.labels import REPETITIONS
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.folder import COMPLETE, RunFolder
-from raybio.runtime.run.parallel import Concurrency, Place, concurrency
+from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import open_store
@@ -41,10 +41,10 @@ def cost_in_words(costs: Iterable[RunCost | None]) -> str:
         return ""
     texts = []
     for is_on_gpu in (True, False):
-        of_device = [cost for cost in known if (cost.device == GPU) == is_on_gpu]
-        if of_device:
-            hours = sum(cost.worker_hours for cost in of_device)
-            texts.append(hours_in_words(hours, of_device[0].device))
+        device_costs = [cost for cost in known if (cost.device == GPU) == is_on_gpu]
+        if device_costs:
+            hours = sum(cost.worker_hours for cost in device_costs)
+            texts.append(hours_in_words(hours, device_costs[0].device))
     return f"{count_of(len(known), 'run')}, {' and '.join(texts)} of training and evaluation"
 
 
@@ -85,7 +85,7 @@ def describe_sweep_time(trial: RunSpec, num_trials: int, runs: Path) -> str:
         num_trials: trials of the sweep, with those that repeat the best settings.
         runs: folder of the runs among which a similar one is sought.
     """
-    cost = _similar(trial, Place(None, None), _finished_runs(runs))
+    cost = _similar(trial, Placement(None, None), _finished_runs(runs))
     if cost is None:
         return (
             f"no finished run in {runs} is similar to a trial (method, store, settings of encoder, "
@@ -109,17 +109,17 @@ def _describe_time(
     hours_by_device: dict[str, float] = defaultdict(float)
     origins: dict[str, RunCost] = {}
     unknown = []
-    for spec, place in zip(unfinished, plan.places, strict=True):
+    for spec, placement in zip(unfinished, plan.placements, strict=True):
         if spec.runs not in measured_by_folder:
             measured_by_folder[spec.runs] = _finished_runs(spec.runs)
-        cost = _similar(spec, place, measured_by_folder[spec.runs])
+        cost = _similar(spec, placement, measured_by_folder[spec.runs])
         if cost is None:
             unknown.append(spec.name)
             continue
         origins[cost.name] = cost
-        of_run = cost.seconds_of(left_by_name[spec.name])
-        seconds += of_run
-        hours_by_device[cost.device] += of_run * cost.workers / 3600
+        run_seconds = cost.seconds_of(left_by_name[spec.name])
+        seconds += run_seconds
+        hours_by_device[cost.device] += run_seconds * cost.workers / 3600
     lines = []
     if origins:
         names = ", ".join(f"{name} ({cost.device})" for name, cost in origins.items())
@@ -164,12 +164,12 @@ def _finished_runs(runs: Path) -> list[RunFolder]:
     return folders
 
 
-def _similar(spec: RunSpec, place: Place, finished: Sequence[RunFolder]) -> RunCost | None:
+def _similar(spec: RunSpec, placement: Placement, finished: Sequence[RunFolder]) -> RunCost | None:
     """Return the cost of the finished run with the fewest other settings; None if none is alike.
 
     Args:
         spec: the run.
-        place: where it is going to be trained.
+        placement: where it is going to be trained.
         finished: folders of finished runs.
     """
     digest = open_store(spec.store, METHODS[spec.method].store).digest
@@ -187,9 +187,9 @@ def _similar(spec: RunSpec, place: Place, finished: Sequence[RunFolder]) -> RunC
             continue
         if cost is None or cost.steps == 0 or cost.workers != spec.compute.num_workers:
             continue
-        if place.device not in (None, cost.device):
+        if placement.device not in (None, cost.device):
             continue
-        threads = {place.threads, cost.threads} - {None}
+        threads = {placement.threads, cost.threads} - {None}
         if cost.device != GPU and len(threads) > 1:
             continue
         if fewest is None or len(changed) < fewest:

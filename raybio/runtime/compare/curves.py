@@ -71,10 +71,10 @@ def _print_points(points: Sequence[CurvePoint], metric: str, scale: int, digits:
             spread = f" ± {scale * point.deviation:.{digits}f} ({point.num_runs} runs)"
         print(f"{point.label}  step {point.step:,}: {scale * point.mean:.{digits}f}{spread}")
     for label in dict.fromkeys(point.label for point in points):
-        of_label = [point for point in points if point.label == label]
+        own_points = [point for point in points if point.label == label]
         # A step that some runs have not reached yet would compare different runs.
-        num_runs = max(point.num_runs for point in of_label)
-        complete = [point for point in of_label if point.num_runs == num_runs]
+        num_runs = max(point.num_runs for point in own_points)
+        complete = [point for point in own_points if point.num_runs == num_runs]
         highest = max(complete, key=lambda point: point.mean)
         print(f"{label}  highest at step {highest.step:,}")
 

@@ -45,8 +45,8 @@ def differences(
     notes = untested([run for group in (own, *others) for run in group.runs])
     tests: list[RunTest] = []
     for other in others:
-        of_pair, notes_of_pair = pair_tests(own, other, layout)
-        tests += of_pair
+        new_tests, notes_of_pair = pair_tests(own, other, layout)
+        tests += new_tests
         notes += notes_of_pair
     tests += _tests_of_best_untrained(own, layout)
     tests = corrected(tests)
@@ -190,11 +190,11 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
     untrained: list[UnitScores] = []
     for run in group.runs:
         for scores, stage_or_trained in ((trained, "trained"), (untrained, stage)):
-            of_split = run.unit_scores_by_stage.get(stage_or_trained, {}).get(split)
-            value_U = None if of_split is None else of_split.value_by_measure.get(measure)
-            if of_split is None or value_U is None or not np.isfinite(value_U).all():
+            unit_scores = run.unit_scores_by_stage.get(stage_or_trained, {}).get(split)
+            value_U = None if unit_scores is None else unit_scores.value_by_measure.get(measure)
+            if unit_scores is None or value_U is None or not np.isfinite(value_U).all():
                 return None
-            scores.append(of_split)
+            scores.append(unit_scores)
     first_U = trained[0].unit_U
     if not all(np.array_equal(scores.unit_U, first_U) for scores in (*trained, *untrained)):
         return None

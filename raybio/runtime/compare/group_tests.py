@@ -24,8 +24,8 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
     notes = untested([run for group in groups for run in group.runs])
     tests = []
     for one, two in combinations(groups, 2):
-        of_pair, notes_of_pair = pair_tests(one, two, layout)
-        tests += of_pair
+        new_tests, notes_of_pair = pair_tests(one, two, layout)
+        tests += new_tests
         notes += notes_of_pair
     return corrected(tests), list(dict.fromkeys(notes))
 
@@ -69,11 +69,13 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
         if len(draws) < MIN_PAIRED_SEEDS:
             continue
         for split in layout.compared:
-            if not all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
+            if not all(
+                split in run_by_draw[draw].scores for run_by_draw in by_draw for draw in draws
+            ):
                 continue
             sides = []
-            for of_group in by_draw:
-                scores = [of_group[draw].scores[split] for draw in draws]
+            for run_by_draw in by_draw:
+                scores = [run_by_draw[draw].scores[split] for draw in draws]
                 sides.append([_over_seeds(scores, layout)])
             for measure in layout.measures:
                 if _is_defined(sides, measure):
@@ -83,13 +85,14 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
 
 
 def _over_seeds(
-    of_seeds: Sequence[Mapping[str, Mapping[str, float]]], layout: TableLayout
+    scores_by_seed: Sequence[Mapping[str, Mapping[str, float]]], layout: TableLayout
 ) -> UnitScores:
     """Return the scores of runs with seeds as units."""
     values = {
-        name: np.array([scores[name]["value"] for scores in of_seeds]) for name in layout.measures
+        name: np.array([scores[name]["value"] for scores in scores_by_seed])
+        for name in layout.measures
     }
-    return UnitScores(np.arange(len(of_seeds)), values)
+    return UnitScores(np.arange(len(scores_by_seed)), values)
 
 
 def _paired_seeds(

@@ -61,8 +61,9 @@ def unfinished_reasons(groups: Sequence[Group]) -> dict[str, str]:
 def unfinished_reason(run: GivenRun) -> str | None:
     """Return why the training of a run is not finished; None if it is, or nothing is known.
 
-    A run that validation stopped is finished if published ones were stopped so, or had no more
-    epochs. One whose weights are from before its last evaluation may have a loss that still falls.
+    A run that early stopping ended is finished if the published runs stopped early too, or had no
+    more epochs. A run whose weights are from before its last step is finished even if its loss
+    still fell.
     """
     launch = run.folder.read_launch()
     recipes = METHODS[run.identity["method"]].recipes

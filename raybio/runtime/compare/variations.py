@@ -253,8 +253,8 @@ def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> l
     """Return the runs of each combination of settings, this run first, named as their rows."""
     groups = []
     for numbers in _repetitions(variants):
-        of_runs = [variants[number] for number in numbers]
-        label = _row_of_run(variants, numbers[0]) if len(numbers) == 1 else _row_of_means(of_runs)
+        repeated = [variants[number] for number in numbers]
+        label = _row_of_run(variants, numbers[0]) if len(numbers) == 1 else _row_of_means(repeated)
         runs = [GivenRun(results[number].folder.name, results[number].folder) for number in numbers]
         groups.append(Group(label, runs))
     return groups
@@ -316,20 +316,20 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
         # Scores without training may differ by seed too, as where it draws the labels. Those that
         # do not have their row above.
         for stage in untrained:
-            of_runs = [reports[number].scores[stage] for number in repeated[0]]
-            label = untrained_label(stage, of_runs)
+            run_scores = [reports[number].scores[stage] for number in repeated[0]]
+            label = untrained_label(stage, run_scores)
             if label != stage:
                 units = [units_by_stage[number].get(stage, {}) for number in repeated[0]]
-                rows[label] = over_repetitions(of_runs, units, measures)
+                rows[label] = over_repetitions(run_scores, units, measures)
     for stage in untrained:
         for label, numbers in _other_untrained(variants, reports, stage).items():
-            of_runs = [reports[number].scores[stage] for number in numbers]
+            run_scores = [reports[number].scores[stage] for number in numbers]
             units = [units_by_stage[number].get(stage, {}) for number in numbers]
             if len(numbers) == 1:
-                rows[label] = of_runs[0]
+                rows[label] = run_scores[0]
             else:
                 label = f"{label}, {len(numbers)} runs"
-                rows[label] = over_repetitions(of_runs, units, measures)
+                rows[label] = over_repetitions(run_scores, units, measures)
     # The run's own repetitions come last, which plots show in the accent color.
     for numbers in reversed(repeated):
         rows[_row_of_means([variants[number] for number in numbers])] = over_repetitions(
@@ -365,12 +365,12 @@ def _other_untrained(
             relevant.add(differing[0])
     shown = {tuple(texts[0])}
     rows = {}
-    for group, of_group, settings in zip(groups, texts, chosen, strict=True):
-        is_new = tuple(of_group) not in shown
+    for group, group_texts, settings in zip(groups, texts, chosen, strict=True):
+        is_new = tuple(group_texts) not in shown
         if is_new and all(stage in reports[number].scores for number in group):
-            shown.add(tuple(of_group))
+            shown.add(tuple(group_texts))
             label = label_of({path: settings[path] for path in settings if path in relevant})
-            rows[f"{stage}, {label}"] = group[:1] if len(set(of_group)) == 1 else group
+            rows[f"{stage}, {label}"] = group[:1] if len(set(group_texts)) == 1 else group
     return rows
 
 

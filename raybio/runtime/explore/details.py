@@ -41,9 +41,9 @@ def rows_of_store(store: Store, field: str, keys: Sequence[str]) -> np.ndarray:
     example = "no id"
     for start in range(0, store.num_rows, ROWS_AT_ONCE):
         end = min(start + ROWS_AT_ONCE, store.num_rows)
-        found, _ = store.inputs(field, start, end)
-        example = str(found[0])
-        index_S = np.asarray(pc.fill_null(pc.index_in(wanted, value_set=found), -1))
+        key_N, _ = store.inputs(field, start, end)
+        example = str(key_N[0])
+        index_S = np.asarray(pc.fill_null(pc.index_in(wanted, value_set=key_N), -1))
         row_S[index_S >= 0] = start + index_S[index_S >= 0]
     if (row_S < 0).all():
         raise _nothing_known(str(store.location), keys, example)

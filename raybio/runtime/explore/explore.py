@@ -25,8 +25,8 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RUN
 from raybio.store.quarantine import Quarantine
-from raybio.store.remote_model import fetched_model
-from raybio.store.remote_sources import fetched_source
+from raybio.store.remote_model import fetch_bucket_model
+from raybio.store.remote_sources import fetch_input_file
 from raybio.store.store import Store
 
 MAX_TEXT = 300
@@ -79,9 +79,9 @@ def explore(
     run = folder = Path(source)
     address = location(source, "RUN") if is_uri(source) else run
     if isinstance(address, BucketPath) and is_file:
-        run = fetched_source(address, "RUN")
+        run = fetch_input_file(address, "RUN")
     elif isinstance(address, BucketPath):
-        folder = fetched_model(address, "RUN")[1]
+        folder = fetch_bucket_model(address, "RUN")[1]
         # The record of a run lies next to the copy of its model.
         run = folder.parent
     elif not is_file:

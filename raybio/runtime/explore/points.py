@@ -138,9 +138,9 @@ def nearest_others(
     start = 0
     for unit_MD in blocks:
         # Of unit vectors: squared distances tell cosines near 1 apart, and give the same order.
-        found = nearest(query_SD, torch.from_numpy(unit_MD).to(query_SD.device), k + 1)
-        row_SK = torch.cat([row_SK, found.index_QK.cpu() + start], dim=1)
-        score_SK = torch.cat([score_SK, found.score_QK.cpu()], dim=1)
+        neighbors = nearest(query_SD, torch.from_numpy(unit_MD).to(query_SD.device), k + 1)
+        row_SK = torch.cat([row_SK, neighbors.index_QK.cpu() + start], dim=1)
+        score_SK = torch.cat([score_SK, neighbors.score_QK.cpu()], dim=1)
         order_SK = score_SK.sort(dim=1, descending=True, stable=True).indices[:, : k + 1]
         row_SK = row_SK.gather(1, order_SK)
         score_SK = score_SK.gather(1, order_SK)

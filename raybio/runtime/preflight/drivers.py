@@ -52,8 +52,8 @@ def driver_finding(has_device: bool, driver: str | None, cuda: str | None) -> Fi
             "driver", ERROR, f"nvidia-smi reports the driver {driver!r}, want a version; {wanted}"
         )
     if oldest is None:
-        found = f"{driver}; which drivers run {build} is not known here"
-        return Finding("driver", WARNING, found)
+        text = f"{driver}; which drivers run {build} is not known here"
+        return Finding("driver", WARNING, text)
     if _runs(driver, oldest):
         return Finding("driver", OK, f"{driver} runs {build}")
     older = [major for major, version in OLDEST_DRIVERS.items() if _runs(driver, version)]

@@ -37,7 +37,7 @@ class Finding:
     found: str
 
 
-def guarded(
+def run_guarded(
     check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = ""
 ) -> list[Finding]:
     """Return the findings of ``look``; an exception or a timeout becomes a finding too.
@@ -49,13 +49,15 @@ def guarded(
         late: why it may be late, if that is known.
     """
     if seconds is None:
-        return _caught(check, look)
-    found: list[list[Finding]] = []
-    thread = threading.Thread(target=lambda: found.append(_caught(check, look)), daemon=True)
+        return _run_and_catch(check, look)
+    results: list[list[Finding]] = []
+    thread = threading.Thread(
+        target=lambda: results.append(_run_and_catch(check, look)), daemon=True
+    )
     thread.start()
     thread.join(seconds)
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     why = (
         f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it "
         "longer"
@@ -83,7 +85,7 @@ def over_nodes(
     return Finding(check, state, "; ".join([*shown, *more]))
 
 
-def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_and_catch(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     findings: list[Finding] = []
     try:
         findings.extend(look())
@@ -103,8 +105,10 @@ def show(findings: Iterable[Finding]) -> None:
     table = Table(
         "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"
     )
-    for one in findings:
-        table.add_row(one.check, Text(one.state, STYLES[one.state]), Text(one.found))
+    for finding in findings:
+        table.add_row(
+            finding.check, Text(finding.state, STYLES[finding.state]), Text(finding.found)
+        )
     console.print(table)
-    counts = Counter(one.state for one in findings)
+    counts = Counter(finding.state for finding in findings)
     console.print(", ".join(f"{counts[state]} {state}" for state in STYLES), highlight=False)

@@ -59,28 +59,28 @@ def look_at_token() -> Iterator[Finding]:
         )
         return
     if joins and not mode:
-        found = (
+        text = (
             "RAY_AUTH_MODE is not set: a cluster with a token refuses this driver; export "
             "RAY_AUTH_MODE=token"
         )
-        yield Finding("token", WARNING, found)
+        yield Finding("token", WARNING, text)
     if os.environ.get("RAY_AUTH_TOKEN"):
         yield Finding("token", OK, "in RAY_AUTH_TOKEN")
         return
     path = token_path()
     if not path.is_file():
-        found = "is not there; copy the cluster's (`ray get-auth-token` on the head), and chmod 600"
+        text = "is not there; copy the cluster's (`ray get-auth-token` on the head), and chmod 600"
         yield (
-            Finding("token", ERROR, f"{path} {found}")
+            Finding("token", ERROR, f"{path} {text}")
             if joins
             else Finding("token", OK, f"{path} will be made, 0600")
         )
     elif others_can_read(path):
-        found = (
+        text = (
             f"{path}: others can read it (mode {path.stat().st_mode & 0o777:04o}); chmod 600, "
             "and make a new one if"
         )
-        yield Finding("token", ERROR, f"{found} anybody else uses this machine")
+        yield Finding("token", ERROR, f"{text} anybody else uses this machine")
     elif not path.read_text().strip():
         yield Finding(
             "token",
@@ -99,8 +99,8 @@ def look_at_addresses() -> Iterator[Finding]:
         yield Finding("addresses", OK, f"a dashboard started here listens on {host}")
     else:
         closed = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
-        found = f"RAY_DASHBOARD_HOST is {host}: the jobs API listens for others too, "
-        found += (
+        text = f"RAY_DASHBOARD_HOST is {host}: the jobs API listens for others too, "
+        text += (
             "with only the token before it; "
             if closed
             else "and without a token anybody can run code; "
@@ -108,14 +108,14 @@ def look_at_addresses() -> Iterator[Finding]:
         yield Finding(
             "addresses",
             WARNING if closed else ERROR,
-            f"{found}unset it and use a tunnel (`ray dashboard`)",
+            f"{text}unset it and use a tunnel (`ray dashboard`)",
         )
     if joins.startswith("http://") and urlsplit(joins).hostname not in LOCAL_ONLY:
-        found = (
+        text = (
             f"RAY_ADDRESS is {joins}: the token and the code travel unencrypted; use a tunnel "
             "or https"
         )
-        yield Finding("addresses", WARNING, found)
+        yield Finding("addresses", WARNING, text)
 
 
 def look_at_upload(folder: Path) -> Iterator[Finding]:
@@ -132,20 +132,20 @@ def look_at_upload(folder: Path) -> Iterator[Finding]:
     sizes, is_whole = uploaded(folder, UPLOAD_SECONDS)
     total = sum(sizes.values())
     largest = heapq.nlargest(3, sizes.items(), key=lambda item: item[1])
-    found = (
+    text = (
         f"{'' if is_whole else 'more than '}{total / MIB:.1f} of at most {limit / MIB:.0f} "
         f"MiB: {len(sizes):,} files"
     )
     if total <= NEARLY * limit and is_whole:
-        yield Finding("upload", OK, found)
+        yield Finding("upload", OK, text)
         return
-    found += (
+    text += (
         "".join(f", {path} with {size / MIB:.1f}" for path, size in largest)
         + "; name what is not code in .rayignore"
     )
     # Without a cluster nothing is sent.
     is_error = bool(cluster_to_join()) and (total >= limit or not is_whole)
-    yield Finding("upload", ERROR if is_error else WARNING, found)
+    yield Finding("upload", ERROR if is_error else WARNING, text)
 
 
 def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, int], bool]:
@@ -227,61 +227,61 @@ def write_and_read(path: Path) -> str:
         return error.strerror or str(error)
 
 
-def free_space(place: Path) -> tuple[int, float]:
+def free_space(path: Path) -> tuple[int, float]:
     """Return the free bytes of the disk of a path, and its used share."""
-    place = place.expanduser().absolute()
-    usage = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists()))
+    path = path.expanduser().absolute()
+    usage = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists()))
     return usage.free, 1 - usage.free / usage.total
 
 
-def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place: str) -> str:
+def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, path: str) -> str:
     """Return the fault of a disk, empty if none."""
     if free_bytes < min_free_gib * GIB:
         return (
-            f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or "
+            f"{free_bytes / GIB:.1f} GiB free for {path}, want {min_free_gib:g}; make room or "
             "choose another disk"
         )
     stops_at = float(os.environ.get(RAY_STOPS_AT, "0.95"))
     if used_share > stops_at:
-        found = (
-            f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond "
+        problem = (
+            f"the disk of {path} is {used_share:.0%} full; Ray refuses to use it beyond "
             f"{stops_at:.0%}"
         )
-        return f"{found}: make room, or set {RAY_STOPS_AT} for Ray and for this"
+        return f"{problem}: make room, or set {RAY_STOPS_AT} for Ray and for this"
     return ""
 
 
 def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
     """Check the free disk for runs and for Ray's temporary files on this machine."""
-    for place in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
-        yield from look_at_disk_of(place, min_free_gib)
+    for path in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
+        yield from look_at_disk_of(path, min_free_gib)
 
 
-def look_at_disk_of(place: Path, min_free_gib: float) -> Iterator[Finding]:
+def look_at_disk_of(path: Path, min_free_gib: float) -> Iterator[Finding]:
     """Check the free disk of one folder on this machine."""
-    free, used = free_space(place)
-    problem = disk_problem(free, used, min_free_gib, str(place))
+    free, used = free_space(path)
+    problem = disk_problem(free, used, min_free_gib, str(path))
     if problem:
         yield Finding("disk", ERROR, problem)
     else:
-        yield Finding("disk", OK, f"{free / GIB:.1f} GiB at {place}")
+        yield Finding("disk", OK, f"{free / GIB:.1f} GiB at {path}")
 
 
 def look_at_shared_memory(
-    min_object_store_mib: float, place: Path = SHARED_MEMORY
+    min_object_store_mib: float, path: Path = SHARED_MEMORY
 ) -> Iterator[Finding]:
     """Check that Ray's object store fits the shared memory of this machine."""
-    free = shutil.disk_usage(place).free / MIB
+    free = shutil.disk_usage(path).free / MIB
     if free < min_object_store_mib:
-        found = (
-            f"{place} has {free:.0f} MiB free, want {min_object_store_mib:g}: Ray would use "
+        text = (
+            f"{path} has {free:.0f} MiB free, want {min_object_store_mib:g}: Ray would use "
             "the disk instead, slowly;"
         )
         yield Finding(
-            "object store", WARNING, f"{found} in a container, give it more (docker run --shm-size)"
+            "object store", WARNING, f"{text} in a container, give it more (docker run --shm-size)"
         )
     else:
-        yield Finding("object store", OK, f"{free / 1024:.1f} GiB free in {place}")
+        yield Finding("object store", OK, f"{free / 1024:.1f} GiB free in {path}")
 
 
 def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
@@ -292,11 +292,11 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
         path = Path(uri.removeprefix("sqlite:///"))
         yield from _look_at_database(path)
         if on_cluster:
-            found = (
+            text = (
                 "sqlite takes one writer: with several drivers at a time, give them an "
                 "`mlflow server`"
             )
-            yield Finding("MLflow", WARNING, f"{shown}: {found} with --tracking-uri")
+            yield Finding("MLflow", WARNING, f"{shown}: {text} with --tracking-uri")
         if not path.exists():
             return
     elif problem := _unreachable(uri):
@@ -343,8 +343,8 @@ def _look_at_database(path: Path) -> Iterator[Finding]:
             database.execute("BEGIN IMMEDIATE")  # takes the one writer's place, and gives it back
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
-        found = (
+        text = (
             f"{path}: {error}; end the other writer, make it writable, or choose another with "
             "--tracking-uri"
         )
-        yield Finding("MLflow", ERROR, found)
+        yield Finding("MLflow", ERROR, text)

@@ -64,7 +64,7 @@ HEAD = "node:__internal_head__"
 
 
 @dataclass(frozen=True)
-class Question:
+class NodeQuery:
     """A request to every node.
 
     Attributes:
@@ -87,14 +87,14 @@ def versions() -> dict[str, str]:
 
     raybio's has a digest of its code, which is edited between versions.
     """
-    found = {"python": platform.python_version()}
+    version_by_package = {"python": platform.python_version()}
     for package in PACKAGES:
-        found[package] = "not installed"
+        version_by_package[package] = "not installed"
         for name in NAMES.get(package, (package,)):
             with contextlib.suppress(metadata.PackageNotFoundError):
-                found[package] = metadata.version(name)
-    found["raybio"] += f" (code {code_digest()[:8]})"
-    return found
+                version_by_package[package] = metadata.version(name)
+    version_by_package["raybio"] += f" (code {code_digest()[:8]})"
+    return version_by_package
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class NodeFacts:
     ports: dict[str, list[int]] = field(default_factory=dict)
 
 
-def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
+def query_nodes(query: NodeQuery, seconds: float) -> tuple[list[NodeFacts], Finding]:
     """Query all nodes at once; nodes that fail or do not answer in time become a finding."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -144,47 +144,48 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
             name = f"{node['NodeManagerAddress']} {node['NodeID'][:6]}"
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             size = int(node["Resources"].get("object_store_memory", 0))
-            named[task.options(scheduling_strategy=there).remote(question, name, size)] = name
+            named[task.options(scheduling_strategy=there).remote(query, name, size)] = name
     done, late = ray.wait(list(named), num_returns=len(named), timeout=seconds)
     facts = []
     problems = {
-        named[one]: f"no answer within {seconds:g} s; is it overloaded or cut off?" for one in late
+        named[answer]: f"no answer within {seconds:g} s; is it overloaded or cut off?"
+        for answer in late
     }
-    for one in done:
+    for answer in done:
         try:
-            facts.append(ray.get(one))
+            facts.append(ray.get(answer))
         except Exception as error:  # the node's own, such as a missing raybio
-            problems[named[one]] = last_line(error)[:300]
+            problems[named[answer]] = last_line(error)[:300]
     return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
 
 
-def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFacts:
+def node_facts(query: NodeQuery, node: str, object_store_bytes: int) -> NodeFacts:
     """Return the answer of this machine; runs as a task."""
     import ray
 
-    probe = Path(question.probe)
-    places = [ray.get_runtime_context().get_temp_dir()]
-    if question.probe:
-        places.append(str(probe.parent))
-    if question.buckets:
-        places.append(str(cache_folder()))
+    probe = Path(query.probe)
+    folders = [ray.get_runtime_context().get_temp_dir()]
+    if query.probe:
+        folders.append(str(probe.parent))
+    if query.buckets:
+        folders.append(str(cache_folder()))
     file = probe / node.replace(":", "_")
-    problems = [bucket_problem(path, writes=writes) for path, writes in question.buckets]
+    problems = [bucket_problem(path, writes=writes) for path, writes in query.buckets]
     return NodeFacts(
         node=node,
         file=str(file),
         versions=versions(),
-        storage=seen_storage(probe, file) if question.probe else "",
-        disks={place: free_space(Path(place)) for place in places},
+        storage=seen_storage(probe, file) if query.probe else "",
+        disks={folder: free_space(Path(folder)) for folder in folders},
         shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
         object_store_bytes=object_store_bytes,
         # A bucket that fails is not waited for again.
-        store="" if any(problems) else _digest(question.store),
-        encoder=_encoder_problem(question),
+        store="" if any(problems) else _digest(query.store),
+        encoder=_encoder_problem(query),
         token=_token_problem(),
         bucket="; ".join(filter(None, problems)),
         driver=next(look_at_driver()),
-        ports=open_ports(places[0]),
+        ports=open_ports(folders[0]),
     )
 
 
@@ -216,19 +217,19 @@ def _digest(store: str | None) -> str:
         return str(error)
 
 
-def _encoder_problem(question: Question) -> str:
-    if question.method is None or question.store is None:
+def _encoder_problem(query: NodeQuery) -> str:
+    if query.method is None or query.store is None:
         return ""
-    method = METHODS[question.method]
+    method = METHODS[query.method]
     try:
-        path = location(question.store)
+        path = location(query.store)
         if isinstance(path, BucketPath) and not has_copy(store_digest(path)):
             return ""  # not without the store
         store = open_store(path, method.store)
     except RaybioError:
         return ""  # reported as the store's
     try:
-        for config in question.configs:
+        for config in query.configs:
             encoder = getattr(config, "encoder", None)
             if encoder is not None and is_uri(encoder.source):
                 _look_at_model(encoder.source)
@@ -351,14 +352,14 @@ def compare_stores(digest: str, nodes: Sequence[NodeFacts]) -> Finding:
     return over_nodes("store", problems, len(nodes), "opens")
 
 
-def _store_problem(digest: str, found: str) -> str:
-    if found == digest:
+def _store_problem(digest: str, there: str) -> str:
+    if there == digest:
         return ""
-    is_digest = len(found) == len(digest) and " " not in found
+    is_digest = len(there) == len(digest) and " " not in there
     return (
-        f"has another store there, {found[:16]}, want {digest[:16]}; copy it anew"
+        f"has another store there, {there[:16]}, want {digest[:16]}; copy it anew"
         if is_digest
-        else found
+        else there
     )
 
 
@@ -366,10 +367,10 @@ def compare_rest(nodes: Sequence[NodeFacts], with_encoder: bool) -> Iterator[Fin
     """Check encoders and tokens of every node."""
     if with_encoder:
         yield over_nodes(
-            "encoder", {one.node: one.encoder for one in nodes}, len(nodes), "can be loaded"
+            "encoder", {facts.node: facts.encoder for facts in nodes}, len(nodes), "can be loaded"
         )
     yield over_nodes(
-        "token", {one.node: one.token for one in nodes}, len(nodes), "nobody else can read it"
+        "token", {facts.node: facts.token for facts in nodes}, len(nodes), "nobody else can read it"
     )
 
 
@@ -387,14 +388,14 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
     host = urlsplit(f"//{address.split('://')[-1]}").hostname
     status = status_without_token(address) if ask or host not in LOCAL_ONLY else None
     if status is not None and status < 400:
-        found = f"{address} answers without a token: whoever reaches it runs code as you;"
-        yield Finding("dashboard", ERROR, f"{found} start every node with RAY_AUTH_MODE=token")
+        text = f"{address} answers without a token: whoever reaches it runs code as you;"
+        yield Finding("dashboard", ERROR, f"{text} start every node with RAY_AUTH_MODE=token")
     elif host not in LOCAL_ONLY:
-        found = (
+        text = (
             f"listens on {address}, not on loopback alone; ray start "
             "--dashboard-host=127.0.0.1, and use a tunnel"
         )
-        yield Finding("dashboard", WARNING if with_token else ERROR, found)
+        yield Finding("dashboard", WARNING if with_token else ERROR, text)
     else:
         answer = "refuses who has no token" if status in (401, 403) else "is not reached from here"
         yield Finding("dashboard", OK, f"{address} is loopback, and {answer}")

@@ -51,7 +51,7 @@ def open_ports(folder: str) -> dict[str, list[int]]:
             is_open = connection.status == psutil.CONN_LISTEN
             if is_open and not ipaddress.ip_address(connection.laddr.ip).is_loopback:
                 ports.setdefault(_kind(title), set()).add(connection.laddr.port)
-    return {kind: sorted(of_kind) for kind, of_kind in sorted(ports.items())}
+    return {kind: sorted(numbers) for kind, numbers in sorted(ports.items())}
 
 
 def compare_ports(ports_by_node: Mapping[str, Mapping[str, list[int]]]) -> Finding:

@@ -32,7 +32,7 @@ from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
-from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, run_guarded
 from raybio.runtime.preflight.ports import compare_ports
 from raybio.runtime.run.options import (
     RunOptions,
@@ -125,7 +125,7 @@ def preflight(intent: Intent) -> list[Finding]:
     _refuse_what_means_nothing(intent)
 
     def look(check: str, function: Any, *given: Any) -> None:
-        findings.extend(guarded(check, lambda: function(*given), intent.seconds))
+        findings.extend(run_guarded(check, lambda: function(*given), intent.seconds))
 
     runs, bucket = _folder(intent)
     plans = [_Plan(runs=runs, store=options.store, compute=options.compute, bucket=bucket)]
@@ -205,8 +205,8 @@ def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
             configs=configs,
         )
     )
-    found = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
-    yield Finding("settings", OK, found)
+    text = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
+    yield Finding("settings", OK, text)
     if space is not None:
         for described in base_values_outside(space, run.config):
             yield Finding("settings", WARNING, described)
@@ -293,14 +293,14 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
         # Of a space that cannot be read, how many trials are wanted is not known: whether one has
         # room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
-        of_trial = trial_resources(
+        resources = trial_resources(
             nodes,
             budget,
             workers=compute.num_workers,
             cpus_per_worker=compute.cpus_per_worker,
             gpus_per_worker=compute.gpus_per_worker,
         )
-        yield Finding("resources", OK, of_trial.explanation)
+        yield Finding("resources", OK, resources.explanation)
         return
     reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
     cpus = sum(node.cpus for node in nodes)
@@ -316,21 +316,23 @@ def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Findin
 def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
     address = cluster_to_join()
     if address.startswith(("http://", "https://")):
-        return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
+        return run_guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
         # What Ray starts ends with the thread that started it; its own limits end a start that
         # takes too long.
         limit = intent.seconds if address else None
-        joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
-        if any(one.state == ERROR for one in joined):
+        joined = run_guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
+        if any(finding.state == ERROR for finding in joined):
             return joined
         findings = [
             *joined,
-            *guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
+            *run_guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
         ]
-        findings += guarded("dashboard", _look_at_dashboard, intent.seconds)
+        findings += run_guarded("dashboard", _look_at_dashboard, intent.seconds)
         # Nodes are given the time; what is made of their answers needs little more.
-        return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)
+        return findings + run_guarded(
+            "nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds
+        )
 
 
 def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:
@@ -364,11 +366,11 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
         ) from None
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
-    found = (
+    text = (
         "not looked at from here: ray job submit --working-dir . -- raybio preflight ... looks "
         "at them"
     )
-    yield Finding("nodes", WARNING, found)
+    yield Finding("nodes", WARNING, text)
 
 
 def _look_at_dashboard() -> Iterator[Finding]:
@@ -390,8 +392,8 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         configs = tuple(plan.config_by_source.values())
         # Nodes need not see the folder of a driver's copy.
         shared = "" if plan.bucket is not None else str(probe)
-        question = there.Question(shared, store, plan.method, configs, plan.buckets)
-        nodes, answered = there.ask_nodes(question, intent.seconds)
+        query = there.NodeQuery(shared, store, plan.method, configs, plan.buckets)
+        nodes, answered = there.query_nodes(query, intent.seconds)
         yield answered
         if not nodes:
             return
@@ -405,6 +407,6 @@ def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
         yield there.compare_disks(nodes, intent.min_free_gib)
         yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
         yield from there.compare_rest(nodes, bool(configs))
-        yield compare_ports({one.node: one.ports for one in nodes})
+        yield compare_ports({facts.node: facts.ports for facts in nodes})
         if store is not None:
             yield there.compare_stores(open_store(store).digest, nodes)

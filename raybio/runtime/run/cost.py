@@ -72,12 +72,12 @@ def cost_of(folder: RunFolder, until_ms: int | None = None) -> RunCost | None:
         begin_ms = start["time_ms"]
         is_last = number == len(starts) - 1
         end_ms = None if is_last else starts[number + 1]["time_ms"]
-        of_start = [
+        milliseconds_of_start = [
             time_ms
             for time_ms in times_ms
             if time_ms >= begin_ms and (end_ms is None or time_ms < end_ms)
         ]
-        milliseconds += max(of_start, default=begin_ms) - begin_ms
+        milliseconds += max(milliseconds_of_start, default=begin_ms) - begin_ms
     return RunCost(
         name=folder.name,
         steps=reports[-1]["step"],

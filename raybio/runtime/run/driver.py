@@ -149,9 +149,9 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
 
 
 def relay_of(runs: Sequence[OpenRun]) -> Any:
-    """Start the way by which workers reach this driver, if its runs are in a bucket.
+    """Start the actor that takes files from workers, if the runs are in a bucket; else return None.
 
-    It lasts as long as what is returned.
+    The actor lives as long as its handle, which is returned.
     """
     if all(run.spool is None for run in runs):
         return None

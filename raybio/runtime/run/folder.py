@@ -52,7 +52,7 @@ SHARED_SCORES = ".untrained"
 """Folder next to the runs, of scores that they share; no run can have this name."""
 
 
-LAST = ("outcome.json", "failure.json", "ended.json", "result.json")
+WRITTEN_LAST = ("outcome.json", "failure.json", "ended.json", "result.json")
 """Files that say that others are complete: where a run is copied, they come last, in this order."""
 
 

@@ -196,14 +196,14 @@ def runs_folder(
     Raises:
         ConfigError: for a URI that is not supported.
     """
-    place = given
-    if place is None and variable in os.environ:
-        place = location(os.environ[variable], variable)
-    if not isinstance(place, BucketPath):
-        return place or default_folder(kind, variable), None
+    chosen = given
+    if chosen is None and variable in os.environ:
+        chosen = location(os.environ[variable], variable)
+    if not isinstance(chosen, BucketPath):
+        return chosen or default_folder(kind, variable), None
     from raybio.runtime.spool.spool import spool_of  # local folders need none of it
 
-    return spool_of(place), place
+    return spool_of(chosen), chosen
 
 
 def sweeps_folder(

@@ -63,14 +63,14 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
         return _train_together(groups)
     results = []
     for first, *others in groups:
-        of_group = [train(first)]
-        parent_run_id = of_group[0].mlflow_run_id
-        of_group += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
-        results.append(of_group)
+        group_results = [train(first)]
+        parent_run_id = group_results[0].mlflow_run_id
+        group_results += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
+        results.append(group_results)
     return results
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """Where a run is going to be trained.
 
     Attributes:
@@ -88,12 +88,12 @@ class Concurrency(NamedTuple):
     Attributes:
         num_at_a_time: runs that are trained at the same time.
         explanation: the reason, as a sentence.
-        places: of each run.
+        placements: of each run.
     """
 
     num_at_a_time: int
     explanation: str
-    places: list[Place]
+    placements: list[Placement]
 
 
 def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
@@ -107,29 +107,30 @@ def concurrency(specs: Sequence[RunSpec], num_runs: int) -> Concurrency:
         ClusterError: if a run does not fit.
     """
     if num_runs == 1 or any(spec.compute.num_workers > 1 for spec in specs):
-        places = [Place("cpu" if spec.compute.use_gpu is False else None, None) for spec in specs]
-        return Concurrency(1, "1 run at a time", places)
+        devices = ["cpu" if spec.compute.use_gpu is False else None for spec in specs]
+        placements = [Placement(device, None) for device in devices]
+        return Concurrency(1, "1 run at a time", placements)
     nodes = [local_node()]
     if cluster_to_join():
         with started(threads=None, verbose=specs[0].verbose):
             nodes = cluster_nodes()
     shares = [_share(spec.compute, nodes, num_runs) for spec in specs]
-    places = []
+    placements = []
     for spec, share in zip(specs, shares, strict=True):
         device = "cuda" if share.gpus_per_worker else "cpu"
-        places.append(Place(device, _threads(spec.compute, share)))
+        placements.append(Placement(device, _threads(spec.compute, share)))
     num_at_a_time = min(share.num_trials for share in shares)
-    return Concurrency(num_at_a_time, shares[0].explanation, places)
+    return Concurrency(num_at_a_time, shares[0].explanation, placements)
 
 
 def _train_together(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     with contextlib.ExitStack() as held:
         runs_by_group = [_open(group, held) for group in groups]
-        runs = [run for of_group in runs_by_group for run in of_group]
+        runs = [run for group_runs in runs_by_group for run in group_runs]
         unfinished = [run for run in runs if run.finished is None]
         if unfinished:
             _train(unfinished, len(runs))
-    return [[run.finished or run.result() for run in of_group] for of_group in runs_by_group]
+    return [[run.finished or run.result() for run in group_runs] for group_runs in runs_by_group]
 
 
 def _open(group: Sequence[RunSpec], held: contextlib.ExitStack) -> list[OpenRun]:
@@ -436,17 +437,7 @@ def _work_off(
                 pending[task.submit()] = task
             if not pending:
                 continue
-            ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
-            error_by_reference = {reference: _error_of(reference) for reference in ended}
-            for reference, task in pending.items():
-                task.follow()
-                try:
-                    task.run.check_lease()
-                except LostLeaseError as error:
-                    # Another driver has this run; the other runs are still this driver's.
-                    ray.cancel(reference, force=True)
-                    error_by_reference[reference] = error
-            for reference, reason in error_by_reference.items():
+            for reference, reason in _wait_for_ends(pending).items():
                 task = pending.pop(reference)
                 task.end(signals.caught, reason)
                 num_ended += 1
@@ -466,6 +457,26 @@ def _work_off(
         # A cluster that others use too would continue with them.
         for reference in pending:
             ray.cancel(reference, force=True)
+
+
+def _wait_for_ends(pending: dict[Any, _RunTask]) -> dict[Any, BaseException | None]:
+    """Wait shortly, follow the tasks, and return those that have ended with their errors.
+
+    A task whose run another driver has taken over is ended.
+    """
+    import ray
+
+    ended, _ = ray.wait(list(pending), timeout=POLL_SECONDS)
+    error_by_reference = {reference: _error_of(reference) for reference in ended}
+    for reference, task in pending.items():
+        task.follow()
+        try:
+            task.run.check_lease()
+        except LostLeaseError as error:
+            # The other runs are still this driver's.
+            ray.cancel(reference, force=True)
+            error_by_reference[reference] = error
+    return error_by_reference
 
 
 def _stop(pending: dict[Any, _RunTask]) -> None:

@@ -107,8 +107,8 @@ def summarize(
 def status_of_run(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
     """Return ``finished``, ``early_stopping``, ``stopped`` or ``failed``.
 
-    A signal excuses a run that stopped or was abandoned, but no failure at the same time. A run
-    that stopped without a signal saw a stop file that the user made.
+    After a signal, a run without an outcome is ``stopped``, unless its workers failed. A run that
+    stopped without a signal saw a stop file that the user made.
     """
     outcome = read_record(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] in COMPLETE:

@@ -87,21 +87,8 @@ def run_loop(
         metrics |= report.metrics
         if log is not None and report.metrics:
             if goal is not None and report.is_evaluation:
-                finite = {
-                    name: value for name, value in report.metrics.items() if math.isfinite(value)
-                }
-                line = {"step": report.step, "metrics": finite}
                 # Before the log has the step: a checkpoint of it waits for that.
-                if goal.is_reached_first([*read_reports(folder.metrics), line], report.step):
-                    card = run_card(
-                        folder,
-                        system,
-                        config,
-                        step=report.step,
-                        precision=report.precision,
-                        metrics=report.metrics,
-                    )
-                    system.export(folder.export, card)
+                _export_if_best(folder, system, config, goal, report)
             log.append(
                 report.step,
                 report.metrics,
@@ -122,6 +109,25 @@ def run_loop(
                 is_evaluated=goal is None,
             )
         yield report
+
+
+def _export_if_best(
+    folder: RunFolder, system: System, config: TrainingConfig, goal: Goal, report: Report
+) -> None:
+    """Export a trial's model if no evaluation in its log is as good as the report's."""
+    finite = {name: value for name, value in report.metrics.items() if math.isfinite(value)}
+    line = {"step": report.step, "metrics": finite}
+    if not goal.is_reached_first([*read_reports(folder.metrics), line], report.step):
+        return
+    card = run_card(
+        folder,
+        system,
+        config,
+        step=report.step,
+        precision=report.precision,
+        metrics=report.metrics,
+    )
+    system.export(folder.export, card)
 
 
 def train_single_process(
@@ -215,17 +221,17 @@ def _finish(
         return
     if is_complete:
         step = last.step
-        of_weights = metrics
+        metrics_of_weights = metrics
         if last.best_step is not None:
             step = last.best_step
-            of_weights = _metrics_of_step(folder, step)
+            metrics_of_weights = _metrics_of_step(folder, step)
         card = run_card(
             folder,
             system,
             config,
             step=step,
             precision=last.precision,
-            metrics=of_weights,
+            metrics=metrics_of_weights,
             report=report,
         )
         system.export(folder.export, card)

@@ -272,9 +272,9 @@ def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric)
     scores = []
     for start in range(0, len(vector_ND), ROWS_AT_ONCE):
         block_CD = torch.from_numpy(np.array(vector_ND[start : start + ROWS_AT_ONCE])).to(device)
-        found = nearest(query_QD, block_CD, k + 1, metric=metric)
-        rows.append(found.index_QK + start)
-        scores.append(found.score_QK)
+        neighbors = nearest(query_QD, block_CD, k + 1, metric=metric)
+        rows.append(neighbors.index_QK + start)
+        scores.append(neighbors.score_QK)
     best_QK = torch.cat(scores, 1).topk(k + 1, dim=1).indices
     return _without_self(torch.cat(rows, 1).gather(1, best_QK).cpu().numpy(), query_Q)
 

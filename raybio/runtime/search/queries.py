@@ -144,9 +144,9 @@ def neighbor_rows(
     """Yield the rows of a table of neighbors, K of each query in order, in blocks."""
     score_column = SCORE_COLUMN[index.metric]
     for block in queries.blocks():
-        found = index.search(block.embedding_MD, k)
+        neighbors = index.search(block.embedding_MD, k)
         rows = []
-        for query, keys, scores in zip(block.keys, found.keys, found.scores, strict=True):
+        for query, keys, scores in zip(block.keys, neighbors.keys, neighbors.scores, strict=True):
             for rank, (key, score) in enumerate(zip(keys, scores, strict=True), start=1):
                 rows.append({"query": query, "rank": rank, "key": key, score_column: float(score)})
         yield rows

@@ -137,16 +137,18 @@ def http_app(
                 raise HTTPException(422, f"k: got {request.k}, want at most {limits.max_neighbors}")
             embeddings = await embeddings_of(request.inputs)
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(thread, index.search, embeddings, request.k)
+            nearest = await loop.run_in_executor(thread, index.search, embeddings, request.k)
             lists = []
-            for keys, scores in zip(found.keys, found.scores.tolist(), strict=True):
+            for keys, scores in zip(nearest.keys, nearest.scores.tolist(), strict=True):
                 pairs = zip(keys, scores, strict=True)
                 lists.append([{"key": key, score: value} for key, value in pairs])
             return JSONResponse({"neighbors": lists})
 
     if has_head:
         # A request at a time: ids of its documents are distinct in it, and not among requests.
-        predict = Batcher(lambda requests: [model.predict(one) for one in requests], 1, thread)
+        predict = Batcher(
+            lambda requests: [model.predict(content) for content in requests], 1, thread
+        )
 
         @app.post("/predict")
         async def predict_inputs(request: PredictRequest) -> JSONResponse:

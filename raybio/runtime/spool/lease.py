@@ -173,8 +173,8 @@ class Lease:
 
     def _own_version(self) -> ObjectVersion | None:
         """Return the version in the bucket if this driver has written it: its answer was lost."""
-        found = _read(self._bucket)
-        return found[1] if found is not None and found[0].get("id") == self.id else None
+        current = _read(self._bucket)
+        return current[1] if current is not None and current[0].get("id") == self.id else None
 
     def _content(self) -> bytes:
         self._counter += 1
@@ -208,10 +208,10 @@ def acquire(bucket: BucketFolder, work: LeasedWork = A_RUN) -> Lease:
     while True:
         version = bucket.create(LEASE, content)
         if version is None:
-            found = _read(bucket)
-            if found is None:
+            current = _read(bucket)
+            if current is None:
                 continue  # it was released just now
-            holder, old = found
+            holder, old = current
             if not holder.get("is_released") and not _is_dead(bucket, holder, old):
                 raise _refused(bucket, holder, work)
             version = bucket.replace(LEASE, content, old)
@@ -226,9 +226,9 @@ def refuse_if_held(bucket: BucketFolder) -> None:
         ClusterError: as ``held``.
         StorageError: if the bucket cannot be read.
     """
-    found = _read(bucket)
-    if found is not None and not found[0].get("is_released"):
-        raise _refused(bucket, found[0], A_RUN)
+    current = _read(bucket)
+    if current is not None and not current[0].get("is_released"):
+        raise _refused(bucket, current[0], A_RUN)
 
 
 def id_in(bucket: BucketFolder) -> str | None:
@@ -237,8 +237,8 @@ def id_in(bucket: BucketFolder) -> str | None:
     Raises:
         StorageError: if the bucket cannot be read.
     """
-    found = _read(bucket)
-    return None if found is None else found[0].get("id")
+    current = _read(bucket)
+    return None if current is None else current[0].get("id")
 
 
 def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = True) -> None:
@@ -282,10 +282,10 @@ def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersio
     until = _now() + seconds_left
     while _now() < until:
         time.sleep(min(_POLL_SECONDS, LEASE_SECONDS / 10))
-        found = _read(bucket)
-        if found is None or found[0].get("is_released"):
+        current = _read(bucket)
+        if current is None or current[0].get("is_released"):
             return True
-        if found[1] != version:
+        if current[1] != version:
             return False
     return True
 

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.spool import files_of, is_mirrored
@@ -340,8 +340,8 @@ class _Link:
     def _send(self, *, is_final: bool = False) -> bool:
         with self._sending:
             self._check_open()
-            # Before the others are looked at: what they tell is then there.
-            last = [name for name in LAST if (self._folder.path / name).exists()]
+            # Listed before the other files: these files state that the others are complete.
+            last = [name for name in WRITTEN_LAST if (self._folder.path / name).exists()]
             shall_stop = False
             batch: list[Change] = []
             num_bytes = 0
@@ -376,7 +376,7 @@ class _Link:
     def _changes(self, last: list[str]) -> Iterator[Change]:
         """Yield what has changed since the last call; ``last`` at the end."""
         ends = [f"{self._run.name}/{name}" for name in last]
-        unready = {f"{self._run.name}/{name}" for name in LAST}
+        unready = {f"{self._run.name}/{name}" for name in WRITTEN_LAST}
         names = [name for name in self._names() if name not in unready]
         identity = f"{self._run.name}/{self._folder.identity.name}"
         if identity in self._sent and not self._folder.identity.exists():
@@ -393,9 +393,9 @@ class _Link:
     def _names(self) -> list[str]:
         """Return the files that this worker may have written, below its folder of runs."""
         shared = sorted((self._run.runs / SHARED_SCORES).glob("*.json"))
-        found = [path.relative_to(self._run.runs).as_posix() for path in shared]
-        found += [path.relative_to(self._run.runs).as_posix() for path in files_of(self._folder)]
-        return found
+        names = [path.relative_to(self._run.runs).as_posix() for path in shared]
+        names += [path.relative_to(self._run.runs).as_posix() for path in files_of(self._folder)]
+        return names
 
     def _changes_of(self, name: str) -> Iterator[Change]:
         path = self._run.runs / name

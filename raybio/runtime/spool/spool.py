@@ -18,7 +18,7 @@ from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, Sto
 from raybio.core.files import replace_text
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
-from raybio.runtime.run.folder import LAST, SHARED_SCORES, RunFolder
+from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
@@ -308,7 +308,7 @@ class Mirror:
     def _write(self, *, is_all: bool) -> None:
         with self._writing:
             self._check_copy()
-            # In this order: what there is to tell of the others is complete when they are listed.
+            # Listed before the other files: these files state that the others are complete.
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
             others = [name for name in names if not _rank(name)]
@@ -316,7 +316,7 @@ class Mirror:
             if gone:
                 self._lease.check()
                 self._lease.confirm()  # deletions know no condition
-                # ``result.json`` first: it speaks of the others.
+                # ``result.json`` first: it states that the others are complete.
                 for name in sorted(gone, key=_rank, reverse=True):
                     # Each time: the folder may be deleted while files are looked at.
                     self._check_copy()
@@ -446,14 +446,14 @@ def files_of(folder: RunFolder) -> list[Path]:
     Raises:
         OSError: if a folder cannot be read. That its files are missing would not follow.
     """
-    found = []
+    paths = []
     for root, folders, names in os.walk(folder.path, onerror=_raise_unless_gone):
         top = Path(root)
         folders[:] = sorted(
             name for name in folders if not name.startswith(".") and name != _CHECKPOINTS
         )
-        found += [top / name for name in sorted(names) if not name.startswith(".")]
-    return found
+        paths += [top / name for name in sorted(names) if not name.startswith(".")]
+    return paths
 
 
 def _raise_unless_gone(error: OSError) -> None:
@@ -467,9 +467,9 @@ def _is_checkpoint(name: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    """Return in what order a file is written: 0 for most, more for those of ``LAST``."""
+    """Return in what order a file is written: 0 for most, more for those of ``WRITTEN_LAST``."""
     file = name.rpartition("/")[2]
-    return LAST.index(file) + 1 if file in LAST else 0
+    return WRITTEN_LAST.index(file) + 1 if file in WRITTEN_LAST else 0
 
 
 def is_mirrored(folder: Path, below: str) -> bool:

@@ -185,16 +185,16 @@ def final_scores(folder: RunFolder, method: str) -> list[dict[str, Any]]:
         return []
     layout = METHODS[method].table.shown(report.scores.values())
     metrics = {}
-    for row, of_row in report.scores.items():
-        for split, own in of_row.items():
-            for name, one in own.items():
+    for row, row_scores in report.scores.items():
+        for split, own in row_scores.items():
+            for name, score in own.items():
                 is_compared = split in layout.compared and name in layout.measures
-                if math.isnan(one["value"]):
+                if math.isnan(score["value"]):
                     continue  # undefined
                 if row == "trained":
-                    metrics[f"final/{split}/{name}"] = one["value"]
+                    metrics[f"final/{split}/{name}"] = score["value"]
                 elif is_compared:
-                    metrics[f"rival/{row}/{split}/{name}"] = one["value"]
+                    metrics[f"rival/{row}/{split}/{name}"] = score["value"]
     if not metrics:
         return []
     # The file's own time: what is sent twice is stored once.

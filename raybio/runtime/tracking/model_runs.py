@@ -60,9 +60,9 @@ def track_models(
 def _run_of(
     client: Any, uri: str, experiment: str, key: str, name: str, tags: dict[str, str]
 ) -> str:
-    found = mlflow_run.find_runs(client, experiment, key)
-    if found:
-        return found[0]
+    existing = mlflow_run.find_runs(client, experiment, key)
+    if existing:
+        return existing[0]
     return mlflow_run.create_run(client, uri, experiment, name, {mlflow_run.KEY: key} | tags)
 
 

@@ -342,7 +342,7 @@ class Tracker:
             self._tail = MetricsTail(self.folder.metrics)
             self._sent = {}
         if self.run_id is None:
-            self.run_id = next(iter(self._found()), None) or self._created()
+            self.run_id = next(iter(self._find_runs()), None) or self._create_run()
             self._save()
         if not self._is_described:
             mlflow_run.describe(self._client, self.run_id, self.config, self.data_digest)
@@ -350,10 +350,10 @@ class Tracker:
             self._save()
         self.is_open.set()
 
-    def _found(self) -> list[str]:
+    def _find_runs(self) -> list[str]:
         return mlflow_run.find_runs(self._client, self.method, self.key)
 
-    def _created(self) -> str:
+    def _create_run(self) -> str:
         tags = mlflow_run.tags_of(self.method, self.data_digest, self.folder.encoder)
         parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
         if parent_run_id is not None:
@@ -415,7 +415,7 @@ class Tracker:
             str(self.run_id),
             [*self._last_reports, *mlflow_run.final_scores(self.folder, self.method)],
         )
-        for run_id in self._found():
+        for run_id in self._find_runs():
             # A slow server may have made a run whose request was given up.
             if run_id != self.run_id:
                 self._client.delete_run(run_id)

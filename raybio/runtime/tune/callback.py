@@ -16,19 +16,19 @@ from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.spool.lease import check_key
 from raybio.runtime.tracking.tracker import Tracker, wait_for_all
 from raybio.runtime.tune.leaderboard import records
-from raybio.runtime.tune.run_trial import OBJECTIVE
+from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.search import TRIAL
 from raybio.runtime.tune.trial import (
     ENDED,
     FAILED,
     FINISHED,
     INTERRUPTED,
-    NOTE,
     REPLACED,
     STOPPED,
+    TRIAL_RECORD,
     SweepSpec,
     Trial,
-    new_note,
+    new_trial_record,
     settings_text,
     status_of,
 )
@@ -99,7 +99,7 @@ class TrialCallback(Callback):
     def catch_up(self) -> None:
         """Send what MLflow has not received yet of trials that ended before this start."""
         for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
-            content = read_record(path.with_name(NOTE), "trial") or {}
+            content = read_record(path.with_name(TRIAL_RECORD), "trial") or {}
             tracker = self._tracker(Trial(**content["trial"]))
             if tracker.is_pending:
                 tracker.start()
@@ -127,11 +127,11 @@ class TrialCallback(Callback):
         running = Trial(**trial.config[TRIAL])
         metric = self.spec.space.metric
         self._show_warnings(running)
-        if OBJECTIVE not in result or status_of(self.spec.folder(running)) != INTERRUPTED:
+        if BEST_VALUE not in result or status_of(self.spec.folder(running)) != INTERRUPTED:
             return
         name = settings_text(running.settings)
         line = f"{name} | step {result['step']:,} | {metric} {result[metric]:.4g}"
-        print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
+        print(f"{line}, best {result[BEST_VALUE]:.4g} at step {result['best_step']:,}", flush=True)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record how the trial ended, whether by itself or by the scheduler."""
@@ -189,8 +189,8 @@ class TrialCallback(Callback):
             self._record(trial, before)
         folder.make()
         self._warnings.follow(folder.notices)
-        if not (folder.path / NOTE).exists():
-            write_record(folder.path / NOTE, "trial", new_note(trial))
+        if not (folder.path / TRIAL_RECORD).exists():
+            write_record(folder.path / TRIAL_RECORD, "trial", new_trial_record(trial))
         if self.spec.start and self.spec.run.compute.num_workers == 1:
             # Otherwise the trial's process begins a start of its workers.
             write_record(folder.start, "start", {"start": self.spec.start})

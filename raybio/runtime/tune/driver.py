@@ -58,7 +58,14 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
-from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, SweepSpec, has_ended, new_note
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FINISHED,
+    TRIAL_RECORD,
+    SweepSpec,
+    has_ended,
+    new_trial_record,
+)
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
 
@@ -172,7 +179,7 @@ def sweep(spec: SweepSpec) -> SweepResult:
             if not cluster_to_join():
                 # Before anything is recorded: a plan that has no room is no failed sweep.
                 _trial_resources(spec, [local_node()])
-            folder.record_precision(_decided(spec, folder).name)
+            folder.record_precision(_decide_precision(spec, folder).name)
             folder.record_encoder(encoder_record(run.config))
         spec = replace(spec, run=replace(run, precision=folder.precision), encoder=folder.encoder)
         if held_spool is not None:
@@ -197,7 +204,7 @@ def check_scheduler(space: SearchSpace) -> None:
         )
 
 
-def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
+def _decide_precision(spec: SweepSpec, folder: RunFolder) -> Decision:
     """Decide and print the precision of all trials with ``precision: auto``.
 
     A resumed sweep keeps its own.
@@ -235,7 +242,7 @@ def _carry_out(
     try:
         callback.catch_up()
         if not _is_complete(spec):
-            spec = _tuned(spec, callback, signals, held_spool)
+            spec = _run_tune(spec, callback, signals, held_spool)
         ranking, trials = write_results(folder, spec)
         write_sweep_report(folder, spec, ranking, trials)
         if signals.caught:
@@ -291,9 +298,9 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
     """
     trials = {spec.folder(trial).name: trial for trial in earlier_trials(folder.path)}
     for path in sorted((folder.path / "trials").glob("*/")):
-        record = path / NOTE
+        record = path / TRIAL_RECORD
         if path.name in trials and read_recomputable(record, "trial") is None:
-            write_record(record, "trial", new_note(trials[path.name]))
+            write_record(record, "trial", new_trial_record(trials[path.name]))
         elif read_record(record, "trial") is None and (path / "metrics.jsonl").exists():
             raise RecordError(
                 f"{record}: missing, want the trial's settings. Restore it from a backup"
@@ -327,7 +334,7 @@ def _is_complete(spec: SweepSpec) -> bool:
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
-def _tuned(
+def _run_tune(
     spec: SweepSpec,
     callback: TrialCallback,
     signals: StopSignals,

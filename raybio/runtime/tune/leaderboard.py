@@ -17,7 +17,7 @@ from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.ops.significance import DifferenceTest, t_mean, welch_test
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.trial import FAILED, NOTE, SweepSpec, Trial, status_of
+from raybio.runtime.tune.trial import FAILED, TRIAL_RECORD, SweepSpec, Trial, status_of
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
@@ -84,7 +84,7 @@ class RankedSettings:
 
 def records(spec: SweepSpec) -> list[TrialRecord]:
     """Return all trials of the sweep, the best first and those without an evaluation last."""
-    paths = sorted((spec.path / "trials").glob(f"*/{NOTE}"))
+    paths = sorted((spec.path / "trials").glob(f"*/{TRIAL_RECORD}"))
     trials = [_record(spec, path) for path in paths]
     sign = 1 if spec.space.mode == "max" else -1
 

@@ -30,12 +30,12 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.spool.relay import WorkerCopy, worker_copy
-from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial, has_ended
+from raybio.runtime.tune.trial import TRIAL_RECORD, SweepSpec, Trial, has_ended
 from raybio.store.store import open_store
 from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 
-OBJECTIVE = "objective"
+BEST_VALUE = "objective"
 """The value that Tune compares: the best of the metric over the trial's evaluated steps."""
 
 StepValues = Iterator[tuple[int, float]]
@@ -61,7 +61,7 @@ def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
         folder = process.folder
         if process.stop.exists():
             return
-        if not (folder.path / NOTE).exists():
+        if not (folder.path / TRIAL_RECORD).exists():
             raise ClusterError(
                 f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials "
                 "and driver must share the sweeps folder. Choose one that all of them see, or a "
@@ -139,7 +139,7 @@ class _TrialClock:
     def __init__(self, folder: RunFolder, num_workers: int) -> None:
         self._folder = folder
         self._num_workers = num_workers
-        self._content = read_record(folder.path / NOTE, "trial") or {}
+        self._content = read_record(folder.path / TRIAL_RECORD, "trial") or {}
         self._since = time.monotonic()
 
     def record(self) -> None:
@@ -148,7 +148,7 @@ class _TrialClock:
         self._content["worker_seconds"] += self._num_workers * (now - self._since)
         self._since = now
         if not has_ended(self._folder):
-            write_record(self._folder.path / NOTE, "trial", self._content)
+            write_record(self._folder.path / TRIAL_RECORD, "trial", self._content)
 
 
 def _train_and_report(process: _Process, clock: _TrialClock) -> None:
@@ -196,14 +196,14 @@ def _report(process: _Process, values: list[tuple[int, float]]) -> None:
     step, value = values[-1]
     best = goal.best(values)
     assert best is not None
-    report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
+    report = {"step": step, BEST_VALUE: best[1], "best_step": best[0], goal.metric: value}
     if process.spec.run.bucket is not None:
         # Tune would want a folder that all nodes see. Steps that are reported again change nothing.
         ray.tune.report(report)
         return
     content = {"folder": str(process.folder.path), "step": step}
     with tempfile.TemporaryDirectory() as temporary:
-        write_record(Path(temporary) / NOTE, "trial checkpoint", content)
+        write_record(Path(temporary) / TRIAL_RECORD, "trial checkpoint", content)
         ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(temporary))
 
 
@@ -221,7 +221,7 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     if checkpoint is None:
         return -1
     with checkpoint.as_directory() as temporary:
-        content = read_record(Path(temporary) / NOTE, "trial checkpoint") or {}
+        content = read_record(Path(temporary) / TRIAL_RECORD, "trial checkpoint") or {}
     folder = spec.folder(trial)
     donor = Path(content["folder"])
     step = int(content["step"])
@@ -286,13 +286,13 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
     pin_encoder(folder)
     folder.record_encoder(encoder_record(config))
     folder.stop.unlink(missing_ok=True)
-    train = _trained_by_workers if spec.run.compute.num_workers > 1 else _trained_here
+    train = _train_by_workers if spec.run.compute.num_workers > 1 else _train_here
     for step, value in train(process):
         if step > last:
             yield step, value
 
 
-def _trained_here(process: _Process) -> StepValues:
+def _train_here(process: _Process) -> StepValues:
     """Train in this process, and yield (step, value) of each evaluation."""
     import torch
 
@@ -330,7 +330,7 @@ def _trained_here(process: _Process) -> StepValues:
         yield from spec.goal.values([line])
 
 
-def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
+def _check_new_values(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     """Return (step, value) of the evaluations that are new in the log."""
     reports = tail.read()
     for report in reports:
@@ -338,7 +338,7 @@ def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     return goal.values(reports)
 
 
-def _trained_by_workers(process: _Process) -> StepValues:
+def _train_by_workers(process: _Process) -> StepValues:
     """Train with several workers, and yield (step, value) of each evaluation.
 
     Ray Train works in a thread, while this one reads the run's log.
@@ -365,13 +365,13 @@ def _trained_by_workers(process: _Process) -> StepValues:
             work.thread.join(timeout=0.2)
             if spec.stop.exists():
                 folder.stop.touch()
-            for step, value in _checked(spec.goal, tail):
+            for step, value in _check_new_values(spec.goal, tail):
                 if step < max_steps:
                     yield step, value
                 else:
                     last.append((step, value))
         yield from last
-        yield from _checked(spec.goal, tail)
+        yield from _check_new_values(spec.goal, tail)
     finally:
         if work.thread.is_alive():
             # Tune has ended this trial.

@@ -17,7 +17,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
 from raybio.core.search_space import Settings
 from raybio.runtime.tune.plan import DRAWS_PER_TRIAL, distinct, new_study, optuna_settings, planned
-from raybio.runtime.tune.run_trial import OBJECTIVE
+from raybio.runtime.tune.run_trial import BEST_VALUE
 from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
 
 TRIAL = "trial"
@@ -41,12 +41,12 @@ def tune_config(
     from ray.tune import TuneConfig
 
     space = spec.space
-    rule = scheduler(spec)
+    trial_scheduler = scheduler(spec)
     if space.search.kind == "optuna":
         config = TuneConfig(
             search_alg=LearningSearch(spec, earlier),
             num_samples=max(len(earlier), space.budget.num_trials),
-            scheduler=rule,
+            scheduler=trial_scheduler,
             max_concurrent_trials=max_concurrent,
         )
         return {}, config
@@ -55,20 +55,22 @@ def tune_config(
         # The population as it stood: a member that exploited another stands in its own slot.
         members = [*earlier, *first[len(earlier) :]]
         living = [trial for trial in members if not has_ended(spec.folder(trial))]
-        return listed(living, max_concurrent, rule) if living else None
+        return listed(living, max_concurrent, trial_scheduler) if living else None
     new = [trial for trial in first if trial not in earlier]
-    return listed([*earlier, *new], max_concurrent, rule)
+    return listed([*earlier, *new], max_concurrent, trial_scheduler)
 
 
 def listed(
-    trials: Sequence[Trial], max_concurrent: int, rule: Any = None
+    trials: Sequence[Trial], max_concurrent: int, trial_scheduler: Any = None
 ) -> tuple[dict[str, Any], Any]:
     """Return Ray Tune's ``param_space`` and ``TuneConfig`` of a list of trials."""
     from ray.tune import TuneConfig, grid_search
 
     # One entry a trial, and not one a setting: settings may depend on each other.
     param_space = {TRIAL: grid_search([asdict(trial) for trial in trials])}
-    config = TuneConfig(num_samples=1, scheduler=rule, max_concurrent_trials=max_concurrent)
+    config = TuneConfig(
+        num_samples=1, scheduler=trial_scheduler, max_concurrent_trials=max_concurrent
+    )
     return param_space, config
 
 
@@ -82,7 +84,7 @@ def scheduler(spec: SweepSpec) -> Any:
     space = spec.space
     budget = space.budget
     factor = space.scheduler.reduction_factor
-    by_best = {"time_attr": "step", "metric": OBJECTIVE, "mode": space.mode}
+    by_best = {"time_attr": "step", "metric": BEST_VALUE, "mode": space.mode}
     by_newest = by_best | {"metric": space.metric}
     if space.scheduler.kind == "asha":
         rungs = {"max_t": budget.max_steps, "grace_period": budget.grace_steps}
@@ -171,7 +173,7 @@ class LearningSearch(Searcher):
             spec: what the trials share.
             earlier: trials that come first, in order.
         """
-        super().__init__(metric=OBJECTIVE, mode=spec.space.mode)
+        super().__init__(metric=BEST_VALUE, mode=spec.space.mode)
         self._spec = spec
         self._study = new_study(spec.space)
         self._open: dict[str, tuple[Trial, Any]] = {}
@@ -206,7 +208,7 @@ class LearningSearch(Searcher):
         if trial_id not in self._open:
             return
         trial, draw = self._open.pop(trial_id)
-        value = (result or {}).get(OBJECTIVE)
+        value = (result or {}).get(BEST_VALUE)
         if error or value is None or self._spec.folder(trial).failure.exists():
             self._study.tell(draw, state=TrialState.FAIL)
         else:

@@ -18,7 +18,7 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.training.settings import TrainingConfig
 
-NOTE = "trial.json"
+TRIAL_RECORD = "trial.json"
 """The trial's settings, and the seconds of training summed over its workers."""
 
 ENDED = "ended.json"
@@ -191,7 +191,7 @@ class SweepSpec:
         return RunFolder(self.path / "trials", name)
 
 
-def new_note(trial: Trial) -> dict[str, Any]:
+def new_trial_record(trial: Trial) -> dict[str, Any]:
     """Return the content of ``trial.json`` before the trial has trained."""
     return {"trial": asdict(trial), "worker_seconds": 0.0}
 

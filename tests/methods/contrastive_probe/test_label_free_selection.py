@@ -7,7 +7,7 @@ from raybio.methods.contrastive_probe.label_free_selection import (
     BY_AGREEMENT,
     BY_HELD_OUT,
     BY_RELATION_AGREEMENT,
-    LAST,
+    LAST_CANDIDATE,
     select_candidates,
     selected_accuracy,
 )
@@ -26,7 +26,7 @@ def test_selection_equals_the_loop_and_ties_go_to_the_earlier_candidate(seed: in
         BY_HELD_OUT: [held_out.tolist().index(held_out.max())] * 5,
         BY_AGREEMENT: [overall] * 5,
         BY_RELATION_AGREEMENT: oracles.first_of_the_highest(agreement.tolist(), otherwise=overall),
-        LAST: [5] * 5,
+        LAST_CANDIDATE: [5] * 5,
         "step 150": [2] * 5,
         BEST: [oracles.first_of_the_highest_means(accuracy.tolist())] * 5,
     }
@@ -58,7 +58,7 @@ def test_missing_signals_have_no_rule_and_undefined_agreement_selects_the_first(
     assert found[BY_AGREEMENT].tolist() == found[BY_RELATION_AGREEMENT].tolist() == [0, 0]
     assert list(select_candidates(np.zeros((2, 1)), held_out_S=np.array([0.1, 0.2]))) == [
         BY_HELD_OUT,
-        LAST,
+        LAST_CANDIDATE,
         BEST,
         BEST_BY_RELATION,
     ]

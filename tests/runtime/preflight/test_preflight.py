@@ -17,7 +17,15 @@ import yaml
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.preflight import here
-from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
+from raybio.runtime.preflight.finding import (
+    ERROR,
+    OK,
+    WARNING,
+    Finding,
+    over_nodes,
+    run_guarded,
+    show,
+)
 from raybio.runtime.preflight.preflight import Intent, preflight
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
@@ -250,7 +258,7 @@ def test_a_server_that_is_not_there_fails_or_hangs_is_an_error(
     assert "500" in found.found
     assert "secret" not in found.found
     with server(answers=False) as port:
-        [found] = guarded(
+        [found] = run_guarded(
             "MLflow", lambda: here.look_at_tracking(f"http://127.0.0.1:{port}", False), 1
         )
     assert "not done within 1 s" in found.found
@@ -261,7 +269,7 @@ def test_a_look_that_raises_keeps_what_it_found_before() -> None:
         yield Finding("x", OK, "first")
         raise RuntimeError("second\nthird")
 
-    assert guarded("x", look, 5) == [
+    assert run_guarded("x", look, 5) == [
         Finding("x", OK, "first"),
         Finding("x", ERROR, "RuntimeError: second"),
     ]

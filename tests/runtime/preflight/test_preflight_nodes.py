@@ -93,14 +93,14 @@ def test_a_node_checks_encoders_as_their_method_does(
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     PUBLISHED["tape"].write(tmp_path / "tape")
     config = PUBLISHED["tape"].config(str(tmp_path / "tape"))
-    question = there.Question("probe", str(tiny_store.path), "sppt_protein", (config,))
-    assert there._encoder_problem(question) == ""
+    query = there.NodeQuery("probe", str(tiny_store.path), "sppt_protein", (config,))
+    assert there._encoder_problem(query) == ""
     (converted,) = (tmp_path / "cache").rglob("model.safetensors")
     assert converted.parent.name.endswith("-tape")
     (tmp_path / "tape" / "pytorch_model.bin").unlink()
-    assert "pytorch_model.bin" in there._encoder_problem(question)
+    assert "pytorch_model.bin" in there._encoder_problem(query)
     # A store that cannot be opened is a finding of its own.
-    assert there._encoder_problem(replace(question, store=str(tmp_path / "none"))) == ""
+    assert there._encoder_problem(replace(query, store=str(tmp_path / "none"))) == ""
 
 
 def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:

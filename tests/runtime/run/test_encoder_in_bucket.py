@@ -190,8 +190,8 @@ def test_nodes_look_at_a_model_before_a_start_and_fetch_nothing(
 ) -> None:
     def problem(source: str) -> str:
         config = BERT.config(source)
-        question = there.Question("", str(tiny_articles.path), BERT.method, (config,))
-        return there._encoder_problem(question)
+        query = there.NodeQuery("", str(tiny_articles.path), BERT.method, (config,))
+        return there._encoder_problem(query)
 
     assert problem(str(run)) == ""
     assert not (tmp_path / "disk").exists()

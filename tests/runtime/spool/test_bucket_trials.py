@@ -187,7 +187,7 @@ def test_a_trial_goes_on_with_an_empty_disk_and_an_ended_one_is_not_trained_agai
 
     shutil.rmtree(tmp_path / "disk")
     etags = {info.name: info.version.etag for info in own.list() if "ended" in info.name}
-    monkeypatch.setattr(trials, "_trained_here", lambda process: pytest.fail("trains again"))
+    monkeypatch.setattr(trials, "_train_here", lambda process: pytest.fail("trains again"))
     folder = swept.try_it()
     assert swept.reported == values
     assert has_ended(folder) and (folder.export / "model.safetensors").is_file()

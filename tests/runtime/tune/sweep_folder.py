@@ -11,7 +11,7 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.spec import RunSpec
-from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, SweepSpec, Trial
+from raybio.runtime.tune.trial import ENDED, FINISHED, TRIAL_RECORD, SweepSpec, Trial
 
 SYSTEM = METHODS["sppt_protein"]
 LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
@@ -55,7 +55,7 @@ def leave(
     for step, value in values.items():
         log.append(step, {METRIC: value})
     write_record(
-        folder.path / NOTE,
+        folder.path / TRIAL_RECORD,
         "trial",
         {"trial": {"settings": trial.settings, "branch": trial.branch}, "worker_seconds": 36.0},
     )

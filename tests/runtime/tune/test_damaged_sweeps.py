@@ -20,7 +20,7 @@ from raybio.runtime.tune.trial import (
     FAILED,
     FINISHED,
     INTERRUPTED,
-    NOTE,
+    TRIAL_RECORD,
     SweepSpec,
     status_of,
 )
@@ -60,9 +60,9 @@ def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
     spec: SweepSpec, damage: str
 ) -> None:
     before = leaderboard(spec, records(spec))[0].settings
-    DAMAGES[damage](spec.folder(GOOD).path / NOTE)
+    DAMAGES[damage](spec.folder(GOOD).path / TRIAL_RECORD)
     _restore_records(sweep_folder(spec), spec)
-    assert read_record(spec.folder(GOOD).path / NOTE, "trial") == {
+    assert read_record(spec.folder(GOOD).path / TRIAL_RECORD, "trial") == {
         "trial": asdict(GOOD),
         "worker_seconds": 0.0,
     }
@@ -72,7 +72,7 @@ def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_trial_that_nothing_describes_any_more_is_refused(spec: SweepSpec, damage: str) -> None:
     (spec.path / TRIALS).unlink()
-    DAMAGES[damage](spec.folder(GOOD).path / NOTE)
+    DAMAGES[damage](spec.folder(GOOD).path / TRIAL_RECORD)
     with pytest.raises(RecordError, match=r"trial\.json: (damaged|missing)"):
         _restore_records(sweep_folder(spec), spec)
 

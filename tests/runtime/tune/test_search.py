@@ -13,9 +13,9 @@ from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
+from raybio.runtime.tune.run_trial import BEST_VALUE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
-from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial
+from raybio.runtime.tune.trial import TRIAL_RECORD, SweepSpec, Trial
 from raybio.store.store import Store
 from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, space_of, spec_of
 from tests.store.test_verification import flip_a_byte
@@ -36,7 +36,7 @@ def test_optuna_never_gives_the_same_settings_twice_and_begins_with_earlier_tria
     search, given = LearningSearch(spec, earlier), []
     while isinstance(found := search.suggest(str(len(given))), dict):
         given.append(found[TRIAL]["settings"])
-        search.on_trial_complete(str(len(given) - 1), {OBJECTIVE: given[-1][LAMBDA]})
+        search.on_trial_complete(str(len(given) - 1), {BEST_VALUE: given[-1][LAMBDA]})
     assert given[:2] == [trial.settings for trial in earlier]
     assert len(given) == 6
     assert all(given.count(one) == 1 for one in given)
@@ -91,7 +91,7 @@ def test_optuna_learns_nothing_from_trials_that_failed(spec: SweepSpec) -> None:
             write_record(
                 folder.failure, "failure", {"kind": "DivergedError", "message": "not finite"}
             )
-        search.on_trial_complete(str(number), {OBJECTIVE: 0.5}, error=number == 2)
+        search.on_trial_complete(str(number), {BEST_VALUE: 0.5}, error=number == 2)
     assert [one.state.name for one in search._study.trials] == ["COMPLETE", "FAIL", "FAIL"]
 
 
@@ -131,7 +131,7 @@ def test_an_ended_trial_reports_all_its_steps_and_a_member_of_a_population_its_n
     monkeypatch.setattr(
         ray.tune,
         "report",
-        lambda report, checkpoint: heard.append((report["step"], report[OBJECTIVE])),
+        lambda report, checkpoint: heard.append((report["step"], report[BEST_VALUE])),
     )
     run_trial(asdict(of(0.5)), spec)
     assert heard == messages
@@ -154,10 +154,12 @@ def test_a_trial_verifies_the_copy_of_the_store_on_its_node(
     spec = replace(spec, run=replace(spec.run, store=tmp_path / "store"))
     folder = spec.folder(of(0.5))
     folder.make()
-    write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
+    write_record(
+        folder.path / TRIAL_RECORD, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0}
+    )
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: None)
     monkeypatch.setattr(
-        "raybio.runtime.tune.run_trial._trained_here", lambda process: pytest.fail("trains")
+        "raybio.runtime.tune.run_trial._train_here", lambda process: pytest.fail("trains")
     )
     run_trial(asdict(of(0.5)), spec)
     failure = json.loads(folder.failure.read_text())
@@ -171,11 +173,15 @@ def test_a_trial_whose_donor_has_no_checkpoint_fails_at_once_with_the_reason(
 
     folder, donor = spec.folder(of(0.5)), RunFolder(tmp_path, "donor")
     folder.make()
-    write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
+    write_record(
+        folder.path / TRIAL_RECORD, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0}
+    )
     (donor.checkpoints / "step-00000010").mkdir(parents=True)  # torn
     (tmp_path / "donated").mkdir()
     write_record(
-        tmp_path / "donated" / NOTE, "trial checkpoint", {"folder": str(donor.path), "step": 10}
+        tmp_path / "donated" / TRIAL_RECORD,
+        "trial checkpoint",
+        {"folder": str(donor.path), "step": 10},
     )
     monkeypatch.setattr(
         ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "donated")
@@ -183,7 +189,7 @@ def test_a_trial_whose_donor_has_no_checkpoint_fails_at_once_with_the_reason(
     run_trial(asdict(of(0.5)), spec)
     assert json.loads(folder.failure.read_text())["kind"] == "CheckpointError"
     assert (
-        json.loads((folder.path / NOTE).read_text())["worker_seconds"] > 0
+        json.loads((folder.path / TRIAL_RECORD).read_text())["worker_seconds"] > 0
     )  # it has cost something all the same
 
 
@@ -225,7 +231,7 @@ def test_optuna_learns(spec: SweepSpec) -> None:
     for number in range(40):
         settings = search.suggest(str(number))[TRIAL]["settings"]
         rates.append(abs(settings[RATE] - 0.003))
-        search.on_trial_complete(str(number), {OBJECTIVE: -rates[-1]})
+        search.on_trial_complete(str(number), {BEST_VALUE: -rates[-1]})
     assert sorted(rates[20:])[10] < sorted(rates[:10])[5]
 
 
@@ -259,7 +265,7 @@ def test_hyperband_gives_brackets_more_time_and_stops_the_same_trials_when_resum
             rule.on_trial_add(None, trial)
         for step in (10, 20, 30, 40):
             for number, trial in enumerate(trials):
-                result = {"step": step, "training_iteration": step, OBJECTIVE: 1 - number / 40}
+                result = {"step": step, "training_iteration": step, BEST_VALUE: 1 - number / 40}
                 if (
                     trial.trial_id not in found
                     and rule.on_trial_result(None, trial, result) == "STOP"

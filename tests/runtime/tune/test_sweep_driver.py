@@ -234,7 +234,7 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
         begin(callback, of(0.0))
         raise ClusterError("the cluster is gone")
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", break_off)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", break_off)
     with pytest.raises(ClusterError, match="the cluster is gone"):
         sweep(replace(request_to, options={"budget": ["num_trials=8"]}))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
@@ -259,7 +259,7 @@ def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(
             callback.on_trial_complete(0, [], tuned(trial, number))
         return spec
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", run_here)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", run_here)
     monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)  # these are no processes of Tune
     failing = replace(request_to, run=replace(request_to.run, setup=nothing_goes))
     with pytest.raises(
@@ -285,7 +285,7 @@ def test_a_metric_that_no_trial_can_have_ends_the_sweep_before_others_train_for_
         assert not spec.folder(of(0.1)).identity.exists()  # it has not begun
         return spec
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", find_it_out)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", find_it_out)
     with pytest.raises(ConfigError, match=f"{reason}.*another --name"):
         sweep(request_to)
 
@@ -297,7 +297,7 @@ def test_two_signals_while_ray_starts_end_a_sweep_in_order(
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", interrupt)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", interrupt)
     with pytest.raises(InterruptedRunError, match="SIGINT: the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database) == {"mine": "KILLED"}
@@ -310,7 +310,7 @@ def test_a_sigterm_that_rays_own_handler_takes_ends_a_sweep_in_order(
     def exit_as_ray(*_: Any) -> None:
         raise SystemExit(signal.SIGTERM)
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", exit_as_ray)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", exit_as_ray)
     with pytest.raises(InterruptedRunError, match="SIGTERM: the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database) == {"mine": "KILLED"}
@@ -324,7 +324,7 @@ def test_a_stop_file_that_a_user_made_interrupts_a_sweep_and_does_not_finish_it(
         spec.stop.touch()
         return spec
 
-    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", stopped)
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", stopped)
     with pytest.raises(InterruptedRunError, match="the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database)["mine"] == "KILLED"

@@ -67,7 +67,7 @@ def report_baselines(
     truncated: list[str] = []
     if rewired is not None:
         remarks = truncation_remarks([rewired.source], {query_set: queries.benchmark})
-        truncated = [remark for of_model in remarks.values() for remark in of_model]
+        truncated = [remark for model_remarks in remarks.values() for remark in model_remarks]
         for remark in truncated:
             log(f"{rewired.source}: {remark}")
     results = evaluate_baselines(

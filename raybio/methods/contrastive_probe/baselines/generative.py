@@ -77,8 +77,8 @@ class AnswerGenerator:
                 )
                 outputs = self.tokenizer.batch_decode(generated, skip_special_tokens=False)
                 for index, row in enumerate(batch):
-                    of_text = outputs[index * num_answers : (index + 1) * num_answers]
-                    answers[row] = [self.clean(output, texts[row]) for output in of_text]
+                    own_outputs = outputs[index * num_answers : (index + 1) * num_answers]
+                    answers[row] = [self.clean(output, texts[row]) for output in own_outputs]
         return answers
 
     def clean(self, output: str, text: str) -> str:

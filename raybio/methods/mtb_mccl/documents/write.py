@@ -119,8 +119,15 @@ def _bioc_document(raw: RawDocument, relations: Sequence[FoundRelation]) -> dict
                 "relations": [],
             }
         )
-    found = [_bioc_relation(number, one, raw) for number, one in enumerate(relations)]
-    return {"id": raw.document_id, "infons": {}, "passages": passages, "relations": found}
+    written_relations = [
+        _bioc_relation(number, relation, raw) for number, relation in enumerate(relations)
+    ]
+    return {
+        "id": raw.document_id,
+        "infons": {},
+        "passages": passages,
+        "relations": written_relations,
+    }
 
 
 def _bioc_annotation(number: int, mention: Mention, text: str) -> dict[str, Any]:
@@ -157,8 +164,8 @@ def _mention_of(end: RelationEnd, raw: RawDocument) -> int:
         for number, mention in enumerate(raw.mentions)
         if (mention.start, mention.end) == (end.start, end.end)
     ]
-    of_id = [number for number in here if end.written_id in raw.mentions[number].ids.values()]
-    return (of_id or here)[0]
+    same_id = [number for number in here if end.written_id in raw.mentions[number].ids.values()]
+    return (same_id or here)[0]
 
 
 def _written_ids(mention: Mention) -> str:

@@ -24,7 +24,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.bucket import BucketFolder
-from raybio.store.remote_sources import fetched_source
+from raybio.store.remote_sources import fetch_input_file
 
 OCCURRENCES_AT_ONCE = 1 << 26
 
@@ -115,7 +115,7 @@ def recurring_pairs(
         return _load(path)
     shared = _shared_path(store, config)
     if shared is not None and BucketFolder(shared.parent).info(shared.name) is not None:
-        return _load(fetched_source(shared, "recurring pairs"))
+        return _load(fetch_input_file(shared, "recurring pairs"))
     num_documents_V = documents_with(store)
     num_occurrences = sum(
         len(pair_O) for pair_O in pair_blocks(store, num_documents_V >= config.min_documents)

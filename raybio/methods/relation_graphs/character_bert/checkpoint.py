@@ -113,9 +113,9 @@ def is_character_bert(source: str, revision: str = "main") -> bool:
     names = [description.get("model_type"), *(description.get("architectures") or [])]
     if any(str(name).lower().replace("_", "").startswith("characterbert") for name in names):
         return True
-    found = find_weights(source, revision)
-    is_local = found.is_pickle or find_source(source, revision).commit is None
-    if not is_local or found.name.endswith(INDEX):
+    weights = find_weights(source, revision)
+    is_local = weights.is_pickle or find_source(source, revision).commit is None
+    if not is_local or weights.name.endswith(INDEX):
         return False
     try:
         with safe_open(_weights_path(source, revision), framework="pt") as file:
@@ -267,8 +267,8 @@ def _encoder_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _layer_of(name: str) -> int:
-    found = _LAYER.match(name)
-    return int(found[1]) if found else -1
+    match = _LAYER.match(name)
+    return int(match[1]) if match else -1
 
 
 def _read_description(source: str, path: Path) -> dict[str, Any]:

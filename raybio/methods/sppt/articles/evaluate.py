@@ -111,11 +111,11 @@ class ArticleLinkEvaluator(LinkEvaluator):
             self.content_ngram,
             composition=self.composition,
         )
-        found: dict[str, Rival] = {}
-        while self.content not in found:
+        rival_by_name: dict[str, Rival] = {}
+        while self.content not in rival_by_name:
             rival = next(rivals)
-            found[rival.name] = rival
-        return found
+            rival_by_name[rival.name] = rival
+        return rival_by_name
 
     def _with_samples(
         self,

@@ -136,6 +136,8 @@ def _read(
         AutoModelForMaskedLM, location, at, config=model_config, attn_implementation="sdpa"
     )
     missing = [name for name in missing if "contact_head" not in name]
-    of_encoder = [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
-    check_complete(source, of_encoder)
+    missing_of_encoder = [
+        name for name in missing if name.startswith(f"{model.base_model_prefix}.")
+    ]
+    check_complete(source, missing_of_encoder)
     return model, missing

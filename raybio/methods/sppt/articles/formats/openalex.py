@@ -99,14 +99,35 @@ class OpenAlex:
         Raises:
             DataError: if a file is missing, damaged or has too many bad lines.
         """
+        references = spool.path.with_name("references")
+        works = self._read_works(spool, references, quarantine)
+        distinct_N, first_N = _newest(works.all_number_A, works.is_kept_A)
+        if not len(distinct_N):
+            raise DataError(
+                f"{self.works[0]}: no work of {quarantine.num_seen('work'):,} in "
+                f"{len(self.works):,} files has an abstract"
+                + (f" in the language {self.language!r}" if self.language else "")
+            )
+        digits = pa.array(distinct_N).cast(pa.string()).cast(pa.large_string())
+        w, nothing = (pa.scalar(text, pa.large_string()) for text in ("W", ""))
+        keys = pc.binary_join_element_wise(w, digits, nothing)
+        num_older = len(works.number_W) - len(distinct_N)
+        quarantine.add_many("work", OLDER, "", num_older, [], is_bad=False)
+        links = LinkCollector(quarantine, keys, spool.path.parent)
+        _collect_links(links, works, references, distinct_N, first_N, quarantine)
+        references.unlink()
+        edge_E2 = links.merged()
+        return single_group_corpus(keys, first_N, edge_E2, works.date_W[first_N])
+
+    def _read_works(self, spool: Spool, references_path: Path, quarantine: Quarantine) -> "_Works":
+        """Write texts of the kept works to the spool, and their references to a file."""
         all_numbers = array("q")
         is_kept = bytearray()
         number = array("q")
         date = array("q")
         num_references = array("q")
         waiting: list[bytes] = []
-        path = spool.path.with_name("references")
-        with path.open("wb") as references:
+        with references_path.open("wb") as references:
             for work, is_wanted in self._works(quarantine):
                 all_numbers.append(work.number)
                 is_kept.append(is_wanted)
@@ -122,35 +143,13 @@ class OpenAlex:
                     waiting.clear()
         spool.append(pa.array(waiting, pa.large_binary()))
         quarantine.check("work")
-        number_W = np.array(number, dtype=np.int64)
-        distinct_N, first_N = _newest(np.array(all_numbers, dtype=np.int64), is_kept)
-        if not len(distinct_N):
-            raise DataError(
-                f"{self.works[0]}: no work of {quarantine.num_seen('work'):,} in "
-                f"{len(self.works):,} files has an abstract"
-                + (f" in the language {self.language!r}" if self.language else "")
-            )
-        digits = pa.array(distinct_N).cast(pa.string()).cast(pa.large_string())
-        w, nothing = (pa.scalar(text, pa.large_string()) for text in ("W", ""))
-        keys = pc.binary_join_element_wise(w, digits, nothing)
-        num_older = len(number_W) - len(distinct_N)
-        quarantine.add_many("work", OLDER, "", num_older, [], is_bad=False)
-        links = LinkCollector(quarantine, keys, spool.path.parent)
-        is_first_W = np.zeros(len(number_W), dtype=bool)
-        is_first_W[first_N] = True
-        for citing, cited in _references(path, np.array(num_references, dtype=np.int64)):
-            u_E = np.minimum(np.searchsorted(distinct_N, number_W[citing]), len(distinct_N) - 1)
-            v_E = np.minimum(np.searchsorted(distinct_N, cited), len(distinct_N) - 1)
-            is_inside = distinct_N[v_E] == cited
-            is_newest = is_first_W[citing]
-            quarantine.saw("link", int(is_newest.sum()))
-            num_outside = int((is_newest & ~is_inside).sum())
-            quarantine.add_many("link", OUTSIDE, "", num_outside, [], is_bad=False)
-            good = is_newest & is_inside
-            links.add(u_E[good], v_E[good], np.zeros(int(good.sum()), np.int64), "referenced_works")
-        path.unlink()
-        edge_E2 = links.merged()
-        return single_group_corpus(keys, first_N, edge_E2, np.array(date, np.int64)[first_N])
+        return _Works(
+            np.array(all_numbers, dtype=np.int64),
+            is_kept,
+            np.array(number, dtype=np.int64),
+            np.array(date, dtype=np.int64),
+            np.array(num_references, dtype=np.int64),
+        )
 
     def _works(self, quarantine: Quarantine) -> Iterator[tuple[PublishedWork, bool]]:
         """Yield the works and whether they are kept, newest partition first."""
@@ -174,6 +173,48 @@ class OpenAlex:
 def newest_first(paths: Sequence[Path]) -> list[Path]:
     """Return the files of a snapshot by partition (``updated_date=2026-11-01``), newest first."""
     return sorted(map(Path, paths), key=lambda path: path.parts[-2:], reverse=True)
+
+
+class _Works(NamedTuple):
+    """Works in the order of their lines (A all works, W kept ones)."""
+
+    all_number_A: np.ndarray
+    is_kept_A: bytearray
+    number_W: np.ndarray
+    date_W: np.ndarray
+    num_references_W: np.ndarray
+
+
+def _collect_links(
+    links: LinkCollector,
+    works: _Works,
+    references: Path,
+    distinct_N: np.ndarray,
+    first_N: np.ndarray,
+    quarantine: Quarantine,
+) -> None:
+    """Add the citations among the newest versions of works.
+
+    Args:
+        links: takes them.
+        works: the kept works.
+        references: file of their references.
+        distinct_N: numbers of the distinct works, sorted.
+        first_N: index of the newest version of each among the kept works.
+        quarantine: counts citations of works that are not read.
+    """
+    is_first_W = np.zeros(len(works.number_W), dtype=bool)
+    is_first_W[first_N] = True
+    for citing, cited in _references(references, works.num_references_W):
+        u_E = np.minimum(np.searchsorted(distinct_N, works.number_W[citing]), len(distinct_N) - 1)
+        v_E = np.minimum(np.searchsorted(distinct_N, cited), len(distinct_N) - 1)
+        is_inside = distinct_N[v_E] == cited
+        is_newest = is_first_W[citing]
+        quarantine.saw("link", int(is_newest.sum()))
+        num_outside = int((is_newest & ~is_inside).sum())
+        quarantine.add_many("link", OUTSIDE, "", num_outside, [], is_bad=False)
+        good = is_newest & is_inside
+        links.add(u_E[good], v_E[good], np.zeros(int(good.sum()), np.int64), "referenced_works")
 
 
 def _newest(number_W: np.ndarray, is_kept: bytearray) -> tuple[np.ndarray, np.ndarray]:

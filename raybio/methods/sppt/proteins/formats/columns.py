@@ -266,10 +266,10 @@ def _explain(
     if isinstance(error, FileNotFoundError):
         return f"{path}: does not exist, want a table with the columns {wanted}"
     if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
-        found = ", ".join(_header(path, delimiter)) or "nothing"
+        header = ", ".join(_header(path, delimiter)) or "nothing"
         divided = "tab-separated" if delimiter == "\t" else f"divided by {delimiter!r}"
         return (
-            f"{path}: has no column {missing[1]!r}; found {found}; want {wanted}, {divided}, "
+            f"{path}: has no column {missing[1]!r}; found {header}; want {wanted}, {divided}, "
             "named in the first line"
         )
     if "Empty CSV file" in text:

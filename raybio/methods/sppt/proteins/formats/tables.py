@@ -342,13 +342,13 @@ def _check_score(file: LinkFile, min_score: float) -> None:
         )
 
 
-def check_taxids(taxids: Collection[str], found: Collection[str], path: Path) -> None:
+def check_taxids(taxids: Collection[str], known: Collection[str], path: Path) -> None:
     """Refuse taxids of which a file has no protein.
 
     Raises:
         DataError: naming the first of them.
     """
-    missing = sorted(set(taxids) - set(found))
+    missing = sorted(set(taxids) - set(known))
     if missing:
         raise DataError(
             f"--taxid {missing[0]}: no protein of this species in {path}, or in files given with "
