@@ -16,7 +16,7 @@ from raybio.core.location import BucketPath, Location, location
 from raybio.runtime.run.options import default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import MANIFEST, SCHEMA_VERSION
-from raybio.store.remote_store import fetched_store, store_digest
+from raybio.store.remote_store import fetch_store, store_digest
 from raybio.store.sources import check_readable_files
 from raybio.store.store import S
 
@@ -79,5 +79,5 @@ def store_files(store: Location) -> dict[str, Path]:
 
     A store in a bucket is fetched to this machine.
     """
-    folder = store if isinstance(store, Path) else fetched_store(store)
+    folder = store if isinstance(store, Path) else fetch_store(store)
     return {"store": folder / MANIFEST}
