@@ -71,7 +71,8 @@ def test_storage_that_comes_back_is_retried_and_only_warned_about(
 FILE_SIZE_LIMIT_SCRIPT = """
 import resource, sys
 from pathlib import Path
-from tests.training.test_checkpoint import *
+from raybio.core.errors import CheckpointError
+from tests.training.small_checkpoints import new_state, open_store, save_steps
 folder = Path(sys.argv[1])
 save_steps(folder, 1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
