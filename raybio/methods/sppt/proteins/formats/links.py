@@ -87,8 +87,6 @@ def read_links(
     """
     rule = rule or IdRule()
     with_scores = file.has_string_scores or bool(min_score)
-    no_score = NO_SCORE if file.has_string_scores else NO_NUMBER
-    too_low = f"link with a score below {min_score:g} (--min-score)"
     is_first_block = True
     blocks = read_link_columns(file, quarantine, with_scores=with_scores, block_bytes=block_bytes)
     for a, b, *score, line in blocks:
@@ -103,42 +101,100 @@ def read_links(
         u_E = row[: len(a)]
         v_E = row[len(a) :]
         without_id = (is_missing(a) | is_missing(b)) & ~is_empty
-        is_excluded = ~(without_id | is_empty) & ((u_E == EXCLUDED) | (v_E == EXCLUDED))
-        rest = ~(without_id | is_empty | is_excluded)
-        is_header = np.zeros(len(a), dtype=bool)
-        if is_first_block and file.names and len(a) and rest[0]:
-            # If no other line names proteins, either, it is no header: the ids do not match.
-            is_known = (u_E >= 0) & (v_E >= 0)
-            names_none = u_E[0] < 0 and v_E[0] < 0
-            is_header[0] = line[0].as_py() == 1 and names_none and is_known.any()
+        is_first_line = is_first_block and len(a) > 0 and line[0].as_py() == 1
         is_first_block = False
-        rest &= ~is_header
-        is_bad = rest & np.isnan(score_E)
-        is_low = rest & (score_E < min_score)
-        rest &= ~(is_bad | is_low)
-        is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
-        is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
-        rest &= ~(is_strange | is_unknown)
-        is_across = rest & (group_N[u_E] != group_N[v_E])
-        for is_skipped, reason in ((is_excluded, NOT_KEPT), (is_low, too_low)):
+        kinds = _classify_lines(
+            u_E,
+            v_E,
+            score_E,
+            group_N,
+            has_ids=~(without_id | is_empty),
+            may_begin_with_header=is_first_line and bool(file.names),
+            min_score=min_score,
+        )
+        too_low = f"link with a score below {min_score:g} (--min-score)"
+        for is_skipped, reason in ((kinds.is_excluded, NOT_KEPT), (kinds.is_low, too_low)):
             num = int(is_skipped.sum())
             quarantine.add_many("link", reason, file.path.name, num, [], is_bad=False)
-        if is_header.any():
+        if kinds.is_header.any():
             words = f"{a[0].as_py()} {b[0].as_py()}"
             quarantine.add("link", HEADER, file.path.name, 1, words, is_bad=False)
+        no_score = NO_SCORE if file.has_string_scores else NO_NUMBER
         for is_skipped, reason in (
             (without_id, NO_ID),
-            (is_bad, no_score),
-            (is_strange, NO_SPECIES),
-            (is_unknown, NO_PROTEIN),
-            (is_across, ACROSS),
+            (kinds.is_bad, no_score),
+            (kinds.is_strange, NO_SPECIES),
+            (kinds.is_unknown, NO_PROTEIN),
+            (kinds.is_across, ACROSS),
         ):
             shown = [a, b, *score] if reason == no_score else [a, b]
             skip_rows(is_skipped, reason, "link", file.path, line, shown, quarantine)
         if unknown is not None:
-            _note_unknown(ids, row, is_strange | is_unknown, unknown)
-        good = rest & ~is_across
+            _note_unknown(ids, row, kinds.is_strange | kinds.is_unknown, unknown)
+        good = kinds.is_good
         yield Links(u_E[good], v_E[good], line.to_numpy()[good])
+
+
+class _LineKinds(NamedTuple):
+    """Masks over the lines of a block (E,); a line with ids is of one kind.
+
+    Attributes:
+        is_excluded: names a protein that the settings exclude.
+        is_header: the names of the columns.
+        is_bad: without a score.
+        is_low: with too low a score.
+        is_strange: names a protein without a species.
+        is_unknown: names a protein that is not in the store.
+        is_across: links proteins of two species.
+        is_good: a link.
+    """
+
+    is_excluded: np.ndarray
+    is_header: np.ndarray
+    is_bad: np.ndarray
+    is_low: np.ndarray
+    is_strange: np.ndarray
+    is_unknown: np.ndarray
+    is_across: np.ndarray
+    is_good: np.ndarray
+
+
+def _classify_lines(
+    u_E: np.ndarray,
+    v_E: np.ndarray,
+    score_E: np.ndarray,
+    group_N: np.ndarray,
+    *,
+    has_ids: np.ndarray,
+    may_begin_with_header: bool,
+    min_score: float,
+) -> _LineKinds:
+    """Return the kinds of lines; the first condition that holds counts."""
+    is_excluded = has_ids & ((u_E == EXCLUDED) | (v_E == EXCLUDED))
+    rest = has_ids & ~is_excluded
+    is_header = np.zeros(len(u_E), dtype=bool)
+    if may_begin_with_header and rest[0]:
+        # If no other line names proteins, either, it is no header: the ids do not match.
+        is_known = (u_E >= 0) & (v_E >= 0)
+        is_header[0] = u_E[0] < 0 and v_E[0] < 0 and is_known.any()
+    rest &= ~is_header
+    is_bad = rest & np.isnan(score_E)
+    is_low = rest & (score_E < min_score)
+    rest &= ~(is_bad | is_low)
+    is_strange = rest & ((u_E == NO_GROUP) | (v_E == NO_GROUP))
+    is_unknown = rest & ~is_strange & ((u_E < 0) | (v_E < 0))
+    rest &= ~(is_strange | is_unknown)
+    is_across = rest & (group_N[u_E] != group_N[v_E])
+    return _LineKinds(
+        is_excluded,
+        is_header,
+        is_bad,
+        is_low,
+        is_strange,
+        is_unknown,
+        is_across,
+        is_good=rest & ~is_across,
+    )
 
 
 def _note_unknown(
