@@ -11,7 +11,7 @@ import pytest
 from raybio.core.errors import ClusterError, DataError, DiskError, StorageError
 from raybio.core.location import BucketPath
 from raybio.runtime import embed
-from raybio.runtime.map_rows import _mapped, map_rows
+from raybio.runtime.map_rows import _map_row, map_rows
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LostLeaseError
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
@@ -62,8 +62,8 @@ def torn(path: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_full_disk_of_a_task_is_one_line_and_no_traceback_of_ray(tmp_path: Path) -> None:
     function = partial(torn, str(tmp_path / "part"))
-    assert _mapped(function, {"number": 0}) == {"number": 0}
-    assert _mapped(function, {"number": 1})["error_kind"] == "DiskError"
+    assert _map_row(function, {"number": 0}) == {"number": 0}
+    assert _map_row(function, {"number": 1})["error_kind"] == "DiskError"
 
 
 @pytest.mark.nightly

@@ -70,7 +70,7 @@ def test_a_damaged_part_of_an_earlier_call_is_fetched_anew(site, tmp_path, monke
     content = b"0123456789" * 30_000
     about = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     entry = {"address": "https://a.example/", "license": "MIT", "files": {"a.txt": about}}
-    monkeypatch.setattr(benchmark_data, "_listed", lambda: {"tiny": entry})
+    monkeypatch.setattr(benchmark_data, "_read_list", lambda: {"tiny": entry})
     site.files["/a.txt"] = content
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "a.txt.part").write_bytes(b"?" * len(content))
@@ -92,7 +92,7 @@ def test_the_archive_of_a_set_is_unpacked_next_to_it(site, tmp_path, monkeypatch
         "files": {"tiny.zip": about},
         "unpacked": ["corpus.jsonl", "qrels/test.tsv"],
     }
-    monkeypatch.setattr(benchmark_data, "_listed", lambda: {"tiny": entry})
+    monkeypatch.setattr(benchmark_data, "_read_list", lambda: {"tiny": entry})
     site.files["/datasets/tiny.zip"] = content
 
     result = download(site, tmp_path / "public")
@@ -113,7 +113,7 @@ def test_an_interrupted_file_of_a_set_is_continued(site, tmp_path, monkeypatch):
     content = b"0123456789" * 30_000
     about = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     entry = {"address": "https://a.example/", "license": "MIT", "files": {"a.txt": about}}
-    monkeypatch.setattr(benchmark_data, "_listed", lambda: {"tiny": entry})
+    monkeypatch.setattr(benchmark_data, "_read_list", lambda: {"tiny": entry})
     site.files["/a.txt"] = content
     site.cuts["/a.txt"] = [100_000]
     download(site, tmp_path)
