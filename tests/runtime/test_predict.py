@@ -199,7 +199,8 @@ def test_bad_input_is_refused_before_a_model_is_loaded(trained: Trained, tmp_pat
         table.write_text("name,seq\na,MKT\n")
         column = "text" if on_texts else "sequence"
         with pytest.raises(
-            DataError, match=f"has the columns name, seq; want one named '{column}'"
+            DataError,
+            match=f"has the columns name, seq; want one named '{column}'.*or add such a line",
         ):
             predict_file(predictor, [table], tmp_path / "out.tsv")
         table.write_text(f"id,{column}\na,MKT\nb\n")

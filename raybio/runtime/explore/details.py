@@ -46,7 +46,12 @@ def rows_of_store(store: Store, field: str, keys: Sequence[str]) -> np.ndarray:
         index_S = np.asarray(pc.fill_null(pc.index_in(wanted, value_set=key_N), -1))
         row_S[index_S >= 0] = start + index_S[index_S >= 0]
     if (row_S < 0).all():
-        raise _nothing_known(str(store.location), keys, example)
+        raise _nothing_known(
+            str(store.location),
+            keys,
+            example,
+            f"the store itself: raybio embed --input {store.location}",
+        )
     return row_S
 
 
@@ -154,12 +159,12 @@ def _by_key(
         if key in wanted:
             value_by_key.setdefault(key, value)
     if not value_by_key:
-        raise _nothing_known(str(source), keys, example)
+        raise _nothing_known(str(source), keys, example, "this file")
     return value_by_key
 
 
-def _nothing_known(source: str, keys: Sequence[str], example: str) -> DataError:
+def _nothing_known(source: str, keys: Sequence[str], example: str, wanted: str) -> DataError:
     return DataError(
         f"{source}: has none of the {len(keys):,} ids of the embeddings ({keys[0]}, ...), but "
-        f"such as {example}; want what was embedded"
+        f"such as {example}; want embeddings of {wanted}"
     )

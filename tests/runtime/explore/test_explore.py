@@ -305,7 +305,7 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(
         (DataError, "cannot be read as Parquet", [tmp_path / "none.parquet"]),
         (
             DataError,
-            r"none of the 5 ids .*\(a, \.\.\.\), but such as",
+            r"none of the 5 ids .*\(a, \.\.\.\), but such as .*raybio embed --input",
             [good, "--store", tiny_store.path],
         ),
         (DataError, r"none of the 5 ids .*but such as z", [good, "--input", other]),
