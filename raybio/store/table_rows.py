@@ -145,8 +145,8 @@ def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
         if column not in names:
             raise DataError(
                 f"{path}: has the columns {shown_names(names)}; want one named {column!r}, and "
-                f"perhaps {ID_COLUMNS[0]!r}. Rename it in the first line, or add such a line if the "
-                "file has none"
+                f"perhaps {ID_COLUMNS[0]!r}. Rename it in the first line, or add such a line if "
+                "the file has none"
             )
         ids = [name for name in ID_COLUMNS if name in names]
         return [column, *ids[:1]]
