@@ -30,8 +30,10 @@ def preflight(
         typer.Option(help="search space of a sweep: its name or YAML file; instead of --method"),
     ] = None,
     store: shared.Store = None,
+    recipe: shared.RecipeName = None,
     config: shared.ConfigFile = None,
     settings: shared.Settings = None,
+    init: shared.Init = None,
     workers: shared.Workers = None,
     cpus_per_worker: shared.CpusPerWorker = None,
     gpus_per_worker: Annotated[
@@ -78,8 +80,9 @@ def preflight(
 
     options = RunOptions(
         store=store,
+        recipe=recipe,
         config=config,
-        settings=tuple(settings or ()),
+        settings=(*(settings or ()), *shared.init_settings(init)),
         runs=runs,
         tracking=tracking_uri,
         compute=Compute(

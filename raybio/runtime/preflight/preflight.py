@@ -166,9 +166,11 @@ def _folder(intent: Intent) -> tuple[Path, BucketPath | None]:
 def _refuse_what_means_nothing(intent: Intent) -> None:
     options = intent.options
     compute = options.compute
-    if intent.method is None and intent.space is None and (options.settings or options.config):
+    has_settings = options.settings or options.config or options.recipe
+    if intent.method is None and intent.space is None and has_settings:
         raise ConfigError(
-            "--set and --config: got no method; want --method or --space, to which they belong"
+            "--set, --config, --recipe and --init: got no method; want --method or --space, to "
+            "which they belong"
         )
     if intent.space is None and (intent.budget or compute.gpus_per_worker is not None):
         raise ConfigError("--budget and --gpus-per-worker: only sweeps have them; want --space too")

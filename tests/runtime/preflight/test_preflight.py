@@ -434,6 +434,23 @@ def test_a_misspelt_setting_does_not_end_the_other_looks(
         preflight(replace(intent(tmp_path, tiny_store, "seed=1"), method=None))
 
 
+def test_a_recipe_is_resolved_as_for_the_training(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    plain = intent(tmp_path, tiny_store)
+
+    def with_recipe(recipe: str) -> Finding:
+        options = replace(plain.options, recipe=recipe)
+        return by_check(preflight(replace(plain, options=options)))["settings"]
+
+    assert with_recipe("small").state == OK
+    unknown = with_recipe("tiny")
+    assert unknown.state == ERROR
+    assert "there is no such recipe" in unknown.found
+    with pytest.raises(ConfigError, match="--recipe and --init: got no method"):
+        preflight(replace(plain, method=None, options=replace(plain.options, recipe="small")))
+
+
 def test_only_a_few_nodes_are_named() -> None:
     found = over_nodes("x", {f"n{number}": "bad" for number in range(9)}, 9, "fine")
     assert found.found.endswith("n3: bad; and 5 more nodes")
