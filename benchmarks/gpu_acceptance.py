@@ -3,19 +3,20 @@
     PYTHONPATH=. python benchmarks/gpu_acceptance.py [--small] [--only machine,packing] [--no-compile]
 
 Parts: ``machine`` (rates of products and copies), ``packing`` (packed sequences equal padded ones, with all gradients;
-gradient caching equals plain gradients), ``steps`` (tokens a second, MFU), ``waits`` (20 steps of each method in which
-nothing makes the host wait), ``kernels`` (idle share, the ten that take longest), ``resume`` (a process that is killed
+gradient caching equals plain gradients), ``methods`` (losses and scores of each method equal those of the CPU),
+``steps`` (tokens a second, MFU), ``waits`` (20 steps of each method in which nothing makes the host wait), ``kernels`` (idle share, the ten that take longest), ``resume`` (a process that is killed
 and started again has the weights of an unbroken one, eager and compiled), ``caching``, ``feeding`` (tokens a core
 collates), ``evaluation`` (in fp32, TF32 and bf16), ``retrieval`` (exact ranks), ``contrast`` (a large contrastive
 loss), ``search`` (faiss against exact neighbors), ``workers`` (gradients of two GPUs equal those of one).
 
-Prints one JSON line a result, with the device's name. Exit status 1 if ``packing``, ``waits``, ``resume``, ``search``
-or ``workers`` fails. ``--small`` runs the same code at tiny size on any machine: a test of the script, whose figures
+Prints one JSON line a result, with the device's name. Exit status 1 if ``packing``, ``methods``, ``waits``, ``resume``,
+``search`` or ``workers`` fails. ``--small`` runs the same code at tiny size on any machine: a test of the script, whose figures
 mean nothing. It needs what ``raybio`` imports below ``raybio/runtime/`` and no network; ``search`` needs faiss.
 """
 
 import argparse
 import contextlib
+import math
 import random
 import shutil
 import subprocess
@@ -45,7 +46,7 @@ from raybio.training.determinism import set_environment
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.gradient_sum import GradientSum
 from raybio.training.loop import fit
-from raybio.training.precision import Precision
+from raybio.training.precision import Precision, embedding_precision
 from raybio.training.settings import TrainingConfig
 from tests.device_operations import METHODS_THAT_WAIT, DeviceOperations
 
@@ -118,6 +119,60 @@ def relative_difference(ours: list[torch.Tensor], expected: list[torch.Tensor]) 
     return float(
         torch.nn.utils.get_total_norm(differences) / torch.nn.utils.get_total_norm(expected)
     )
+
+
+def methods(bench: Bench) -> None:
+    """Train each method a few steps in fp32 here and on the CPU, then score the same weights on both.
+
+    Losses may differ by rounding; nothing is dropped, since devices draw other numbers. A score may differ by more where
+    rounding changes a rank: by a hundredth at most.
+    """
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in METHODS:
+            here = DemoStep(name, Path(folder) / "here")
+            there = DemoStep(name, Path(folder) / "there")
+            for each in (here, there):
+                each.system.model.eval()
+            here.system.model.to(bench.device)
+            take_steps = [bench.train_step(each.system, precision="fp32") for each in (here, there)]
+            loss_off = 0.0
+            for step in range(3):
+                loss, expected = (
+                    take_step(step, here.batch(step))["loss"] for take_step in take_steps
+                )
+                loss_off = max(loss_off, abs(loss - expected) / abs(expected))
+            there.system.model.load_state_dict(here.system.model.state_dict())
+            scores, expected_scores = (final_scores(each) for each in (here, there))
+            off = {
+                key: abs(scores.get(key, math.nan) - value)
+                for key, value in expected_scores.items()
+                if math.isfinite(value)
+            }
+            score_off = max(off.values(), default=0.0)
+            bench.report(
+                "methods", method=name, loss_off=loss_off, scores=len(off), score_off=score_off
+            )
+            if not (loss_off < 1e-3 and all(value < 0.01 for value in off.values())):
+                worst = sorted(off, key=lambda key: -off[key])[:3]
+                failed.append(f"{name}: losses by {loss_off:.2g}, {worst} by {score_off:.2g}")
+    if failed:
+        raise CheckError(f"other than on the CPU: {'; '.join(failed)}")
+
+
+def final_scores(demo: DemoStep) -> dict[tuple[str, str, str], float]:
+    """Return the values of a system's final table, which computes where its model is."""
+    system = demo.system
+    assert system.final_evaluate is not None
+    device = next(system.model.parameters()).device
+    with torch.no_grad(), embedding_precision(Precision("fp32", device.type)):
+        report = system.final_evaluate(system.model, SingleProcess(), None)
+    return {
+        (stage, split, measure): score["value"]
+        for stage, by_split in report.scores.items()
+        for split, by_measure in by_split.items()
+        for measure, score in by_measure.items()
+    }
 
 
 def waits(bench: Bench) -> None:
@@ -304,6 +359,7 @@ def main() -> None:
     parts: dict[str, Callable[[Bench], None]] = {
         "machine": gpu_figures.machine,
         "packing": packing,
+        "methods": methods,
         "steps": partial(gpu_figures.steps, compiled=is_compiled),
         "waits": waits,
         "kernels": gpu_figures.kernels,
