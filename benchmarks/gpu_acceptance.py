@@ -6,7 +6,7 @@ Parts: ``machine`` (rates of products and copies), ``packing`` (packed sequences
 gradient caching equals plain gradients), ``methods`` (losses and scores of each method equal those of the CPU),
 ``steps`` (tokens a second, MFU), ``waits`` (20 steps of each method in which nothing makes the host wait), ``kernels`` (idle share, the ten that take longest), ``resume`` (a process that is killed
 and started again has the weights of an unbroken one, eager and compiled), ``caching``, ``feeding`` (tokens a core
-collates), ``evaluation`` (in fp32, TF32 and bf16), ``retrieval`` (exact ranks), ``contrast`` (a large contrastive
+collates), ``evaluation`` (in fp32, TF32 and bf16), ``evaluation_at_size`` (of a large graph), ``retrieval`` (exact ranks), ``contrast`` (a large contrastive
 loss), ``search`` (faiss against exact neighbors), ``workers`` (gradients of two GPUs equal those of one).
 
 Prints one JSON line a result, with the device's name. Exit status 1 if ``packing``, ``methods``, ``waits``, ``resume``,
@@ -16,6 +16,7 @@ mean nothing. It needs what ``raybio`` imports below ``raybio/runtime/`` and no 
 
 import argparse
 import contextlib
+import gc
 import math
 import random
 import shutil
@@ -367,6 +368,7 @@ def main() -> None:
         "caching": gpu_figures.caching,
         "feeding": gpu_figures.feeding,
         "evaluation": gpu_figures.evaluation,
+        "evaluation_at_size": gpu_figures.evaluation_at_size,
         "retrieval": gpu_figures.retrieval,
         "contrast": gpu_figures.contrast,
         "search": gpu_figures.search,
@@ -385,8 +387,9 @@ def main() -> None:
             num_failed += 1
             reason = str(error) if isinstance(error, CheckError) else f"{error!r:.500}"
             bench.report(name, failed=reason)
-            if bench.is_gpu:
-                torch.cuda.empty_cache()
+        gc.collect()
+        if bench.is_gpu:
+            torch.cuda.empty_cache()
     sys.exit(1 if num_failed else 0)
 
 

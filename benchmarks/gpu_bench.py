@@ -1,5 +1,6 @@
 """What the parts of ``gpu_acceptance.py`` share: the device, sizes, timing, batches and FLOP of a training step."""
 
+import gc
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -39,7 +40,7 @@ class Size:
         lengths: crops of protein steps.
         large: name -> more protein encoders, at the largest crop.
         methods: name -> settings of steps on a method's built-in corpus.
-        tokens_per_step: of protein steps; an eighth of them for the large encoders.
+        tokens_per_step: of protein steps; an eighth of them for encoders of more than 24 layers.
         checked_tokens: of the steps whose gradients are compared, in fp32 and kept whole.
         tokens_per_micro_batch: of all steps.
         gemm: rows of a square matrix product.
@@ -49,6 +50,8 @@ class Size:
         retrieval_anchors: anchors of link retrieval.
         contrasted_pairs: of the contrastive loss.
         searched_rows: vectors that are searched.
+        evaluated_nodes: proteins whose links are evaluated, in groups of ``nodes_per_group``.
+        nodes_per_group: as in a species.
         evaluation: settings of the evaluation of links.
     """
 
@@ -66,6 +69,8 @@ class Size:
     retrieval_anchors: int
     contrasted_pairs: int
     searched_rows: int
+    evaluated_nodes: int
+    nodes_per_group: int
     evaluation: Mapping[str, object]
 
 
@@ -104,6 +109,8 @@ FULL = Size(
     retrieval_anchors=10_000,
     contrasted_pairs=65_536,
     searched_rows=20_000,
+    evaluated_nodes=65_536,
+    nodes_per_group=2048,
     evaluation={},
 )
 
@@ -124,6 +131,8 @@ SMALL = Size(
     retrieval_anchors=50,
     contrasted_pairs=256,
     searched_rows=500,
+    evaluated_nodes=60,
+    nodes_per_group=20,
     evaluation={"evaluation.num_nodes_per_group": 4},
 )
 """Tries all code out on any machine; its figures mean nothing."""
@@ -175,6 +184,7 @@ class Bench:
         """Most memory that tensors held during a call; None on a CPU."""
         if not self.is_gpu:
             return None
+        gc.collect()
         torch.cuda.reset_peak_memory_stats(self.device)
         function()
         self.synchronize()

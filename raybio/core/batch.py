@@ -134,10 +134,7 @@ class PackedTokens:
 
 
 class StaticTokens(PackedTokens):
-    """Packed tokens whose shapes are the same in each micro-batch, for compiled encoders.
-
-    Empty sequences follow those of the padding, and ``longest`` is a limit.
-    """
+    """Packed tokens for compiled encoders: T and ``longest`` are the same in each micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +148,6 @@ class StaticShape:
 
     num_tokens: int
     longest: int
-
-    @property
-    def max_rows(self) -> int:
-        """Most sequences without padding: more are shorter than most texts."""
-        return max(self.num_tokens // PADDING_MULTIPLE, 1)
-
-    @property
-    def num_sequences(self) -> int:
-        """S."""
-        return self.max_rows + -(-self.num_tokens // self.longest)
 
 
 Tokens = PaddedTokens | PackedTokens
@@ -225,14 +212,11 @@ class TokenBatch(Batch):
             ValueError: if they do not fit.
         """
         packed = self._pack(row_M, pad_id, shape.num_tokens, shape.longest)
-        num_missing = shape.num_sequences + 1 - len(packed.indptr_S1)
-        if num_missing < 0 or packed.longest > shape.longest:
+        if packed.longest > shape.longest:
             raise ValueError(
-                f"{packed.num_rows} sequences of at most {packed.longest} tokens do not fit {shape}"
+                f"a sequence has {packed.longest} tokens, want at most {shape.longest}"
             )
-        end = packed.indptr_S1.new_full((num_missing,), shape.num_tokens)
-        values = field_values(packed) | {"indptr_S1": torch.cat([packed.indptr_S1, end])}
-        return StaticTokens(**values)
+        return StaticTokens(**field_values(packed))
 
     def pack(self, row_M: Tensor, pad_id: int, *, num_tokens: int | None = None) -> PackedTokens:
         """Return sequences ``row_M`` end to end.

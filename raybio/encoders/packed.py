@@ -3,14 +3,15 @@
 Linear layers, norms and embeddings compute real tokens alone. Attention needs to know where
 sequences end: on a GPU it is FlashAttention's kernel for sequences of different lengths
 (``torch.nn.attention.varlen``); elsewhere sequences are padded for the attention alone. The kernel
-has neither float32 nor dropout; with these a GPU pads, too.
+has no float32; with that a GPU pads, too.
 
 Shape letters: T tokens end to end, S sequences, L longest, H heads, D width of a head or of a
 state, R sequences without the padding at the end.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -34,6 +35,9 @@ _PACKABLE = ("bert", "distilbert", "electra", "esm", "modernbert", "roberta", "x
 
 ``tests/encoders/test_packed.py`` compares each with padded sequences.
 """
+
+_LAYERS = {"distilbert": "transformer", "modernbert": ""}
+"""The submodule of a type that holds its layers, if it is not ``encoder``; "": the model itself."""
 
 _POSITIONS_AFTER_PAD = ("roberta", "xlm-roberta")
 """Types that count positions from ``pad_token_id + 1``, as fairseq does."""
@@ -62,30 +66,53 @@ def packed_states(
     if model.config._attn_implementation != implementation:
         # Padded sequences have SDPA's attention as before.
         model.set_attn_implementation(implementation)
+    inputs = _inputs(model, tokens)
     if isinstance(tokens, StaticTokens):
-        return _compiled_states()(model, _shapes_only(tokens))
-    return _states(model, tokens)
-
-
-def _states(model: PreTrainedModel, tokens: PackedTokens) -> Tensor:
-    output = model(**_inputs(model, tokens), packing=tokens)
+        with _compiled_layers(model):
+            output = model(**inputs, packing=_shapes_only(tokens))
+    else:
+        output = model(**inputs, packing=tokens)
     state_TD: Tensor = output.last_hidden_state[0]
     return state_TD
 
 
+@contextmanager
+def _compiled_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Within this block the model's layers are compiled.
+
+    Its embeddings are not: compiled, the gradient of a table adds one row after the other where
+    torch computes deterministically, which takes longer than all layers for a table of few rows.
+    """
+    layers = model.get_submodule(_LAYERS.get(model.config.model_type, "encoder"))
+    # An attribute of the module hides the method of its class.
+    layers.forward = functools.partial(_compiled_forward(), layers)
+    try:
+        yield
+    finally:
+        del layers.forward
+
+
 @functools.cache
-def _compiled_states() -> Callable[[PreTrainedModel, PackedTokens], Tensor]:
+def _compiled_forward() -> Callable[..., Any]:
     # One graph: a part that cannot be compiled is an error, and not a slow step.
-    return torch.compile(_states, backend=BACKEND, dynamic=False, fullgraph=True)
+    return torch.compile(_forward, backend=BACKEND, dynamic=False, fullgraph=True)
+
+
+def _forward(layers: nn.Module, *arguments: Any, **options: Any) -> Any:
+    return type(layers).forward(layers, *arguments, **options)
 
 
 def _shapes_only(tokens: StaticTokens) -> StaticTokens:
-    """Return the tokens without what differs from one micro-batch to another in shape."""
+    """Return the tokens without what differs from one micro-batch to another in shape.
+
+    The number of sequences alone is dynamic: only attention reads it.
+    """
     nothing = tokens.label_K[:0]
     fixed = replace(tokens, num_rows=0, label_index_K=nothing, label_K=nothing)
     # Cached here: their lock cannot be compiled.
-    _ = fixed.mask_SL
     _ = fixed._index_T
+    for of_sequences in (fixed.indptr_S1, fixed.mask_SL):
+        torch._dynamo.maybe_mark_dynamic(of_sequences, 0)
     return fixed
 
 
@@ -141,8 +168,10 @@ def packed_attention(
     sliding_window = options.pop("sliding_window", None)
     # transformers counts the token itself.
     window = None if sliding_window is None else sliding_window - 1
-    if query.is_cuda and reads_without_padding(query, options.get("dropout")):
-        return _varlen(heads_THD, packing, options.get("scaling"), window)[None], None
+    if query.is_cuda and reads_without_padding(query):
+        scaling = options.get("scaling")
+        dropout = options.get("dropout") or 0.0
+        return _varlen(heads_THD, packing, scaling, window, dropout)[None], None
     mask_SL = packing.mask_SL
     mask_S1LL = mask_SL[:, None, None]
     if window is not None:
@@ -153,10 +182,10 @@ def packed_attention(
     return packing.from_rectangle(attended_SLHD)[None], None
 
 
-def reads_without_padding(query: Tensor, dropout: float | None) -> bool:
+def reads_without_padding(query: Tensor) -> bool:
     """Return whether FlashAttention can read packed heads (..., D) on a GPU."""
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_half and not dropout and reads_head_width(query.shape[-1])
+    return is_half and reads_head_width(query.shape[-1])
 
 
 def reads_head_width(width: int) -> bool:
@@ -165,9 +194,31 @@ def reads_head_width(width: int) -> bool:
 
 
 def _varlen(
-    heads_THD: list[Tensor], packing: PackedTokens, scaling: float | None, window: int | None
+    heads_THD: list[Tensor],
+    packing: PackedTokens,
+    scaling: float | None,
+    window: int | None,
+    dropout: float = 0.0,
 ) -> Tensor:
     query_THD, key_THD, value_THD = heads_THD
+    if dropout:
+        # The operation that varlen_attn calls, which has no argument for dropout.
+        attended_THD, *_ = torch.ops.aten._flash_attention_forward(
+            query_THD,
+            key_THD,
+            value_THD,
+            packing.indptr_S1,
+            packing.indptr_S1,
+            packing.longest,
+            packing.longest,
+            dropout,
+            False,
+            return_debug_mask=False,
+            scale=scaling,
+            window_size_left=-1 if window is None else window,
+            window_size_right=-1 if window is None else window,
+        )
+        return cast(Tensor, attended_THD)
     attended_THD = varlen_attn(
         query_THD,
         key_THD,

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_ENTRIES_AT_ONCE = 1 << 24
-
-_SEARCHED_AT_ONCE = 1 << 20
+_ENTRIES_AT_ONCE = 1 << 26
+"""Scores that a GPU counts at once: launches cost more than memory."""
 
 
 class RankCounts(NamedTuple):
@@ -75,7 +74,7 @@ def count_ranks(
     tied_before_P = torch.zeros_like(above_P)
     tied = torch.nonzero(at_least_P - above_P > 1)[:, 0]
     index_N = torch.arange(score_BN.shape[1], device=score_BN.device)
-    for part in torch.split(tied, max(1, _ENTRIES_AT_ONCE // score_BN.shape[1])):
+    for part in torch.split(tied, _rows_at_once(score_BN)):
         is_equal = score_BN[row_P[part]] == value_P[part][:, None]
         tied_before_P[part] = (is_equal & (index_N < column_P[part][:, None])).sum(1)
     return RankCounts(above_P, at_least_P, tied_before_P)
@@ -93,50 +92,56 @@ def sort_rows(score_BN: Tensor) -> Tensor:
 
 
 def count_at_least(
-    score_BN: Tensor, threshold_U: Tensor, sorted_BN: Tensor | None = None
-) -> Tensor:
-    """Count the entries of a block >= each of the thresholds, int64 (U,).
+    score_BN: Tensor, threshold_U: Tensor, index_K: Tensor, sorted_BN: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Count the entries of a block, and those of each row, that are >= a threshold.
 
     Args:
         score_BN: scores.
         threshold_U: ascending.
+        index_K: thresholds, ascending, at which each row is counted.
         sorted_BN: the same scores with each row sorted, which are overwritten.
+
+    Returns:
+        Entries of the block at least as high as each threshold (U,), and of each row at least as
+        high as thresholds ``index_K`` (B, K); int64.
     """
     if sorted_BN is not None:
+        threshold_BK = threshold_U[index_K].expand(len(sorted_BN), -1).contiguous()
+        by_row_BK = sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
         # There are more scores than thresholds, and sorting is faster than a search for each.
         score = sorted_BN.reshape(-1).numpy()
         score.sort()
-        return torch.from_numpy(len(score) - np.searchsorted(score, threshold_U.numpy()))
-    # Slot s has the entries that s thresholds do not exceed.
-    num_by_slot = torch.zeros(len(threshold_U) + 1, dtype=torch.int64, device=score_BN.device)
-    for part in torch.split(score_BN.reshape(-1), _SEARCHED_AT_ONCE):
-        slot = torch.searchsorted(threshold_U, part, right=True)
-        num_by_slot += torch.bincount(slot, minlength=len(num_by_slot))
-    return num_by_slot.flip(0).cumsum(0).flip(0)[1:]
+        at_least = len(score) - np.searchsorted(score, threshold_U.numpy())
+        return torch.from_numpy(at_least), by_row_BK
+    num_thresholds = len(threshold_U)
+    # An entry that reaches s thresholds is in slot s; it reaches row_slot[s] of the K.
+    slot = torch.arange(num_thresholds + 1, device=score_BN.device)
+    row_slot = torch.searchsorted(index_K, slot)
+    num_by_slot = torch.zeros_like(slot)
+    by_row = []
+    for part_RN in torch.split(score_BN, _rows_at_once(score_BN)):
+        slot_RN = torch.searchsorted(threshold_U, part_RN, right=True, out_int32=True)
+        num_by_slot += torch.bincount(slot_RN.reshape(-1), minlength=len(slot))
+        by_row.append(_count_by_row(row_slot[slot_RN], len(index_K) + 1))
+    return _at_least(num_by_slot), _at_least(torch.cat(by_row))
 
 
-def count_at_least_by_row(
-    score_BN: Tensor, threshold_K: Tensor, sorted_BN: Tensor | None = None
-) -> Tensor:
-    """Count the entries of each row >= each of the thresholds, int64 (B, K).
+def _rows_at_once(score_BN: Tensor) -> int:
+    return max(1, _ENTRIES_AT_ONCE // score_BN.shape[1])
 
-    Args:
-        score_BN: scores.
-        threshold_K: ascending.
-        sorted_BN: the same scores with each row sorted.
-    """
-    if sorted_BN is not None:
-        threshold_BK = threshold_K.expand(len(sorted_BN), -1).contiguous()
-        return sorted_BN.shape[1] - torch.searchsorted(sorted_BN, threshold_BK)
-    num_slots = len(threshold_K) + 1
-    counts = []
-    for part_RN in torch.split(score_BN, max(1, _ENTRIES_AT_ONCE // score_BN.shape[1])):
-        slot_RN = torch.searchsorted(threshold_K, part_RN, right=True)
-        slot_RN += num_slots * torch.arange(len(part_RN), device=part_RN.device)[:, None]
-        # Unlike scatter_add_, it is fast where torch computes deterministically.
-        num_by_slot = torch.bincount(slot_RN.reshape(-1), minlength=num_slots * len(part_RN))
-        counts.append(num_by_slot.view(-1, num_slots))
-    return torch.cat(counts).flip(1).cumsum(1).flip(1)[:, 1:]
+
+def _count_by_row(slot_RN: Tensor, num_slots: int) -> Tensor:
+    """Count the entries of each row by slot, int64 (R, S); overwrite the slots."""
+    slot_RN += num_slots * torch.arange(len(slot_RN), device=slot_RN.device)[:, None]
+    # Unlike scatter_add_, it is fast where torch computes deterministically.
+    num_by_slot = torch.bincount(slot_RN.reshape(-1), minlength=num_slots * len(slot_RN))
+    return num_by_slot.view(-1, num_slots)
+
+
+def _at_least(num_by_slot: Tensor) -> Tensor:
+    """Return the entries in slot s or higher (..., S), for each slot but the first (..., S - 1)."""
+    return num_by_slot.flip(-1).cumsum(-1).flip(-1)[..., 1:]
 
 
 def _sorts_scores(score: Tensor) -> bool:
@@ -145,8 +150,8 @@ def _sorts_scores(score: Tensor) -> bool:
 
 
 def _max_compared(score_BN: Tensor) -> int:
-    """Return up to how many links of an anchor comparing is faster than sorting its row."""
-    return 32 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
+    """Return up to how many links of an anchor comparing is faster than sorting or searching."""
+    return 2 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
 
 
 def _count_by_searching(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,15 +170,18 @@ def _count_in_sorted(ordered_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tens
 def _count_by_row_buckets(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
     """Count as ``_count_by_searching``, by sorting the few values instead of the scores."""
     ordered_UW, slot_UW = value_UW.sort(1)
+    num_slots = value_UW.shape[1] + 1
+    rows = _rows_at_once(score_UN)
     counts = []
     for side in ("left", "right"):
         # The number of values that a score is above ("left") or at least as high as ("right").
-        passed_UN = torch.searchsorted(ordered_UW, score_UN, side=side)
-        count_UW1 = torch.zeros(
-            len(value_UW), value_UW.shape[1] + 1, dtype=torch.int64, device=value_UW.device
-        )
-        count_UW1.scatter_add_(1, passed_UN, torch.ones_like(passed_UN))
-        at_slot_UW = count_UW1.flip(1).cumsum(1).flip(1)[:, 1:]
+        by_row = [
+            _count_by_row(torch.searchsorted(ordered_RW, score_RN, side=side), num_slots)
+            for ordered_RW, score_RN in zip(
+                torch.split(ordered_UW, rows), torch.split(score_UN, rows), strict=True
+            )
+        ]
+        at_slot_UW = _at_least(torch.cat(by_row))
         counts.append(torch.empty_like(at_slot_UW).scatter_(1, slot_UW, at_slot_UW))
     return counts[0], counts[1]
 

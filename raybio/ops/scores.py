@@ -25,12 +25,14 @@ Metric = Literal["euclidean", "cosine", "dot"]
 ENTRIES_AT_ONCE = 1 << 24
 """Maximum number of scores in a block on a CPU, where possible."""
 
-_GPU_ENTRIES_AT_ONCE = 1 << 27
+_GPU_ENTRIES_AT_ONCE = 1 << 29
 """On a GPU: the vectors of all candidates are converted for each block, so blocks are larger."""
 
-_TILE_ENTRIES = 1 << 23
+_GPU_TILE_ENTRIES = 1 << 26
 
 _CPU_TILE_ENTRIES = 1 << 20
+
+_CPU_MEDIAN_ENTRIES = 1 << 23
 
 NOISE_ULPS = 16
 """Embeddings whose difference is smaller, in units of their precision's epsilon, count as equal."""
@@ -233,8 +235,11 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
     width = parts[0].embedding_ND.shape[1]
     num_rows = sum(len(part.embedding_ND) for part in parts)
     center_D = torch.empty(parts[0].width, dtype=torch.float64, device=parts[0].embedding_ND.device)
-    # A median needs about four times the memory of its input.
-    for columns in tiles(width, 6 * num_rows, _TILE_ENTRIES):
+    # A median needs about four times the memory of its input. A GPU takes one multiprocessor for
+    # each of them, so it gets many at once.
+    is_cpu = center_D.device.type == "cpu"
+    entries = _CPU_MEDIAN_ENTRIES if is_cpu else _GPU_ENTRIES_AT_ONCE
+    for columns in tiles(width, 6 * num_rows, entries):
         column_CN = torch.cat([part.columns(columns) for part in parts], dim=1)
         center_D[columns] = column_CN.median(1).values
     flags = [part.is_zero_N1 for part in parts if part.is_zero_N1 is not None]
@@ -280,7 +285,7 @@ def _prepared(
 
 def _tile_entries(tensor: Tensor) -> int:
     # On a CPU a tile should fit the cache. On a GPU, launches cost more than memory traffic.
-    return _CPU_TILE_ENTRIES if tensor.device.type == "cpu" else _TILE_ENTRIES
+    return _CPU_TILE_ENTRIES if tensor.device.type == "cpu" else _GPU_TILE_ENTRIES
 
 
 def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:

@@ -73,10 +73,10 @@ def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Ten
     was_training = encoder.training
     encoder.eval()
     state_TD = torch.empty(len(batch.token_T), encoder.width)
-    with torch.no_grad():
+    # One autocast context converts the weights to half precision once.
+    with torch.no_grad(), precision.autocast():
         for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
-            with precision.autocast():
-                hidden = encoder(tokens).hidden_RLD
+            hidden = encoder(tokens).hidden_RLD
             spans = [
                 torch.arange(*batch.indptr_R1[row : row + 2].tolist()) for row in rows.tolist()
             ]
@@ -99,8 +99,8 @@ def _embed(
     precision: Precision,
 ) -> Tensor:
     embedding_MD = torch.empty(batch.num_embeddings, encoder.width, device=device)
-    for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
-        with precision.autocast():
-            encoded = encoder(tokens)
-        embedding_MD[rows] = encoded.embedding_RD.float()
+    # One autocast context converts the weights to half precision once.
+    with precision.autocast():
+        for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
+            embedding_MD[rows] = encoder(tokens).embedding_RD.float()
     return embedding_MD

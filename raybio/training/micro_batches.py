@@ -60,9 +60,7 @@ def micro_batches(
     shape = encoder.static_shape if encoder.training else None
     is_packed = shape is not None or reads_packed(encoder, device)
     if shape is not None:
-        groups = packed_micro_batches(
-            batch.length_R, max_tokens=shape.num_tokens, max_rows=shape.max_rows
-        )
+        groups = packed_micro_batches(batch.length_R, max_tokens=shape.num_tokens)
     elif is_packed:
         groups = packed_micro_batches(batch.length_R, max_tokens=max_tokens)
     else:
@@ -101,14 +99,9 @@ def static_shape(
         return None
     reason = encoder.why_eager()
     if is_gpu:
-        # Padded, the empty sequences of the shape would be as long as the longest one.
+        # Padded, each sequence would be as long as the longest that the shape allows.
         if precision.name != "bf16":
             reason = reason or f"attention pads packed sequences in {precision.name}; bf16 does not"
-        if _attention_dropout(encoder):
-            reason = reason or (
-                "attention with dropout pads packed sequences (encoder.attention_dropout=0 has "
-                "none)"
-            )
         if not all(map(reads_head_width, _head_widths(encoder))):
             reason = reason or "attention pads heads that FlashAttention cannot read"
     max_tokens = memory.max_tokens_per_micro_batch
@@ -128,14 +121,6 @@ def static_shape(
     raise ConfigError(f"memory.compile is true: {reason}. Set memory.compile=false")
 
 
-def _attention_dropout(encoder: Encoder) -> float:
-    """Return the largest attention dropout of an encoder's configurations."""
-    configs: list[Any] = [each.config for each in encoder.modules() if hasattr(each, "config")]
-    names = ("attention_probs_dropout_prob", "attention_dropout")
-    rates = [getattr(config, name, 0.0) or 0.0 for config in configs for name in names]
-    return max(rates, default=0.0)
-
-
 def _head_widths(encoder: Encoder) -> set[int]:
     """Return the widths of the attention heads of an encoder's configurations."""
     configs: list[Any] = [each.config for each in encoder.modules() if hasattr(each, "config")]
@@ -151,9 +136,7 @@ def _warn_of_padding(reason: str) -> None:
     logger.warning("memory.packing: %s, and computes their padding", reason)
 
 
-def packed_micro_batches(
-    length_R: Tensor, *, max_tokens: int, max_rows: int | None = None
-) -> list[Tensor]:
+def packed_micro_batches(length_R: Tensor, *, max_tokens: int) -> list[Tensor]:
     """Group sequences in order of their lengths, from long to short, up to ``max_tokens`` each.
 
     A longer sequence gets a group of its own.
@@ -161,7 +144,6 @@ def packed_micro_batches(
     Args:
         length_R: tokens of each sequence, on the host.
         max_tokens: maximum of the tokens of a group.
-        max_rows: maximum of its sequences; None: there is none.
 
     Returns:
         Row indices (M,) of each group, int64; every row is in exactly one group.
@@ -180,8 +162,6 @@ def packed_micro_batches(
         num_before = end_R[start - 1] if start else 0
         end = int(np.searchsorted(end_R, num_before + max_tokens, side="right"))
         end = max(end, start + 1)
-        if max_rows is not None:
-            end = min(end, start + max_rows)
         groups.append(torch.from_numpy(order_R[start:end]))
         start = end
     return groups

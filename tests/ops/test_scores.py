@@ -59,7 +59,7 @@ def test_scores_and_ranks_equal_those_of_whole_matrices(
     monkeypatch, metric, kind, num_entries
 ) -> None:
     monkeypatch.setattr(module, "_CPU_TILE_ENTRIES", num_entries)
-    monkeypatch.setattr(module, "_TILE_ENTRIES", num_entries)
+    monkeypatch.setattr(module, "_CPU_MEDIAN_ENTRIES", num_entries)
     query, candidate = embeddings(kind, 11, 0), embeddings(kind, 61, 1)
     candidate[:5] = query[:5]
     tiled = scorer(query, metric, torch.float64, candidate)
@@ -82,7 +82,7 @@ def test_scores_are_bit_identical_for_any_tile_size(monkeypatch, metric) -> None
     result = []
     for num_entries in (1, 200, 1 << 20):
         monkeypatch.setattr(module, "_CPU_TILE_ENTRIES", num_entries)
-        monkeypatch.setattr(module, "_TILE_ENTRIES", num_entries)
+        monkeypatch.setattr(module, "_CPU_MEDIAN_ENTRIES", num_entries)
         result.append(scorer(embedding, metric, torch.float64).block(10, 40))
     assert torch.equal(result[0], result[1])
     assert torch.equal(result[1], result[2])
@@ -134,4 +134,4 @@ def test_blocks_on_a_gpu_are_larger():
         for device in ("cpu", "cuda")
     }
 
-    assert num_rows_by_device == {"cpu": 16, "cuda": 134}
+    assert num_rows_by_device == {"cpu": 16, "cuda": 536}

@@ -25,7 +25,6 @@ from raybio.methods.sppt.average_precision import (
 )
 from raybio.ops.rank_counts import (
     count_at_least,
-    count_at_least_by_row,
     count_ranks,
     sort_rows_if_cheap,
 )
@@ -326,7 +325,7 @@ def _count_pairs(
     row_A, anchor_P = np.unique(ranking.row_P, return_inverse=True)
     index_K = counted_thresholds(len(threshold_U))
     threshold = torch.from_numpy(threshold_U).to(device, ranking.candidates.dtype)
-    counted = threshold[torch.from_numpy(index_K).to(device)]
+    counted_K = torch.from_numpy(index_K).to(device)
     num_pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
     # An anchor has fewer than 2^31 pairs. All anchors of a group are held at once, so this counts.
     num_pairs_AK = torch.zeros((len(row_A), len(index_K)), dtype=torch.int32, device=device)
@@ -338,8 +337,9 @@ def _count_pairs(
         rank_3P[:, links] = torch.stack(count_ranks(score_BN, row_P, column_P, sorted_BN))
         low, high = np.searchsorted(row_A, [start, end])
         rows = torch.from_numpy(row_A[low:high] - start).to(device)
-        num_pairs_AK[low:high] = count_at_least_by_row(score_BN, counted, sorted_BN)[rows].int()
-        num_pairs_U += count_at_least(score_BN, threshold, sorted_BN)
+        at_least_U, at_least_BK = count_at_least(score_BN, threshold, counted_K, sorted_BN)
+        num_pairs_AK[low:high] = at_least_BK[rows].int()
+        num_pairs_U += at_least_U
     precision_A = average_precision_contributions(
         anchor_P,
         threshold_P,

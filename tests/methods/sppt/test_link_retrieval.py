@@ -139,17 +139,16 @@ def test_all_ways_of_counting_agree_with_the_definition(
 def test_entries_above_thresholds_are_counted_as_by_comparing_each(monkeypatch, kind, sorts_scores):
     monkeypatch.setattr(rank_counts, "_sorts_scores", lambda _: sorts_scores)
     monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 200)
-    monkeypatch.setattr(rank_counts, "_SEARCHED_AT_ONCE", 100)
     block = torch.from_numpy(scores(embeddings(kind), "euclidean"))
     block.fill_diagonal_(-torch.inf)
     threshold_U = torch.unique(torch.cat([block.flatten()[1:50], torch.tensor([-3.5, 1.0])]))
     expected_BU = torch.stack([(block >= threshold).sum(1) for threshold in threshold_U], 1)
     sorted_BN = rank_counts.sort_rows_if_cheap(block)
     assert (sorted_BN is not None) == sorts_scores
-    by_row_BU = rank_counts.count_at_least_by_row(block, threshold_U, sorted_BN)
-    assert by_row_BU.tolist() == expected_BU.tolist()
-    found_U = rank_counts.count_at_least(block, threshold_U, sorted_BN)
+    index_K = torch.arange(0, len(threshold_U), 3)
+    found_U, by_row_BK = rank_counts.count_at_least(block, threshold_U, index_K, sorted_BN)
     assert found_U.tolist() == expected_BU.sum(0).tolist()
+    assert by_row_BK.tolist() == expected_BU[:, index_K].tolist()
 
 
 @pytest.mark.parametrize("kind", ["normal", "copies", "grid"])
