@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from _measure import NOT_HERE
+from gpu_table import STORED as GPU_STORED
+from gpu_table import gpu_section
 
 HERE = Path(__file__).parent
 STORED, TABLE = HERE / "results.json", HERE / "RESULTS.md"
@@ -235,7 +237,7 @@ def table(results: list[Result]) -> str:
 def write(results: list[Result]) -> None:
     """Write all results and the table of them."""
     STORED.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    TABLE.write_text(table(results))
+    TABLE.write_text(f"{table(results)}\n{gpu_section(GPU_STORED.read_text())}")
     print(f"wrote {TABLE.relative_to(HERE.parent)}")
 
 

@@ -220,3 +220,17 @@ def test_a_round_goes_there_and_back(monkeypatch):
 
     assert measure.interleaved(sides, 1, clock) == [(2.0, 15.0, 200.0)]
     assert "".join(called) == "abc" + "abccba"
+
+
+def test_the_table_of_a_gpu_has_every_line_that_was_kept(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("gpu_table")
+    text = module.STORED.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert {line["name"] for line in lines} <= {*module.DESCRIPTIONS, "training step", "kernels"}
+    section = module.gpu_section(text)
+    steps = [line for line in lines if line["name"] == "training step"]
+    for line in steps:
+        rate = f"{line['real_tokens_per_second'] / 1000:.0f} ({line['mfu']:.2f})"
+        assert f"| {rate} |" in section
+    assert (ROOT / "benchmarks" / "RESULTS.md").read_text().endswith(section)

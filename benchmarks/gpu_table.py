@@ -1,0 +1,170 @@
+"""The table of what ``gpu_acceptance.py`` printed on a GPU, kept in ``gpu_results.jsonl``, for RESULTS.md."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from raybio.core.markdown import markdown_table
+
+STORED = Path(__file__).parent / "gpu_results.jsonl"
+
+GOALS = {
+    "BERT-base": "0.70 M tokens/s, MFU 0.45",
+    "ESM-2 35M": "MFU 0.25",
+    "ESM-2 650M": "MFU 0.50",
+    "biostransformers": "MFU 0.30",
+    "mtb_pretrain": "MFU 0.30",
+}
+"""Goals of training steps, set for an H200."""
+
+LAYOUTS = ("padded", "packed", "packed, compiled")
+
+Line = Mapping[str, Any]
+
+
+def gpu_section(text: str) -> str:
+    """Return the Markdown of the lines that the script printed; of equal steps the last counts."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    devices = sorted({f"{line['device']}, torch {line['torch']}" for line in lines})
+    parts = [
+        "## One GPU",
+        f"What `gpu_acceptance.py` printed: {'; '.join(devices)}. The goals were set for an H200. README.md beside "
+        "this file says what explains the misses.",
+        "Training steps in bf16, thousands of real tokens a second and MFU:",
+        steps_table(line for line in lines if line["name"] == "training step"),
+        markdown_table(["what", "goal", "measured"], list(other_rows(lines))),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def steps_table(lines: Iterable[Line]) -> str:
+    cells: dict[tuple[str, int, int], dict[str, str]] = {}
+    for line in lines:
+        key = line["encoder"], line["longest"], line["real_tokens"]
+        rate = f"{line['real_tokens_per_second'] / 1000:.0f} ({line['mfu']:.2f})"
+        cells.setdefault(key, {})[line["layout"]] = rate
+    rows = [
+        [
+            name,
+            str(longest),
+            f"{tokens:,}",
+            *(by_layout.get(layout, "") for layout in LAYOUTS),
+            GOALS[name],
+        ]
+        for (name, longest, tokens), by_layout in cells.items()
+    ]
+    return markdown_table(["encoder", "longest", "tokens a step", *LAYOUTS, "goal"], rows)
+
+
+def other_rows(lines: list[Line]) -> Iterable[list[str]]:
+    by_name: dict[str, list[Line]] = {}
+    for line in lines:
+        by_name.setdefault(line["name"], []).append(line)
+    for name, describe in DESCRIPTIONS.items():
+        for what, goal, measured in describe(by_name.get(name, [])):
+            yield [what, goal, measured]
+
+
+def _packing(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    if lines:
+        worst = max(line["off"] for line in lines if line["precision"] == "fp32")
+        half = max(line["off"] / line["padded_off"] for line in lines if "padded_off" in line)
+        measured = f"{worst:.1g} at most; in bf16 {half:.2f} times padded ones' distance from fp32"
+        yield "gradients of packed and cached sequences, beside padded ones, fp32", "1e-3", measured
+
+
+def _methods(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    if lines:
+        loss = max(line["loss_off"] for line in lines)
+        score = max(line["score_off"] for line in lines)
+        total = sum(line["scores"] for line in lines)
+        yield (
+            f"losses and {total:,} scores of {len(lines)} methods, beside the CPU's, fp32",
+            "1e-3; 0.01",
+            f"{loss:.1g}; {score:.1g}",
+        )
+
+
+def _waits(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    checked = [line for line in lines if "waits" in line]
+    if checked:
+        yield (
+            f"steps in which the host waits for the GPU, {len(checked)} methods",
+            "0",
+            str(sum(line["waits"] for line in checked)),
+        )
+
+
+def _resume(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for is_compiled in (False, True):
+        of_kind = [line for line in lines if line["compiled"] == is_compiled]
+        if of_kind:
+            equal = sum(line["is_equal"] for line in of_kind)
+            kind = "compiled" if is_compiled else "eager"
+            yield f"killed and resumed, {kind}", "equal weights", f"{equal} of {len(of_kind)}"
+
+
+def _evaluation(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        if line["precision"] == "fp32":
+            continue
+        what = f"LRAP of links in {line['precision']}, beside fp32"
+        yield what, "1e-3", f"{line['lrap_off']:.1g}"
+
+
+def _at_size(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        what = f"evaluation of {line['nodes']:,} proteins, {line['tokens'] / 1e6:.0f} M tokens"
+        seconds = f"{line['encode_seconds']:.1f} s to encode, {line['rank_seconds']:.1f} s to rank"
+        yield what, "12 s", f"{seconds}; {line['tokens_per_second'] / 1e6:.2f} M tokens/s"
+
+
+def _retrieval(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        shape = f"{line['anchors']:,} × {line['rows']:,} × {line['width']}"
+        yield (
+            f"exact ranks and average precision of links, {shape}, {line['scores']}",
+            "0.4 s",
+            f"{line['seconds']:.1f} s; a search of the nearest 100: {line['top_100_search_seconds']:.2f} s",
+        )
+
+
+def _contrast(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        what = f"contrastive loss and gradient, {line['pairs']:,} × {line['width']}, fp32"
+        measured = f"{1000 * line['seconds']:.0f} ms, {line['peak_gib']:.1f} GiB"
+        yield what, "60 ms, 1.5 GiB", measured
+
+
+def _caching(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        measured = (
+            f"{line['time_ratio']:.2f} times the time, {line['peak_gib_cached']:.0f} of "
+            f"{line['peak_gib_plain']:.0f} GiB"
+        )
+        yield f"gradient caching, crop {line['max_length']}", "1.4 times", measured
+
+
+def _machine(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        measured = (
+            f"{line['gemm_tflops_bf16']:.0f} TFLOP/s bf16, {line['gemm_tflops_fp32']:.0f} fp32, "
+            f"{line['device_copy_gb_per_second'] / 1000:.1f} TB/s"
+        )
+        yield "matrix product and copy on the device", "", measured
+
+
+DESCRIPTIONS = {
+    "machine": _machine,
+    "packing": _packing,
+    "methods": _methods,
+    "waits": _waits,
+    "resume": _resume,
+    "evaluation": _evaluation,
+    "evaluation at size": _at_size,
+    "link retrieval": _retrieval,
+    "contrastive loss": _contrast,
+    "gradient caching": _caching,
+}
+"""Name of a line -> what its rows of the table are, in their order."""
