@@ -131,6 +131,8 @@ def test_a_request_that_fails_once_or_whose_answer_is_lost_leaves_one_whole_run(
     sweep.start()
     sweep.finish()
     assert getattr(way, how) == ""
+    # Not one more that is deleted later.
+    assert sum(request.endswith("runs/create") for request in way.requests) == 1
     sweep.check(way.address, last=3)
 
 

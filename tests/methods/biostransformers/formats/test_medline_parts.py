@@ -7,6 +7,7 @@ import pytest
 
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.biostransformers.formats import medline_parts
+from raybio.methods.biostransformers.formats.columns import ARTICLE_SCHEMA
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
     add_to_quarantine,
@@ -105,12 +106,10 @@ def test_a_torn_part_is_made_anew_and_never_read(tmp_path, parts, keep):
     assert part.read_bytes() == content
 
 
-def test_a_stream_that_is_no_part_is_refused(tmp_path):
+@pytest.mark.parametrize("schema", [pa.schema([("a", pa.int8())]), ARTICLE_SCHEMA])
+def test_a_stream_that_is_no_part_is_refused(tmp_path, schema):
     part = str(tmp_path / "x.arrow")
-    with (
-        pa.OSFile(part, "wb") as file,
-        pa.ipc.new_stream(file, pa.schema([("a", pa.int8())])),
-    ):
+    with pa.OSFile(part, "wb") as file, pa.ipc.new_stream(file, schema):
         pass
     with pytest.raises(StoreError, match=r"x\.arrow: is not whole"):
         read_keys(FileReport("x.xml", part, 0, 0, 0, {}, False, ""))
