@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.batch import IGNORED_LABEL, StaticShape, TokenBatch, Tokens
 from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
+from raybio.encoders import packed
 from raybio.encoders.packed import _PACKABLE, _varlen, reads_without_padding
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
@@ -110,6 +111,47 @@ def test_packed_proteins_equal_padded_ones_with_all_gradients(
     encoder, ids, mask_id = protein_encoder(vocabulary, pooling)
     batch = labeled_batch(LENGTHS, ids, mask_id)
     assert_packed_equals_padded(without_dropout(encoder), batch, 1e-10)
+
+
+@pytest.mark.first_tier("bert", "esm")
+@pytest.mark.parametrize("kind", _PACKABLE)
+def test_compiled_layers_equal_padded_ones_and_one_graph_reads_any_number_of_sequences(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "BACKEND", "aot_eager")
+    packed._compiled_forward.cache_clear()
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    encoder, ids, mask_id = (
+        protein_encoder("esm", "mean") if kind == "esm" else text_encoder(kind, "mean")
+    )
+    without_dropout(encoder)
+    shape = StaticShape(num_tokens=128, longest=40)
+    for lengths in (LENGTHS, [8] * 16, [40, 40, 40], [7, 1]):
+        batch = labeled_batch(lengths, ids, mask_id)
+        rows = torch.arange(len(lengths))
+        expected, ours = (
+            gradients_of_embeddings(encoder, tokens)
+            for tokens in (
+                batch.pad(rows, encoder.pad_id),
+                batch.pack_static(rows, encoder.pad_id, shape),
+            )
+        )
+        assert len(ours) == len(expected) > 10
+        for one, other in zip(ours, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    packed._compiled_forward.cache_clear()
+    torch.compiler.reset()
+
+
+def gradients_of_embeddings(encoder: Encoder, tokens: Tokens) -> list[Tensor]:
+    """Embeddings, and all gradients of a function of them."""
+    encoder.zero_grad()
+    embedding_RD = encoder(tokens).embedding_RD
+    embedding_RD.pow(3).mean().backward()
+    gradients = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+    return [embedding_RD.detach(), *gradients]
 
 
 def test_recomputed_activations_give_the_gradients_of_kept_ones() -> None:
