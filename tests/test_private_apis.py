@@ -43,6 +43,10 @@ KNOWN = {
     "._attn_implementation",
     # torch: one kernel for all gradients.
     "._foreach_mul_",
+    # torch: a size that a compiled graph takes as it comes, as its documentation says to declare it.
+    "._dynamo",
+    # torch: attention with dropout over packed sequences, which ``varlen_attn`` has no argument for.
+    "._flash_attention_forward",
     # torch: whether the running backward pass reaches a parameter, as register_multi_grad_hook asks
     # with a hook more for each.
     "._C",
