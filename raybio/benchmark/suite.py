@@ -87,7 +87,10 @@ def read_suite(name: str, data: Path | None) -> Suite:
             f"--suite {name}: want {', '.join(names)}, or a file that ends in .yaml."
             f"{nearest_name(name, names)}"
         )
-    content = parse_yaml(text)
+    try:
+        content = parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"--suite {name}: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
         raise ConfigError(f"--suite {name}: want a mapping with title and a list of tasks")
     unknown = set(content) - {"title", "tasks"}

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -460,6 +461,26 @@ def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
         assert read_suite(name, tmp_path).tasks
     with pytest.raises(ConfigError, match="is given twice"):
         read_models(["tfidf", "tfidf"], tmp_path)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_misspelt_setting_of_a_task_is_named_with_the_nearest(kind: str, tmp_path: Path) -> None:
+    name = next(field for field in TASKS[kind].model_fields if field != "name")
+    misspelt = f"{name}x"
+    suite = tmp_path / "own.yaml"
+    suite.write_text(yaml.safe_dump({"tasks": [{"task": kind, "name": "own", misspelt: "x"}]}))
+    message = f"'{misspelt}' is not a setting. Did you mean '{name}'"
+    with pytest.raises(ConfigError, match=f"task own: .*{re.escape(message)}"):
+        read_suite(str(suite), tmp_path)
+
+
+def test_a_suite_that_is_no_yaml_is_refused_in_one_line_with_its_name(tmp_path: Path) -> None:
+    suite = tmp_path / "own.yaml"
+    suite.write_text("title: own\ntasks: [\n")
+    with pytest.raises(ConfigError, match="not valid YAML: line 3, column 1") as refused:
+        read_suite(str(suite), None)
+    assert str(refused.value).startswith(f"--suite {suite}: ")
+    assert "\n" not in str(refused.value)
 
 
 def test_the_command_prints_a_card_and_writes_to_mlflow(
