@@ -8,7 +8,7 @@ import yaml
 from raybio.benchmark.models import read_models
 from raybio.benchmark.report import BenchmarkReport
 from raybio.benchmark.run import run_benchmark
-from raybio.benchmark.suite import TASKS, read_suite
+from raybio.benchmark.suite import read_suite, task_class
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
 from raybio.methods import METHODS
@@ -65,7 +65,7 @@ def test_a_store_that_is_not_in_the_bucket_skips_its_task(bucket: BucketPath) ->
         ("entities-relations", {}),
     ):
         fields = {"name": "own", "store": f"{bucket}/none", **settings}
-        reason = TASKS[task].from_mapping(fields).check()
+        reason = task_class(task).from_mapping(fields).check()
         assert f"{bucket}/none: has no manifest.json" in reason
         assert "want" in reason
 

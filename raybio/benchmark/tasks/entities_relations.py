@@ -93,7 +93,7 @@ class EntitiesRelationsTask(BenchmarkTask):
             raise ConfigError(f"task {self.name}: want either store or sentences")
         wanted = "want sentences, as `raybio prepare ade` reads them"
         if self.store is not None:
-            return missing_store(self.store, wanted)
+            return missing_store(self.store, WordStore, wanted)
         return missing_files(self._sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:

@@ -66,7 +66,7 @@ class RelationProbeTask(BenchmarkTask):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
         wanted = "want documents, as `raybio prepare documents` reads them"
         if self.store is not None:
-            return missing_store(self.store, wanted)
+            return missing_store(self.store, DocumentStore, wanted)
         return missing_files(sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:

@@ -18,6 +18,7 @@ METHOD = Method(
         "encoder.max_length",
     ),
     system="raybio.methods.sppt.downstream.system",
+    store_class="raybio.methods.sppt.downstream.store.TaskStore",
     table=TableLayout(
         title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
         measures={"score": "score"},
