@@ -29,6 +29,7 @@ METHOD = Method(
         },
         chance="the most frequent class, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),
+        if_passed="raise optim.peak_lr or schedule.max_epochs, or use the rival",
     ),
     step_metrics=("val/score",),
     predictor=PredictorModule("head.json", "raybio.methods.sppt.downstream.predict"),
