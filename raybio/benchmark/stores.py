@@ -58,18 +58,17 @@ def prepared(
     return cached_store(home.absolute(), kind, lambda _, path: prepare(path))
 
 
-def missing_store(store: Location, kind: type[Store], what: str) -> str:
+def missing_store(store: Location, kind: type[Store]) -> str:
     """Return why a store cannot be read; an empty text if it is there and of this kind.
 
     Args:
         store: its path; a store in a bucket is fetched to this machine.
         kind: its class.
-        what: what is wanted.
     """
     try:
         open_store(store, kind)
     except (StorageError, StoreError) as error:
-        return f"{error} Here: {what}"
+        return str(error)
     return ""
 
 

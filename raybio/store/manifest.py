@@ -28,6 +28,11 @@ PREPARED_BY = {
 """Kind of a store -> the command that makes one. Kinds of other packages are missing."""
 
 
+def command_for(kind: str) -> str:
+    """Return the command that makes stores of a kind; "" for any kind."""
+    return PREPARED_BY.get(kind, "`raybio prepare`")
+
+
 def kind_and_command(kind: str) -> str:
     """Return a kind of store with the command that makes one, as words for an error."""
     return f"{kind}, made by {PREPARED_BY[kind]}" if kind in PREPARED_BY else kind

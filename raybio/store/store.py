@@ -19,7 +19,7 @@ from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
     MANIFEST,
     PREPARE_AGAIN,
-    PREPARED_BY,
+    command_for,
     kind_and_command,
     parse_manifest,
     sha256_of,
@@ -192,7 +192,7 @@ def open_store(
     given = location(path, "store")
     if isinstance(given, Path):
         return _open(given.resolve(), kind, None, verify, digest)
-    folder = fetch_store(given, digest)
+    folder = fetch_store(given, digest, kind=kind.kind)
     try:
         return _open(folder, kind, given, verify, digest)
     except DamagedStoreError:
@@ -261,8 +261,7 @@ def _read_manifest(folder: Path, kind: type[Store]) -> tuple[dict[str, Any], str
                 state += f"; want a store in it, such as {inner[0]}"
         elif folder.exists():
             state = "is a file, want the folder of a prepared store"
-        command = PREPARED_BY.get(kind.kind, "`raybio prepare`")
-        raise StoreError(f"{folder}: {state}. Prepare one with {command}.") from None
+        raise StoreError(f"{folder}: {state}. Prepare one with {command_for(kind.kind)}.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
     return parse_manifest(content, folder)

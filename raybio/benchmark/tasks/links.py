@@ -94,11 +94,9 @@ class LinksTask(BenchmarkTask):
             raise ConfigError(f"task {self.name}: want either store or demo")
         if self.store is None:
             return ""
-        return missing_store(
-            self.store,
-            GraphStore,
-            "want a store of `raybio prepare proteins` or `raybio prepare articles`",
-        )
+        reason = missing_store(self.store, GraphStore)
+        wanted = "Want a store of `raybio prepare proteins` or `raybio prepare articles`."
+        return f"{reason} {wanted}" if reason else ""
 
     def files(self) -> Mapping[str, Path]:
         """Return the store's manifest."""
