@@ -13,7 +13,6 @@ from raybio.core.files import check_local
 from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
-from raybio.encoders.config import SCRATCH
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
 from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
@@ -120,7 +119,6 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     from raybio.store.store import open_store  # reads Arrow files: wrong settings need none
 
     digest = open_store(store, entry.store).digest
-    _check_encoder_folder(config)
     default_name = f"{name_prefix or method}-{fingerprint(config)[:8]}{digest[:4]}"
     run = RunSpec(
         method=method,
@@ -138,21 +136,6 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
         verbose=options.verbose,
     )
     return run.in_steps()
-
-
-def _check_encoder_folder(config: TrainingConfig) -> None:
-    """Refuse an encoder's folder without weights before torch is imported.
-
-    Raises:
-        ConfigError: as ``build`` would.
-    """
-    encoder = getattr(config, "encoder", None)
-    if encoder is None or encoder.source == SCRATCH:
-        return
-    if Path(encoder.source).expanduser().is_dir():
-        from raybio.encoders.sources import find_weights  # the hub's client takes a second
-
-        find_weights(encoder.source, encoder.revision)
 
 
 def resolve_config(
