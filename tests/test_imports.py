@@ -7,9 +7,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import typer
 
+from raybio.store.store import Store
 from tests.paths import ROOT
 from tests.sources import nodes, package_trees
 
@@ -61,8 +63,9 @@ CORE_MAY_IMPORT = {"raybio", "numpy", "pydantic", "yaml", *sys.stdlib_module_nam
 CORE_WITH_TORCH = {"raybio.core.batch", "raybio.core.interfaces", "raybio.core.digest"}
 """Tensors are part of what these define."""
 
-IMPORTS_BY_NAME = {"raybio.cli.lazy", "raybio.training.method"}
-"""Import modules that a table of commands names, or a ``Method``, which may be another package's."""
+IMPORTS_BY_NAME = {"raybio.cli.lazy", "raybio.training.method", "raybio.benchmark.suite"}
+"""Import modules that a table of commands or tasks names, or a ``Method``, which may be another
+package's."""
 
 IMPORTING = ("import_module", "__import__")
 """Functions that import a module by its name."""
@@ -265,11 +268,33 @@ def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
         yield ["sweep", path.stem, "--set", "optim.peak_lrr=1"], 2
 
 
-def refusals_of_models_and_stores() -> Iterator[list[str]]:
+def refusals_of_models_and_stores(tiny_words: Store, folder: Path) -> Iterator[list[str]]:
     """Yield command lines that are refused once their paths are looked at."""
+    from raybio.methods import METHODS
+
+    (folder / "empty").mkdir()
+    for name, method in METHODS.items():
+        yield ["train", name, "--store", "nowhere"]
+        if method.store.kind != tiny_words.kind:
+            yield ["train", name, "--store", str(tiny_words.path)]
     yield ["evaluate", "relation-map", "--model", "./nowhere", "--store", "s", "--out", "o"]
     yield ["evaluate", "word-maps", "--relations", "./nowhere", "--store", "s", "--out", "o"]
     yield ["prepare", "pairs", "--input", "no*", "--out", "s"]
+    empty = str(folder / "empty")
+    yield ["train", "relation_graphs", "--store", str(tiny_words.path), "--init", empty]
+    out = ["--out", str(folder / "report")]
+    yield ["benchmark", "tfdif", *out]
+    yield ["benchmark", "random", "--suite", "biomedicla", *out]
+    for text in ("tasks: [", "tasks: [{task: label, name: own}]", "tasks: []"):
+        suite = folder / f"{len(text)}.yaml"
+        suite.write_text(text)
+        yield ["benchmark", "random", "--suite", str(suite), *out]
+    head = folder / "head"
+    head.mkdir()
+    (head / "head.json").write_text("{}")
+    predict = ["predict", str(head), "--input"]
+    yield [*predict, str(suite), "--out", str(folder / "new.csv")]
+    yield [*predict, str(folder / "nowhere.tsv"), "--out", str(folder / "new.tsv")]
     nowhere = ["--store", "nowhere"]
     yield ["evaluate", "relation-map", "--model", "some/hub-id", *nowhere, "--out", "o"]
     yield ["evaluate", "relation-probe", "--model", "some/hub-id", *nowhere]
@@ -288,10 +313,12 @@ def test_modules_behind_help_and_refusals_import_nothing_heavy():
     run(f"import sys; {imported}; assert not {HEAVY} & sys.modules.keys(), sys.modules.keys()")
 
 
-def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy():
+def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy(
+    tiny_words: Store, tmp_path: Path
+):
     commands = [(*command, sorted(HEAVY)) for command in commands_before_a_start()]
     heavy = sorted(HEAVY - {"pyarrow"})  # stores are opened with it
-    commands += [(words, 2, heavy) for words in refusals_of_models_and_stores()]
+    commands += [(words, 2, heavy) for words in refusals_of_models_and_stores(tiny_words, tmp_path)]
     run(RUN_COMMANDS, json.dumps(commands))
 
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 import torch
 
 from raybio.benchmark.log import BenchmarkLog
+from raybio.benchmark.rivals import RESERVED, RIVALS, check_models
 from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vectors
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
-from raybio.benchmark.task import CHANCE, PROTOCOL, RANDOM, RIVAL_ROWS, Reads
+from raybio.benchmark.task import RANDOM, Reads
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
@@ -24,35 +25,11 @@ from raybio.core.records import FORMATS, read_record
 from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
-from raybio.evaluation.lexical import CHARACTERS
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RUN
 from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
-
-HASHED_WORDS = "hashed TF-IDF"
-"""Name of the rival that embeds a text as its words, hashed to positions of a vector."""
-
-RIVALS = {
-    "random": (RANDOM,),
-    "tfidf": ("TF-IDF", "ridge on TF-IDF", HASHED_WORDS),
-    "bm25": ("BM25",),
-    "characters": (CHARACTERS,),
-    "kmers": ("3-mers", "ridge on 1-3-mers"),
-    "degree": ("degree",),
-    "common-neighbors": ("common neighbors",),
-}
-"""Name on the command line -> the rows that it may mean; a task has one of them or none."""
-
-RESERVED = {
-    PROTOCOL,
-    RIVAL_ROWS,
-    CHANCE,
-    *RIVALS,
-    *(row for rows in RIVALS.values() for row in rows),
-}
-"""Names that no model may have. A task may have more rivals, which the report checks."""
 
 _RANDOM_WIDTH = 256
 
@@ -195,9 +172,7 @@ def read_models(
     if after is not None:
         base = base_of_run(after)
         given = [after, base, *given]
-    for name in given:
-        if list(given).count(name) > 1:
-            raise ConfigError(f"MODEL {name}: is given twice; want each model once")
+    check_models(given)
     folder_by_name = {}
     for name in given:
         if name not in RIVALS:

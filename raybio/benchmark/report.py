@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from raybio.benchmark.models import RIVALS, BenchmarkModel
+from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.rivals import RIVALS
 from raybio.benchmark.statistics import (
     Limits,
     difference_test,
@@ -149,6 +150,13 @@ class TaskResults:
         self.rivals_reader = ""
         self.by_model: dict[str, TaskScores] = {}
         self.skipped: dict[str, str] = {}
+
+    def join_reasons(self) -> None:
+        """Keep one reason where nothing of the task has a result, and all reasons are equal."""
+        reasons = set(self.skipped.values())
+        has_results = bool(self.facts or self.rivals or self.by_model)
+        if len(reasons) == 1 and not has_results:
+            self.skipped = {"": reasons.pop()}
 
     def rows(self, names: Sequence[str]) -> tuple[dict[str, TaskScores], list[str]]:
         """Return the scores by row, models first, and the rows that are rivals.

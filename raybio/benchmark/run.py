@@ -44,7 +44,7 @@ def run_benchmark(
 
     Raises:
         ClusterError: if another command writes this report, or Ray cannot start.
-        ConfigError: if no task can run.
+        ConfigError: if no task has a row.
     """
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("a") as lock:
@@ -165,9 +165,7 @@ def _evaluated(
         else:
             plans.append(plan)
     if not plans:
-        raise ConfigError(
-            f"--suite {suite.name}: none of its tasks can run; {results[0].skipped['']}"
-        )
+        raise _without_rows(suite, results)
     parts = [part for plan in plans for part in plan.parts()]
     while parts:
         refused = compute_parts(parts, out, with_ray=with_ray, verbose=verbose)
@@ -178,7 +176,22 @@ def _evaluated(
         parts = [part for part in next_rivals if part is not None]
     for plan in plans:
         plan.read(Results(out))
+    for each in results:
+        each.join_reasons()
+    if not any(each.by_model or each.rivals for each in results):
+        raise _without_rows(suite, results)
     return results
+
+
+def _without_rows(suite: Suite, results: Sequence[TaskResults]) -> ConfigError:
+    reasons = []
+    for each in results:
+        own = "; ".join(dict.fromkeys(each.skipped.values())) or "no model fits"
+        reasons.append(f"{each.task.name}: {own}")
+    return ConfigError(
+        f"--suite {suite.name}: none of its tasks has a row, so no report is written. "
+        + ". ".join(reasons)
+    )
 
 
 def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan | None:

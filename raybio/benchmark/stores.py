@@ -9,16 +9,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from raybio.benchmark.task import files_digest, missing_files
+from raybio.benchmark.task import files_digest
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.errors import StorageError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.runtime.run.options import default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import MANIFEST, SCHEMA_VERSION
-from raybio.store.remote_store import fetch_store, store_digest
+from raybio.store.remote_store import fetch_store
 from raybio.store.sources import check_readable_files
-from raybio.store.store import S
+from raybio.store.store import S, Store, open_store
 
 StoreLocation = Annotated[
     Path | BucketPath,
@@ -58,19 +58,17 @@ def prepared(
     return cached_store(home.absolute(), kind, lambda _, path: prepare(path))
 
 
-def missing_store(store: Location, what: str) -> str:
-    """Return why a store cannot be read; an empty text if it is there.
+def missing_store(store: Location, kind: type[Store]) -> str:
+    """Return why a store cannot be read; an empty text if it is there and of this kind.
 
     Args:
-        store: its path.
-        what: what is wanted.
+        store: its path; a store in a bucket is fetched to this machine.
+        kind: its class.
     """
-    if isinstance(store, Path):
-        return missing_files([store], what)
     try:
-        store_digest(store)
+        open_store(store, kind)
     except (StorageError, StoreError) as error:
-        return f"{error} Here: {what}"
+        return str(error)
     return ""
 
 

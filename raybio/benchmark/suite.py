@@ -6,6 +6,7 @@ folder of ``--data``; other relative paths are relative to the file. A store may
 local file may be there with ``.gz`` appended instead.
 """
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,30 +15,23 @@ from typing import Any
 
 from raybio.benchmark.task import BenchmarkTask, nearest_name, own_task_class
 from raybio.benchmark.task_source import read_task_source
-from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
-from raybio.benchmark.tasks.labels import LabelsTask
-from raybio.benchmark.tasks.links import LinksTask
-from raybio.benchmark.tasks.medlama import FactProbeTask
-from raybio.benchmark.tasks.mteb import MtebTask
-from raybio.benchmark.tasks.relation_probe import RelationProbeTask
-from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
-from raybio.benchmark.tasks.zero_shot import ZeroShotTask
 from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location, location
 from raybio.store.sources import plain_or_gzip
 
-TASKS: dict[str, type[BenchmarkTask]] = {
-    "zero-shot": ZeroShotTask,
-    "retrieval": BeirRetrievalTask,
-    "medlama": FactProbeTask,
-    "links": LinksTask,
-    "labels": LabelsTask,
-    "relation-probe": RelationProbeTask,
-    "entities-relations": EntitiesRelationsTask,
-    "mteb": MtebTask,
+TASKS = {
+    "zero-shot": "zero_shot.ZeroShotTask",
+    "retrieval": "retrieval.BeirRetrievalTask",
+    "medlama": "medlama.FactProbeTask",
+    "links": "links.LinksTask",
+    "labels": "labels.LabelsTask",
+    "relation-probe": "relation_probe.RelationProbeTask",
+    "entities-relations": "entities_relations.EntitiesRelationsTask",
+    "mteb": "mteb.MtebTask",
 }
-"""Kind of a task in a suite's YAML -> its class."""
+"""Kind of a task in a suite's YAML -> its class in ``tasks``, which is imported when it is used:
+most import torch."""
 
 _DATA = "{data}"
 
@@ -87,12 +81,17 @@ def read_suite(name: str, data: Path | None) -> Suite:
             f"--suite {name}: want {', '.join(names)}, or a file that ends in .yaml."
             f"{nearest_name(name, names)}"
         )
-    content = parse_yaml(text)
+    try:
+        content = parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"--suite {name}: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("tasks"), list):
         raise ConfigError(f"--suite {name}: want a mapping with title and a list of tasks")
     unknown = set(content) - {"title", "tasks"}
     if unknown:
         raise ConfigError(f"--suite {name}: unknown key {min(unknown)}; want title and tasks")
+    for entry in content["tasks"]:
+        _check_kind(name, entry)
     tasks = tuple(_task(name, entry, home, data) for entry in content["tasks"])
     names_of_tasks = [task.name for task in tasks]
     for each in names_of_tasks:
@@ -103,11 +102,30 @@ def read_suite(name: str, data: Path | None) -> Suite:
     return Suite(name, str(content.get("title", name)), tasks)
 
 
-def _task(suite: str, entry: Any, home: Path, data: Path | None) -> BenchmarkTask:
+def task_class(kind: str) -> type[BenchmarkTask]:
+    """Return the class of a kind of ``TASKS``."""
+    module, name = TASKS[kind].split(".")
+    found: type[BenchmarkTask] = getattr(
+        importlib.import_module(f"raybio.benchmark.tasks.{module}"), name
+    )
+    return found
+
+
+def _check_kind(suite: str, entry: Any) -> None:
     if not isinstance(entry, Mapping):
         raise ConfigError(f"--suite {suite}: got the task {entry!r}, want a mapping with task")
+    given = entry.get("task")
+    name = str(given)
+    if name not in TASKS and not name.rpartition(":")[0].endswith(".py"):
+        raise ConfigError(
+            f"--suite {suite}: a task of kind {given!r}, want task: one of {', '.join(TASKS)}, or "
+            f"a class of your own as PYTHON_FILE:CLASS.{nearest_name(name, list(TASKS))}"
+        )
+
+
+def _task(suite: str, entry: Mapping[str, Any], home: Path, data: Path | None) -> BenchmarkTask:
     settings = dict(entry)
-    kind = _task_class(suite, settings.pop("task", None), home)
+    kind = _task_class(suite, str(settings.pop("task")), home)
     for name, may_be_bucket in kind.path_fields().items():
         if settings.get(name) is not None:
             option = f"--suite {suite}, task {settings.get('name')}: {name}"
@@ -136,17 +154,11 @@ def _path(option: str, text: str, home: Path, data: Path | None) -> Location:
     return path if isinstance(path, BucketPath) else plain_or_gzip(home / path)
 
 
-def _task_class(suite: str, given: Any, home: Path) -> type[BenchmarkTask]:
+def _task_class(suite: str, name: str, home: Path) -> type[BenchmarkTask]:
     """Return the class that ``task`` names."""
-    name = str(given)
     if name in TASKS:
-        return TASKS[name]
+        return task_class(name)
     file, _, class_name = name.rpartition(":")
-    if not file.endswith(".py"):
-        raise ConfigError(
-            f"--suite {suite}: a task of kind {given!r}, want task: one of {', '.join(TASKS)}, or "
-            f"a class of your own as PYTHON_FILE:CLASS.{nearest_name(name, list(TASKS))}"
-        )
     try:
         return own_task_class(read_task_source(home / Path(file).expanduser(), class_name))
     except ConfigError as error:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from raybio.benchmark.rivals import check_models
+from raybio.benchmark.suite import read_suite
 from raybio.cli.options import PoolingOption, Verbose, model_argument, parse_pooling
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -63,15 +65,16 @@ def benchmark(
     if not model and after is None:
         raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
+    check_models(model or ())
+    # It imports the modules of its tasks, and so torch, once its file has been checked.
+    tasks = read_suite(suite, data)
     # Imported here: torch takes seconds to import.
     from raybio.benchmark.models import read_models
     from raybio.benchmark.report import card_table, changes, difference_text, interval_text
     from raybio.benchmark.run import run_benchmark
-    from raybio.benchmark.suite import read_suite
     from raybio.runtime.tracking.tracker import tracking_uri as absolute_uri
 
     home = out.absolute()
-    tasks = read_suite(suite, data)
     run = None if after is None else str(after)
     models = read_models(model or (), home, chosen_pooling, run)
     report = run_benchmark(

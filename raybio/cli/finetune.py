@@ -69,9 +69,11 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
     given, others = parser.parse_known_args(rest)
     if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
         each = ", once a task, in their order" if len(names) > 1 else ""
+        got = "no data is given"
+        if given.data or given.store:
+            got = f"got {len(given.data)} --data and {len(given.store)} --store"
         raise ConfigError(
-            f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, "
-            "want either --data FILES or --store STORE" + each
+            f"{', '.join(names)}: {got}, want either --data FILES or --store STORE{each}"
         )
     data = [local_copy(each, "--data") for each in given.data]
     from raybio.experiments.downstream_tasks import task_parts  # reads and writes stores

@@ -167,10 +167,19 @@ Init = Annotated[
 
 
 def init_settings(init: str | None) -> list[str]:
-    """Return ``--init`` as a setting; [] for None."""
+    """Return ``--init`` as a setting; [] for None.
+
+    Raises:
+        ConfigError: if there is no such model, or its folder has no weights.
+    """
     if init is None:
         return []
-    return [f"encoder.source={quoted(model_address(init, '--init'))}"]
+    source = model_address(init, "--init")
+    if Path(source).expanduser().is_dir():
+        from raybio.encoders.sources import find_weights  # the hub's client takes a second
+
+        find_weights(source, "main")
+    return [f"encoder.source={quoted(source)}"]
 
 
 Workers = Annotated[

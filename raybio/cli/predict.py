@@ -8,6 +8,7 @@ import typer
 from raybio.cli.options import MaxBadShare, StripStop, model_argument, sources_option
 from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
+from raybio.runtime.heads import output_suffix, require_head
 from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(add_completion=False)
@@ -50,13 +51,15 @@ def predict(
     """The command line; ``--help`` is ``HELP``."""
     check_writable_file(out)
     folder = local_model(model, "MODEL")
-    # Imported here: torch and transformers take seconds to import.
-    from raybio.runtime.predict import output_suffix, predict_file, read_predictor
-
-    predictor = read_predictor(folder)
-    output_suffix(predictor, out)
+    predictor_module = require_head(folder).predictor
+    assert predictor_module is not None
+    output_suffix(out, predictor_module.document_suffixes)
     # Files in a bucket are fetched after all checks.
     files = matching(source)
+    # Imported here: torch and transformers take seconds to import.
+    from raybio.runtime.predict import predict_file, read_predictor
+
+    predictor = read_predictor(folder)
     summary = predict_file(
         predictor,
         files,

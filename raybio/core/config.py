@@ -57,6 +57,9 @@ SEE_ALL = " raybio train METHOD --help-all lists all settings."
 MAX_SHOWN = 200
 """Letters of a wrong value or name that errors show."""
 
+_ABOUT_AS_NEAR = 0.1
+"""Difference of similarity to a misspelt name up to which a second name is suggested too."""
+
 _SYMBOLS = {
     "ge": ">=",
     "gt": ">",
@@ -130,10 +133,16 @@ def parse_yaml(text: str) -> Any:
     """Parse plain YAML: no tags that build objects, no repeated keys, no aliases.
 
     Raises:
-        ConfigError: with the line and the reason.
+        ConfigError: with the line, the column and the reason, in one line.
     """
     try:
         return yaml.load(text, Loader=_PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        # Its text takes five lines and calls the text "<unicode string>".
+        mark = error.problem_mark or error.context_mark
+        position = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        reason = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"not valid YAML: {position}{reason}. Correct it there") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not valid YAML: {error}") from None
     except RecursionError:
@@ -295,7 +304,7 @@ def fields(
                 prefix + name,
                 _type_name(inner),
                 _show(default),
-                _range(info),
+                _range(info.metadata),
                 info.description or "",
             )
 
@@ -352,7 +361,7 @@ def _misfit(
             break
         info = annotation.model_fields[name]
         annotation = info.annotation
-        wanted = _wanted(annotation, _range(info))
+        wanted = _wanted(annotation, _range(info.metadata))
         got = repr(mapping[name]) if name in mapping else "nothing"
         mapping = mapping.get(name)
         names.append(name)
@@ -370,7 +379,7 @@ def _wanted(annotation: Any, range_: str) -> str:
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin is typing.Annotated:
-        return _wanted(arguments[0], _range(arguments[1]))
+        return _wanted(arguments[0], _range(arguments[1:]))
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_wanted(argument, range_) for argument in arguments)
     if origin is tuple:
@@ -393,15 +402,21 @@ def did_you_mean(path: str, known: list[str]) -> str:
     """Return a sentence that suggests the settings nearest to a misspelt ``path``."""
     if path in known:  # a flat key "a.b:" in YAML
         return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
-    near = difflib.get_close_matches(path, known, n=2, cutoff=0.5)
+    near = _nearest(path, known)
     if not near:
         leaf = path.rsplit(".", 1)[-1]
         path_by_leaf = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
-        near_leaves = difflib.get_close_matches(leaf, list(path_by_leaf), n=2, cutoff=0.5)
-        near = [path_by_leaf[name] for name in near_leaves]
+        near = [path_by_leaf[name] for name in _nearest(leaf, list(path_by_leaf))]
     if not near:
         return SEE_ALL
     return f" Did you mean {' or '.join(repr(name) for name in near)}?"
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """Return the nearest name, and the next one if it is about as near; none if none is near."""
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    ratios = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in near]
+    return [near[i] for i, ratio in enumerate(ratios) if ratio > ratios[0] - _ABOUT_AS_NEAR]
 
 
 def _type_name(annotation: Any) -> str:
@@ -410,7 +425,7 @@ def _type_name(annotation: Any) -> str:
     if origin is typing.Literal:
         return " | ".join(str(argument) for argument in arguments)
     if origin is typing.Annotated:
-        return f"{_type_name(arguments[0])} {_range(arguments[1])}".rstrip()
+        return f"{_type_name(arguments[0])} {_range(arguments[1:])}".rstrip()
     if origin in (types.UnionType, typing.Union):
         return " | ".join(_type_name(argument) for argument in arguments)
     if annotation is type(None):
@@ -422,13 +437,16 @@ def _type_name(annotation: Any) -> str:
     return str(getattr(annotation, "__name__", annotation))
 
 
-def _range(info: FieldInfo) -> str:
+def _range(metadata: Iterable[Any]) -> str:
+    """Describe the limits among the metadata of a type, which may hold validators too."""
     parts = []
-    for constraint in info.metadata:
+    for constraint in metadata:
+        if isinstance(constraint, FieldInfo):
+            parts += [_range(constraint.metadata)]
         for name, symbol in _SYMBOLS.items():
             if hasattr(constraint, name):
                 parts.append(f"{symbol} {getattr(constraint, name)}")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def _show(default: Any) -> str:

@@ -16,6 +16,9 @@ vectors. ``initial`` is the encoder before training, ``trained`` the encoder aft
 are a method's rivals, which need no training of an encoder.
 """
 
+CHARACTERS = "character 2-4-grams"
+"""Stage of ``evaluation.lexical.character_scores``, a rival of several methods."""
+
 Score = Mapping[str, float]
 """``value``, and ``low`` and ``high`` of its 95 % interval; scores of chance have no interval."""
 

@@ -28,6 +28,7 @@ class TableLayout:
         measures: name of a score -> its column heading.
         splits: name of a split -> its table heading; one table per split.
         chance: how the scores in the row "chance" are computed.
+        if_passed: what to do where a rival passes a trained model; empty: nothing is advised.
         optional: as ``measures``, of scores that only some stores define; see ``shown``.
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested
@@ -43,6 +44,7 @@ class TableLayout:
     plain: frozenset[str] = frozenset()
     secondary: frozenset[str] = frozenset()
     oracles: Mapping[str, str] = field(default_factory=dict)
+    if_passed: str = ""
     optional: Mapping[str, str] = field(default_factory=dict)
 
     @property

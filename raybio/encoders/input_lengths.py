@@ -108,10 +108,26 @@ class InputLengths:
                 f"{self.name}: {counted} cut to a window of {self.limit:,} {self.unit}, drawn anew "
                 f"at each reading; the longest has {self.longest:,}"
             )
-        equal = f"; {self.num_equal:,} of them no longer differ" if self.num_equal else ""
+        equal = ""
+        if self.num_equal:
+            equal = f"; {self.num_equal:,} of them no longer differ: {self.remedy}"
         return (
             f"{self.name}: {counted} cut at {self.limit:,} of {self.longest:,} {self.unit}{equal}"
         )
+
+    @property
+    def is_bounded_by_encoder(self) -> bool:
+        """Whether a larger setting changes nothing: the encoder has no more positions."""
+        if self.num_positions is None:
+            return False
+        return self.setting_value is None or self.setting_value > self.num_positions
+
+    @property
+    def remedy(self) -> str:
+        """What makes the encoder read more of a row."""
+        if self.is_bounded_by_encoder:
+            return "choose an encoder with more positions"
+        return f"raise {self.setting}"
 
 
 def text_lengths(
@@ -218,11 +234,8 @@ def check_rows_differ(lengths: InputLengths) -> None:
         return
     setting = f"{lengths.setting} is {lengths.setting_value}"
     advice = f"Raise {lengths.setting}, choose an encoder with more positions"
-    positions = lengths.num_positions
-    value = lengths.setting_value
-    if positions is not None and (value is None or value > positions):
-        # A larger setting changes nothing.
-        setting = f"the encoder reads at most {positions:,} tokens"
+    if lengths.is_bounded_by_encoder:
+        setting = f"the encoder reads at most {lengths.num_positions:,} tokens"
         advice = "Choose an encoder with more positions"
     raise ConfigError(
         f"{setting}: {lengths.name} are cut at {lengths.limit:,} of {lengths.longest:,} "

@@ -20,9 +20,6 @@ from raybio.ops.retrieval import Scores
 TextScorer = Callable[[Sequence[str], Sequence[str]], Scores]
 """(queries, documents) -> scores of all documents for all queries."""
 
-CHARACTERS = "character 2-4-grams"
-"""Name of the row of ``character_scores`` in tables."""
-
 _DECIMALS = 9
 """Scores are rounded, so that equal ones tie whatever the order of summation."""
 

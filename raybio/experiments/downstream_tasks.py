@@ -20,6 +20,7 @@ from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import open_store
+from raybio.training.predictor import skipped_remarks
 from raybio.training.settings import TrainingConfig
 
 NUM_SPECIAL = 2
@@ -97,8 +98,8 @@ def kept_task(name: str, data: Path) -> TaskStore:
 
 def _print_warnings(store: TaskStore) -> None:
     """Print skipped rows, rows that are also training rows, and classes without training rows."""
-    for reason, facts in store.manifest["quarantine"].items():
-        print(f"skipped: {reason}: {facts['count']:,}", flush=True)
+    for remark in skipped_remarks(store.manifest["quarantine"]):
+        print(remark, flush=True)
     num_drawn = store.manifest.get(DRAWN, 0)
     if num_drawn:
         relatives = "" if TASKS[store.task].on_texts else ", relatives may be in several"

@@ -7,11 +7,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
-from raybio.methods import METHODS
-from raybio.runtime.model_paths import near_run_folders
-from raybio.store.data_sets import JSON_LINES, PARQUET, TSV
+from raybio.runtime.heads import method_of_head, output_suffix, require_head
 from raybio.store.table_rows import ROWS_AT_ONCE, replaced_file, write_rows
 from raybio.training.embedding_model import check_strip_stop
 from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
@@ -30,19 +27,9 @@ def read_predictor(folder: str | Path) -> Predictor:
         ConfigError: if there is no such folder, or it has no head.
     """
     path = Path(folder).expanduser()
-    if not path.is_dir():
-        raise ConfigError(
-            f"{folder}: no such folder; want a run, or its export/" + near_run_folders(str(folder))
-        )
-    predictor = find_predictor(path)
-    if predictor is not None:
-        return predictor
-    names = ", ".join(name for name, method in METHODS.items() if method.predictor is not None)
-    raise ConfigError(
-        f"{folder}: has no head that predicts; want a run of {names}, or its export/ (of an older "
-        "version of raybio: train it again under another name). Models of other methods embed: "
-        "raybio embed, raybio search query, raybio evaluate ask"
-    )
+    predictor = require_head(path).read_predictor(path)
+    assert predictor is not None
+    return predictor
 
 
 def find_predictor(folder: Path) -> Predictor | None:
@@ -51,11 +38,8 @@ def find_predictor(folder: Path) -> Predictor | None:
     Raises:
         ConfigError: if its records are damaged.
     """
-    for method in METHODS.values():
-        predictor = method.read_predictor(folder)
-        if predictor is not None:
-            return predictor
-    return None
+    method = method_of_head(folder)
+    return None if method is None else method.read_predictor(folder)
 
 
 class PredictSummary(NamedTuple):
@@ -99,7 +83,7 @@ def predict_file(
             such files.
         DataError: if the input is missing, damaged or mostly invalid.
     """
-    suffix = output_suffix(predictor, out)
+    suffix = output_suffix(out, predictor.document_writers)
     check_writable_file(out)
     check_strip_stop(strip_stop, predictor.reads, predictor.folder)
     with predictor.open_files(files, max_bad_share=max_bad_share, strip_stop=strip_stop) as inputs:
@@ -114,19 +98,6 @@ def predict_file(
                 schema = pa.schema([(ID, pa.string()), *predictor.columns])
                 num_rows = write_rows(partial, suffix, schema, _row_blocks(predictions))
     return PredictSummary(num_rows, predictor.row_noun, predictions.num_inputs)
-
-
-def output_suffix(predictor: Predictor, out: Path) -> str:
-    """Return the suffix that decides the format of the output.
-
-    Raises:
-        ConfigError: for one without a format.
-    """
-    known = [TSV, JSON_LINES, PARQUET, *predictor.document_writers]
-    suffix = out.suffix.lower()
-    if suffix not in known:
-        raise ConfigError(f"{out}: want a file that ends in {', '.join(known)}")
-    return suffix
 
 
 class _Counted:

@@ -14,6 +14,29 @@ MANIFEST = "manifest.json"
 
 PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
 
+PREPARED_BY = {
+    "proteins": "`raybio prepare proteins`",
+    "linked texts": "`raybio prepare articles`",
+    "topics": "`raybio prepare topics`",
+    "task": "`raybio train finetune TASK --data FILES`",
+    "articles": "`raybio prepare pairs` or `raybio prepare medline`",
+    "sentences": "`raybio train contrastive_probe --sentences FILE`",
+    "documents": "`raybio prepare documents`",
+    "words": "`raybio prepare ade`",
+    "search index": "`raybio search index`",
+}
+"""Kind of a store -> the command that makes one. Kinds of other packages are missing."""
+
+
+def command_for(kind: str) -> str:
+    """Return the command that makes stores of a kind; "" for any kind."""
+    return PREPARED_BY.get(kind, "`raybio prepare`")
+
+
+def kind_and_command(kind: str) -> str:
+    """Return a kind of store with the command that makes one, as words for an error."""
+    return f"{kind}, made by {PREPARED_BY[kind]}" if kind in PREPARED_BY else kind
+
 
 def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
     """Return a manifest and its digest, the sha256 of its bytes.

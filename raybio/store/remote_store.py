@@ -9,7 +9,7 @@ from raybio.core.errors import MissingObjectError, StoreError
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import cached_copy, check_room, copies_folder, held_copy
-from raybio.store.manifest import MANIFEST, parse_manifest
+from raybio.store.manifest import MANIFEST, command_for, parse_manifest
 from raybio.store.object_download import download_object
 from raybio.store.verification import Verification, file_state
 
@@ -20,13 +20,16 @@ Report = Callable[[str], None]
 """Shows a line on what is being transferred."""
 
 
-def fetch_store(path: BucketPath, digest: str = "", report: Report = print) -> Path:
+def fetch_store(
+    path: BucketPath, digest: str = "", report: Report = print, *, kind: str = ""
+) -> Path:
     """Return the folder of this machine's copy of a store; it is fetched if there is none.
 
     Args:
         path: the store.
         digest: digest of its manifest, if it is known: then a copy is used without a request.
         report: shows what is fetched.
+        kind: the wanted kind of store, for the error if there is none.
 
     Raises:
         StoreError: if there is no store, or one of another digest.
@@ -35,7 +38,7 @@ def fetch_store(path: BucketPath, digest: str = "", report: Report = print) -> P
     held = held_copy(_name(digest)) if digest else None
     if held is not None:
         return held
-    content = _read_manifest(path)
+    content = _read_manifest(path, kind)
     manifest, stored = parse_manifest(content, path)
     if digest and stored != digest:
         raise StoreError(
@@ -85,13 +88,13 @@ def has_copy(digest: str) -> bool:
     return (copies_folder() / _name(digest)).is_dir()
 
 
-def _read_manifest(path: BucketPath) -> bytes:
+def _read_manifest(path: BucketPath, kind: str = "") -> bytes:
     try:
         return BucketFolder(path, is_patient=False).read(MANIFEST)
     except MissingObjectError:
         raise StoreError(
             f"{path}: has no manifest.json, so it is no finished store. Prepare one with "
-            "raybio prepare."
+            f"{command_for(kind)}."
         ) from None
 
 

@@ -19,6 +19,8 @@ from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
     MANIFEST,
     PREPARE_AGAIN,
+    command_for,
+    kind_and_command,
     parse_manifest,
     sha256_of,
 )
@@ -190,7 +192,7 @@ def open_store(
     given = location(path, "store")
     if isinstance(given, Path):
         return _open(given.resolve(), kind, None, verify, digest)
-    folder = fetch_store(given, digest)
+    folder = fetch_store(given, digest, kind=kind.kind)
     try:
         return _open(folder, kind, given, verify, digest)
     except DamagedStoreError:
@@ -205,7 +207,7 @@ def _open(
     folder: Path, kind: type[S], origin: BucketPath | None, verify: bool, wanted_digest: str
 ) -> S:
     try:
-        manifest, digest = _read_manifest(folder)
+        manifest, digest = _read_manifest(folder, kind)
     except StoreError as error:
         if origin is None:
             raise
@@ -218,8 +220,8 @@ def _open(
         )
     if kind.kind not in ("", manifest["kind"]):
         raise StoreError(
-            f"{origin or folder}: is a store of {manifest['kind']}, want one of {kind.kind}. "
-            "Choose another store."
+            f"{origin or folder}: is a store of {kind_and_command(manifest['kind'])}; want one of "
+            f"{kind_and_command(kind.kind)}."
         )
     for name, facts in manifest["files"].items():
         try:
@@ -246,7 +248,7 @@ def _reopen(kind: type[S], path: str, digest: str) -> S:
     return open_store(path, kind, digest=digest)
 
 
-def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+def _read_manifest(folder: Path, kind: type[Store]) -> tuple[dict[str, Any], str]:
     path = folder / MANIFEST
     try:
         content = path.read_bytes()
@@ -259,7 +261,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
                 state += f"; want a store in it, such as {inner[0]}"
         elif folder.exists():
             state = "is a file, want the folder of a prepared store"
-        raise StoreError(f"{folder}: {state}. Prepare one with raybio prepare.") from None
+        raise StoreError(f"{folder}: {state}. Prepare one with {command_for(kind.kind)}.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
     return parse_manifest(content, folder)

@@ -40,10 +40,12 @@ class PredictorModule(NamedTuple):
     Attributes:
         record: name of the file in its export that only models with such a head have.
         module: dotted path of the module that defines ``read_predictor``.
+        document_suffixes: suffixes of its predictor's ``document_writers``.
     """
 
     record: str
     module: str
+    document_suffixes: tuple[str, ...] = ()
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -56,9 +58,9 @@ MetricsByStep = Mapping[int, Mapping[str, float]]
 class Method:
     """A published method: its settings, and the module that wires it over a store.
 
-    Creating or reading a ``Method`` imports no torch. ``system`` is imported on first use of
-    ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``. An encoder's source in a
-    bucket is fetched before.
+    Creating or reading a ``Method`` imports no torch, and neither does ``store``. ``system`` is
+    imported on first use of ``check``, ``input_lengths``, ``build`` or ``prepare_demo``. An
+    encoder's source in a bucket is fetched before.
 
     Attributes:
         name: key in ``raybio.methods.METHODS``; also the name of its command ``raybio train NAME``,
@@ -67,9 +69,10 @@ class Method:
         config: class of its settings; the defaults are the paper's.
         demo: settings for the built-in default corpus on a laptop.
         first_settings: paths of the settings that one changes first, which its help shows.
-        system: dotted path of the module that defines ``STORE``, ``DEMO_CORPUS``, ``check``,
+        system: dotted path of the module that defines ``DEMO_CORPUS``, ``check``,
             ``input_lengths``, ``steps_per_epoch`` and ``build``, and optionally
             ``write_step_selection`` and ``published_recipe``.
+        store_class: dotted path of the class of the stores that it trains on.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare``
@@ -88,6 +91,7 @@ class Method:
     config: type[TrainingConfig]
     demo: TrainingConfig
     system: str
+    store_class: str
     table: TableLayout
     step_metrics: tuple[str, ...]
     first_settings: tuple[str, ...] = ()
@@ -101,7 +105,8 @@ class Method:
     @property
     def store(self) -> type[Any]:
         """The class of the stores that it trains on."""
-        return self._module.STORE
+        module, _, name = self.store_class.rpartition(".")
+        return getattr(importlib.import_module(module), name)
 
     def check(self, config: Any, store: Any) -> None:
         """Refuse settings that do not fit the store, without loading weights.

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
 from raybio.benchmark.report import BenchmarkReport, TaskReport, TaskResults
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.statistics import difference_test
-from raybio.benchmark.suite import TASKS, Suite, read_suite
+from raybio.benchmark.suite import TASKS, Suite, read_suite, task_class
 from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskFacts, TaskScores
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.benchmark.tasks.links import LinksTask
@@ -462,6 +463,26 @@ def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
         read_models(["tfidf", "tfidf"], tmp_path)
 
 
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_misspelt_setting_of_a_task_is_named_with_the_nearest(kind: str, tmp_path: Path) -> None:
+    name = next(field for field in task_class(kind).model_fields if field != "name")
+    misspelt = f"{name}x"
+    suite = tmp_path / "own.yaml"
+    suite.write_text(yaml.safe_dump({"tasks": [{"task": kind, "name": "own", misspelt: "x"}]}))
+    message = f"'{misspelt}' is not a setting. Did you mean '{name}'"
+    with pytest.raises(ConfigError, match=f"task own: .*{re.escape(message)}"):
+        read_suite(str(suite), tmp_path)
+
+
+def test_a_suite_that_is_no_yaml_is_refused_in_one_line_with_its_name(tmp_path: Path) -> None:
+    suite = tmp_path / "own.yaml"
+    suite.write_text("title: own\ntasks: [\n")
+    with pytest.raises(ConfigError, match="not valid YAML: line 3, column 1") as refused:
+        read_suite(str(suite), None)
+    assert str(refused.value).startswith(f"--suite {suite}: ")
+    assert "\n" not in str(refused.value)
+
+
 def test_the_command_prints_a_card_and_writes_to_mlflow(
     given: Given, done: tuple[Path, BenchmarkReport], tmp_path: Path, empty_database: Path
 ) -> None:
@@ -604,7 +625,7 @@ class FailingTask(BenchmarkTask):
 
     family: ClassVar[str] = "Own"
 
-    fails: Literal["model", "rivals", "facts", "memory", "bug", "file", "disk", "nothing"]
+    fails: Literal["model", "rivals", "facts", "memory", "bug", "file", "disk", "all", "nothing"]
 
     @property
     def measure(self) -> str:
@@ -617,11 +638,13 @@ class FailingTask(BenchmarkTask):
         return {}
 
     def facts(self) -> TaskFacts:
-        if self.fails == "facts":
+        if self.fails in ("facts", "all"):
             raise StoreError("the store is damaged")
         return TaskFacts("A protocol.", "2 rows")
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
+        if self.fails == "all":
+            raise StoreError("the store is damaged")
         if self.fails == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory")
         if self.fails == "model":
@@ -635,7 +658,7 @@ class FailingTask(BenchmarkTask):
         return TaskScores.of_means([0, 1], [0.5, 1.0])
 
     def rivals(self, model: BenchmarkEncoder | None) -> dict[str, TaskScores]:
-        if self.fails == "rivals":
+        if self.fails in ("rivals", "all"):
             raise StoreError("the store is damaged")
         return {"degree": TaskScores.of_means([0, 1], [0.0, 1.0])}
 
@@ -677,6 +700,33 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     page = (out / "report.html").read_text()
     assert "rivals have no row: the store is damaged." in page
     assert "protocol is unknown: the store is damaged." in page
+
+
+def test_a_benchmark_without_a_row_is_refused_and_writes_no_report(
+    given: Given, tmp_path: Path, tiny_words: WordStore
+) -> None:
+    suite = tmp_path / "own.yaml"
+    task = {"task": "relation-probe", "name": "own", "store": str(tiny_words.path)}
+    suite.write_text(yaml.safe_dump({"tasks": [task]}))
+    out = tmp_path / "report"
+    words = [str(given.texts), "random", "--suite", str(suite), "--out", str(out), "--no-ray"]
+    done = CliRunner().invoke(app, words)
+    message = str(done.exception)
+    assert isinstance(done.exception, ConfigError)
+    assert "own: " in message
+    assert "is a store of words, made by `raybio prepare ade`; want one of documents" in message
+    # The store is checked before anything is computed.
+    assert "evaluating" not in (out / "log.txt").read_text()
+    assert not (out / "report.json").exists()
+
+
+def test_one_reason_for_all_parts_of_a_task_is_reported_once(given: Given, tmp_path: Path) -> None:
+    tasks = (FailingTask(name="all", fails="all"), FailingTask(name="none", fails="nothing"))
+    models = read_models([str(given.texts)], tmp_path)
+    report = run_benchmark(models, Suite("own", "Own", tasks), tmp_path, with_ray=False)
+    assert task_of(report, "all").skipped == {"": "the store is damaged"}
+    with pytest.raises(ConfigError, match="none of its tasks has a row.*all: the store is damaged"):
+        run_benchmark(models, Suite("own", "Own", tasks[:1]), tmp_path / "all", with_ray=False)
 
 
 class TokensTask(FailingTask):

@@ -8,7 +8,7 @@ import yaml
 from raybio.benchmark.models import read_models
 from raybio.benchmark.report import BenchmarkReport
 from raybio.benchmark.run import run_benchmark
-from raybio.benchmark.suite import TASKS, read_suite
+from raybio.benchmark.suite import read_suite, task_class
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath
 from raybio.methods import METHODS
@@ -58,16 +58,16 @@ def test_stores_in_a_bucket_have_the_scores_of_local_ones(
 
 
 def test_a_store_that_is_not_in_the_bucket_skips_its_task(bucket: BucketPath) -> None:
-    for task, settings in (
-        ("links", {}),
-        ("labels", {"labels": "remote_homology"}),
-        ("relation-probe", {}),
-        ("entities-relations", {}),
+    for task, settings, command in (
+        ("links", {}, "raybio prepare proteins"),
+        ("labels", {"labels": "remote_homology"}, "raybio train finetune TASK --data FILES"),
+        ("relation-probe", {}, "raybio prepare documents"),
+        ("entities-relations", {}, "raybio prepare ade"),
     ):
         fields = {"name": "own", "store": f"{bucket}/none", **settings}
-        reason = TASKS[task].from_mapping(fields).check()
+        reason = task_class(task).from_mapping(fields).check()
         assert f"{bucket}/none: has no manifest.json" in reason
-        assert "want" in reason
+        assert f"`{command}`" in reason
 
 
 def test_what_cannot_be_read_from_a_bucket_is_refused(tmp_path: Path) -> None:

@@ -175,7 +175,9 @@ def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
     request_one: RunSpec, tiny_articles: Store
 ) -> None:
     request = replace(request_one, store=tiny_articles.path, name="other-kind")
-    with pytest.raises(StoreError, match="is a store of articles, want one of proteins"):
+    with pytest.raises(
+        StoreError, match="is a store of articles, made by .*; want one of proteins"
+    ):
         train(request)
     assert not RunFolder(request.runs, "other-kind").path.exists()
 

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from raybio.core.config import (
     BaseConfig,
     changed_settings,
+    did_you_mean,
     difference,
     fields,
     fingerprint,
@@ -76,6 +77,12 @@ def test_override_reads_strings_as_yaml_and_leaves_the_original_alone():
 def test_a_misspelt_path_is_an_error_that_names_the_nearest(path, nearest):
     with pytest.raises(ConfigError, match=f"Did you mean '{nearest}'"):
         override(Example(), path, 1)
+
+
+def test_a_second_name_is_suggested_only_if_it_is_about_as_near():
+    known = ["optim.peak_lr", "optim.beta1", "optim.beta2"]
+    assert did_you_mean("optim.peak_rl", known) == " Did you mean 'optim.peak_lr'?"
+    assert did_you_mean("optim.bet", known).endswith("'optim.beta2' or 'optim.beta1'?")
 
 
 def test_a_section_is_not_a_setting():
@@ -202,6 +209,13 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 )
 def test_a_hostile_or_broken_file_is_refused_with_the_reason(text, reason, tmp_path):
     assert reason in refused(text, tmp_path)
+
+
+def test_a_syntax_error_is_one_line_with_file_line_and_column(tmp_path):
+    message = refused("seed: 1\noptim: {peak_lr: 0.1\nmargin: 2\n", tmp_path)
+    assert "\n" not in message
+    assert "unicode string" not in message
+    assert "given.yaml: not valid YAML: line 3, column 7: " in message
 
 
 def test_an_alias_bomb_is_refused_before_it_is_expanded():

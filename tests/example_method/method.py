@@ -30,6 +30,7 @@ METHOD = Method(
     demo=DEMO,
     first_settings=("info_nce.temperature", "objective.lambda_spml", "schedule.max_steps"),
     system="tests.example_method.system",
+    store_class="raybio.methods.sppt.proteins.store.ProteinStore",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
     embedding="raybio.methods.sppt.proteins.embedding_model",

@@ -8,7 +8,6 @@ from raybio.methods.sppt.proteins import system as sppt
 from tests.example_method.loss import InfoNceObjective
 from tests.example_method.method import Config
 
-STORE = sppt.STORE
 DEMO_CORPUS = sppt.DEMO_CORPUS
 check = sppt.check
 input_lengths = sppt.input_lengths

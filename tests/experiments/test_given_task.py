@@ -50,6 +50,23 @@ def test_a_task_becomes_a_store_that_is_made_once(
         with_tasks(["scicite", "--store", str(part.store)])
 
 
+def test_skipped_rows_are_printed_with_the_first_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    rows = [
+        f"MKTAYIAKQ{letter}{other},0.{n}" for n, letter in enumerate("ACDEFGHIKL") for other in "AC"
+    ]
+    rows[3] = "MKTAYIAKQW,nan"
+    rows[5] = "MKTAY*AKQW,0.5"
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["sequence,label", *rows]) + "\n")
+    with_tasks(["protein_regression", "--data", str(table)])
+    printed = capsys.readouterr().out
+    assert "skipped: label that is no finite number: 1, first table.csv:5 (MKTAYIAKQW)" in printed
+    assert "skipped: stop symbol '*' in the sequence: 1, first table.csv:7 (MKTAY*AKQW)" in printed
+
+
 def test_the_name_of_several_tasks_alone_is_reported_to_be_none_of_a_run(tmp_path: Path) -> None:
     for run in ("two-acl_arc", "two-scicite", "three"):
         (tmp_path / run).mkdir()
@@ -237,8 +254,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert with_tasks([]) == ([], {})
     with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
         with_tasks(["scicit"])
-    for given in ([], ["--data", "x", "--store", "y"]):
-        with pytest.raises(ConfigError, match="want either --data FILES"):
+    for given, got in (
+        ([], "no data is given"),
+        (["--data", "x", "--store", "y"], "got 1 --data and 1 --store"),
+    ):
+        with pytest.raises(ConfigError, match=f"scicite: {got}, want either --data FILES"):
             with_tasks(["scicite", *given])
     with pytest.raises(ConfigError, match="scicite: is there twice"):
         with_tasks(["scicite,scicite", "--data", "x", "--data", "y"])

@@ -126,7 +126,7 @@ def test_rows_that_the_cut_makes_equal_are_counted_and_most_of_them_refused(tmp_
     some = stability(tmp_path / "some", [*variants(8), *variants(2, "M" * 70)])
     (found,) = entry.input_lengths(config, some)
     assert (found.num_cut, found.num_equal, found.num_distinct) == (2, 2, 10)
-    assert found.remark.endswith("; 2 of them no longer differ")
+    assert found.remark.endswith("; 2 of them no longer differ: raise encoder.max_length")
     entry.check(config, some)
     all_of_them = stability(tmp_path / "all", variants(10, "M" * 70))
     with pytest.raises(
@@ -143,6 +143,7 @@ def test_rows_that_the_cut_makes_equal_are_counted_and_most_of_them_refused(tmp_
     with pytest.raises(ConfigError, match=message) as caught:
         check_rows_differ(limited)
     assert "max_length" not in str(caught.value)
+    assert limited.remark.endswith("no longer differ: choose an encoder with more positions")
 
 
 def test_texts_that_the_cut_makes_equal_are_refused(tmp_path: Path) -> None:

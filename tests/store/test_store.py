@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from raybio.cli.prepare import app as prepare_app
 from raybio.core.errors import StoreError
+from raybio.methods import METHODS
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import GROUPS, HELDOUT, INDICES, INDPTR, ROWS, LinkedRows
 from raybio.methods.sppt.proteins.store import CLUSTERS, ProteinStore, commit_proteins
+from raybio.store.manifest import PREPARED_BY
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
 from raybio.store.writer import Draft
@@ -396,11 +401,25 @@ def test_a_writer_killed_while_it_replaces_a_store_leaves_the_old_one_or_the_new
     assert [each.name for each in path.parent.iterdir()] == ["store"]
 
 
+def test_errors_name_the_command_that_makes_the_wanted_store(tmp_path):
+    for method in METHODS.values():
+        command = PREPARED_BY[method.store.kind]
+        with pytest.raises(StoreError, match=re.escape(f"Prepare one with {command}.")):
+            open_store(tmp_path / "nowhere", method.store)
+
+
+def test_the_commands_that_make_stores_exist():
+    for command in PREPARED_BY.values():
+        for name in re.findall("`raybio prepare ([a-z]+)`", command):
+            result = CliRunner().invoke(prepare_app, [name, "--help"])
+            assert result.exit_code == 0, name
+
+
 class OtherStore(Store):
     kind = "others"
 
 
 def test_a_store_of_another_kind_is_refused(store):
-    with pytest.raises(StoreError, match="is a store of proteins, want one of others"):
+    with pytest.raises(StoreError, match="is a store of proteins, made by .*; want one of others"):
         open_store(store.path, OtherStore)
     assert open_store(store.path).digest == store.digest

@@ -91,9 +91,9 @@ class EntitiesRelationsTask(BenchmarkTask):
         """Return why the task cannot run."""
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
-        wanted = "want sentences, as `raybio prepare ade` reads them"
         if self.store is not None:
-            return missing_store(self.store, wanted)
+            return missing_store(self.store, WordStore)
+        wanted = "want sentences, as `raybio prepare ade` reads them"
         return missing_files(self._sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:

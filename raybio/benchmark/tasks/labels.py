@@ -97,7 +97,7 @@ class LabelsTask(BenchmarkTask):
         if sum(given) != 1:
             raise ConfigError(f"task {self.name}: want one of data, store and demo")
         if self.store is not None:
-            return missing_store(self.store, f"want a store of {self.labels}")
+            return missing_store(self.store, TaskStore)
         paths = [] if self.data is None else [self.data]
         return missing_files(paths, f"want the files of {self.labels}")
 

@@ -26,7 +26,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
 from raybio.methods import METHODS
-from raybio.methods.sppt.graph_store import open_graph
+from raybio.methods.sppt.graph_store import GraphStore, open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
@@ -94,9 +94,9 @@ class LinksTask(BenchmarkTask):
             raise ConfigError(f"task {self.name}: want either store or demo")
         if self.store is None:
             return ""
-        return missing_store(
-            self.store, "want a store of `raybio prepare proteins` or `raybio prepare articles`"
-        )
+        reason = missing_store(self.store, GraphStore)
+        wanted = "Want a store of `raybio prepare proteins` or `raybio prepare articles`."
+        return f"{reason} {wanted}" if reason else ""
 
     def files(self) -> Mapping[str, Path]:
         """Return the store's manifest."""

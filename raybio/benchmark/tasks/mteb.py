@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from raybio.benchmark.models import HASHED_WORDS, RandomVectors
+from raybio.benchmark.models import RandomVectors
+from raybio.benchmark.rivals import HASHED_WORDS
 from raybio.benchmark.task import (
     BenchmarkEncoder,
     BenchmarkTask,

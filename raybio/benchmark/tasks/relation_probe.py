@@ -64,9 +64,9 @@ class RelationProbeTask(BenchmarkTask):
         sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")
-        wanted = "want documents, as `raybio prepare documents` reads them"
         if self.store is not None:
-            return missing_store(self.store, wanted)
+            return missing_store(self.store, DocumentStore)
+        wanted = "want documents, as `raybio prepare documents` reads them"
         return missing_files(sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:

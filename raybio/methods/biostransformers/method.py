@@ -17,6 +17,7 @@ METHOD = Method(
         "plan.fields",
     ),
     system="raybio.methods.biostransformers.system",
+    store_class="raybio.methods.biostransformers.store.ArticleStore",
     table=TableLayout(
         title="Term retrieval",
         measures={

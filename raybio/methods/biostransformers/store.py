@@ -8,11 +8,10 @@ entries ordered by article, R some articles.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-from scipy import sparse
 
 from raybio.methods.biostransformers.column_file import (
     Binary,
@@ -28,6 +27,9 @@ from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 ROWS = "rows.arrow"
 TERMS = "terms.arrow"
@@ -118,8 +120,10 @@ class ArticleStore(Store):
             row_R = np.sort(np.random.default_rng(0).choice(row_R, at_most, replace=False))
         return row_R
 
-    def terms_of(self, row_R: np.ndarray) -> sparse.csr_matrix:
+    def terms_of(self, row_R: np.ndarray) -> "sparse.csr_matrix":
         """Return 1 where an article has a term (R, T)."""
+        from scipy import sparse  # a second to import
+
         start_R = self.term_indptr_N1[row_R].astype(np.int64)
         length_R = self.term_indptr_N1[row_R + 1].astype(np.int64) - start_R
         position_E, _ = expand(start_R, length_R)

@@ -35,7 +35,6 @@ from raybio.methods.biostransformers.store import ArticleStore
 from raybio.store.store import open_store
 from raybio.store.token_cache import preparation
 
-STORE = ArticleStore
 """Class of the stores that this method trains on."""
 
 

@@ -18,6 +18,7 @@ METHOD = Method(
         "plan.num_sentences",
     ),
     system="raybio.methods.contrastive_probe.system",
+    store_class="raybio.methods.contrastive_probe.store.ClozeStore",
     table=TableLayout(
         title="Probing",
         measures={

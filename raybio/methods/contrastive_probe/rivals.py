@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from raybio.core.final_report import CHARACTERS
 from raybio.core.interfaces import Collective
-from raybio.evaluation.lexical import CHARACTERS, character_scores, with_random_ties
+from raybio.evaluation.lexical import character_scores, with_random_ties
 from raybio.methods.contrastive_probe.accuracy import best_names
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import ProbeConfig

@@ -21,16 +21,11 @@ from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.store.store import open_store
 
 __all__ = [
-    "STORE",
     "build",
     "check",
     "input_lengths",
     "write_step_selection",
 ]
-
-STORE = ClozeStore
-"""The class of the stores that it trains on."""
-
 
 DEMO_CORPUS = SIMULATED_KNOWLEDGE
 """The corpus it trains on if no store is given."""

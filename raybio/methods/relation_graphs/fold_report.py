@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from raybio.core.final_report import CHARACTERS
 from raybio.core.markdown import markdown_table
 from raybio.core.published import published
 from raybio.core.table_layout import UNFINISHED, unfinished_remarks
-from raybio.evaluation.lexical import CHARACTERS
 from raybio.methods.relation_graphs.method import METHOD
 from raybio.methods.relation_graphs.rivals import LOOK_UP
 from raybio.ops.significance import DifferenceTest, Interval, holm, t_mean

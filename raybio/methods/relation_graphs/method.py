@@ -18,6 +18,7 @@ METHOD = Method(
         "data.fold",
     ),
     system="raybio.methods.relation_graphs.system",
+    store_class="raybio.methods.relation_graphs.store.WordStore",
     table=TableLayout(
         title="Entities and relations",
         measures={

@@ -12,7 +12,7 @@ The validation sentences choose the settings of the last two among
 
 from collections.abc import Iterator, Mapping
 
-from raybio.evaluation.lexical import CHARACTERS
+from raybio.core.final_report import CHARACTERS
 from raybio.methods.relation_graphs.character_vectors import CharacterVectors
 from raybio.methods.relation_graphs.config import KnnConfig
 from raybio.methods.relation_graphs.fold_scores import EmbedsWords, evaluate_fold

@@ -29,10 +29,6 @@ _GRAPHS: dict[Model, GraphKind | None] = {
     "joint": "pairs",
 }
 
-STORE = WordStore
-"""The class of the stores that it trains on."""
-
-
 DEMO_CORPUS = SIMULATED_WORDS
 """The corpus it trains on if no store is given."""
 

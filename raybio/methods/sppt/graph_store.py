@@ -17,6 +17,7 @@ from raybio.core.extras import from_extra
 from raybio.core.location import Location
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
+from raybio.store.manifest import PREPARED_BY, kind_and_command
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store, open_store
 
@@ -114,8 +115,9 @@ def open_graph(path: str | Location) -> GraphStore:
     store = open_store(path, GraphStore)
     if INDPTR not in store.manifest["files"]:
         raise StoreError(
-            f"{path}: is a store of {store.manifest['kind']}, which has no links; want proteins "
-            "or articles"
+            f"{path}: is a store of {kind_and_command(store.manifest['kind'])}, which has no "
+            f"links; want proteins or articles ({PREPARED_BY['proteins']} or "
+            f"{PREPARED_BY['linked texts']})"
         )
     return store
 

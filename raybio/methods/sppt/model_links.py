@@ -28,6 +28,7 @@ from raybio.methods.sppt.proteins.config import Config as ProteinConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
+from raybio.store.manifest import PREPARED_BY, kind_and_command
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embedding_model import EmbeddingModel
@@ -171,7 +172,10 @@ def _open(path: Location) -> LinkedStore:
         return open_store(path, ProteinStore)
     if kind == LinkedTextStore.kind:
         return open_store(path, LinkedTextStore)
-    raise StoreError(f"{path}: is a store of {kind}; want proteins or articles with their links")
+    raise StoreError(
+        f"{path}: is a store of {kind_and_command(kind)}; want proteins or articles with their "
+        f"links ({PREPARED_BY[ProteinStore.kind]} or {PREPARED_BY[LinkedTextStore.kind]})"
+    )
 
 
 class _Run(NamedTuple):

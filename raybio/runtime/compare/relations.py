@@ -87,6 +87,33 @@ def relations_legend(relations: Sequence[Relation]) -> str:
     return text
 
 
+def passed_remarks(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
+    """Return a line, without a full stop, on each model that rivals pass, and what to do.
+
+    Only the split that counts most is read: the last one that is compared.
+    """
+    of_splits = {each.split for each in relations}
+    splits = [split for split in layout.compared if split in of_splits]
+    if not layout.if_passed or not splits:
+        return []
+    last = splits[-1]
+    models = dict.fromkeys(each.model for each in relations)
+    remarks = []
+    for model in models:
+        rivals = [
+            each.row
+            for each in relations
+            if (each.model, each.split, each.word) == (model, last, PASSES)
+            and each.row not in {*models, *layout.oracles}
+        ]
+        if rivals:
+            remarks.append(
+                f"{model} is below {', '.join(dict.fromkeys(rivals))} on {layout.splits[last]}: "
+                f"{layout.if_passed}"
+            )
+    return remarks
+
+
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:
     """Return such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
     parts: list[str] = []

@@ -5,9 +5,9 @@
     POST /neighbors  {"inputs": [...], "k": 10}   -> {"neighbors": [[{"key", "cosine"}, ...], ...]}
     POST /predict    {"inputs": [...]}            -> {"predictions": [...]}
 
-``/neighbors`` is there with an index, ``/predict`` if the model has a head. Invalid or too long
-inputs are answered with 422, too large requests with 413, and ``/encode`` of a model that embeds
-only words in their context with 422.
+``/neighbors`` is there with an index, ``/predict`` if the model has a head. Invalid, blank or
+too long inputs are answered with 422, too large requests with 413, and ``/encode`` of a model that
+embeds only words in their context with 422. Another path is answered with 404 and these paths.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from raybio.core.errors import DataError
@@ -108,6 +109,13 @@ def http_app(
     async def refuse(_: Request, error: DataError) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, status_code=422)
 
+    @app.exception_handler(404)
+    async def list_paths(request: Request, _: Exception) -> JSONResponse:
+        routes = [route for route in app.routes if isinstance(route, APIRoute)]
+        paths = [f"{' '.join(route.methods or ())} {route.path}" for route in routes]
+        detail = f"{request.url.path}: there is no such path; want {' or '.join(paths)}"
+        return JSONResponse({"detail": detail}, status_code=404)
+
     @app.get("/health")
     async def health() -> dict[str, Any]:
         """Say which model is loaded, and whether it encodes, predicts and has an index."""
@@ -161,12 +169,14 @@ def http_app(
 
 
 def _check(inputs: list[Any], limits: Limits) -> None:
-    """Refuse too many or too long inputs."""
+    """Refuse too many, too long or blank inputs."""
     if len(inputs) > limits.max_inputs:
         raise HTTPException(
             422, f"got {len(inputs)} inputs, want at most {limits.max_inputs} in a request"
         )
     for number, value in enumerate(inputs):
+        if isinstance(value, str) and not value.strip():
+            raise HTTPException(422, f"input {number}: is blank, want an input")
         length = len(value) if isinstance(value, str) else len(str(value))
         if length > limits.max_characters:
             raise HTTPException(

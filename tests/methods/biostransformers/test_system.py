@@ -153,7 +153,9 @@ def test_the_export_gives_the_embeddings_of_training_in_sentence_transformers(
 
 
 def test_a_store_of_proteins_is_refused(tiny_store: Store) -> None:
-    with pytest.raises(StoreError, match="is a store of proteins, want one of articles"):
+    with pytest.raises(
+        StoreError, match="is a store of proteins, made by .*; want one of articles"
+    ):
         build(tiny_config(NAME), tiny_store.path)
 
 

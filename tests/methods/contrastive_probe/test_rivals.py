@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from raybio.core.final_report import CHARACTERS
 from raybio.core.interfaces import Collective
-from raybio.evaluation.lexical import CHARACTERS
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from raybio.core.final_report import CHARACTERS
 from raybio.core.interfaces import Collective
-from raybio.evaluation.lexical import CHARACTERS
 from raybio.methods.relation_graphs.character_vectors import CharacterVectors
 from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig

@@ -176,5 +176,5 @@ def test_the_command_takes_articles_too_and_refuses_stores_without_links(
         .exit_code
         == 0
     )
-    with pytest.raises(StoreError, match="is a store of task, which has no links"):
+    with pytest.raises(StoreError, match="is a store of task, made by .*, which has no links"):
         CliRunner().invoke(app, [*queries, str(tiny_task.path)], catch_exceptions=False)

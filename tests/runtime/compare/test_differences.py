@@ -297,6 +297,30 @@ def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:
     ]
 
 
+def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice() -> None:
+    layout = METHODS["finetune"].table
+    oracle = replace(layout, oracles={"gold": "a baseline that sees gold answers"})
+    relations = [
+        Relation(row, model, split, "score", word)
+        for row, model, split, word in (
+            ("ridge on frozen encoder", "run", "test", "passes"),
+            ("kNN on TF-IDF", "run", "test", "passes"),
+            ("gold", "run", "test", "passes"),
+            ("other", "run", "test", "passes"),
+            ("ridge on TF-IDF", "run", "test", "reaches"),
+            ("chance", "run", "dev", "passes"),
+            ("run", "other", "test", "below"),
+        )
+    ]
+    table = ResultTable({}, oracle, relations=relations)
+    assert table.all_remarks == [
+        "run is below ridge on frozen encoder, kNN on TF-IDF on test rows: raise optim.peak_lr or "
+        "schedule.max_epochs, or use the rival"
+    ]
+    assert ResultTable({}, layout, relations=relations[4:]).all_remarks == []
+    assert ResultTable({}, replace(oracle, if_passed=""), relations=relations).all_remarks == []
+
+
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
     """Seeds add 0, 0.01 and 0.02: by the first seed alone the rival passes, by all it reaches."""
     alone, _ = stored_table(tmp_path / "one", 1, rival=0.21)

@@ -97,7 +97,17 @@ def test_neighbors_are_those_of_the_index(tmp_path: Path) -> None:
     }
     refused = post(app, "/neighbors", {"inputs": ["MKT"], "k": 1001})
     assert refused == (422, {"detail": "k: got 1001, want at most 1000"})
-    assert post(app, "/predict", {"inputs": ["MKT"]}).status == 404
+    missing = post(app, "/predict", {"inputs": ["MKT"]})
+    assert missing == (
+        404,
+        {
+            "detail": "/predict: there is no such path; want GET /health or POST /encode or POST "
+            "/neighbors"
+        },
+    )
+    for path in ("/encode", "/neighbors"):
+        blank = post(app, path, {"inputs": ["MKT", " "]})
+        assert blank == (422, {"detail": "input 1: is blank, want an input"})
     assert post(http_app(model), "/neighbors", {"inputs": ["MKT"]}).status == 404
 
 

@@ -19,6 +19,7 @@ METHOD = Method(
         "data.label_fraction",
     ),
     system="raybio.methods.mtb_mccl.mccl.system",
+    store_class="raybio.methods.mtb_mccl.documents.store.DocumentStore",
     table=TableLayout(
         title="Relation extraction",
         measures={"f1": "F1", "precision": "precision", "recall": "recall", "macro_f1": "macro F1"},
@@ -32,6 +33,8 @@ METHOD = Method(
         parts="pairs of entities",
         module="raybio.methods.mtb_mccl.embedding_model",
     ),
-    predictor=PredictorModule("relation.json", "raybio.methods.mtb_mccl.mccl.predict"),
+    predictor=PredictorModule(
+        "relation.json", "raybio.methods.mtb_mccl.mccl.predict", (".pubtator", ".json")
+    ),
     citation=CITATION,
 )

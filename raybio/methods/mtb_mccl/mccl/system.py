@@ -24,10 +24,6 @@ from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationObjective
 from raybio.store.store import open_store
 
-STORE = DocumentStore
-"""The class of the stores that it trains on."""
-
-
 DEMO_CORPUS = SIMULATED_DOCUMENTS
 """The corpus it trains on if no store is given."""
 

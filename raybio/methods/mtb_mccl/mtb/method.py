@@ -19,6 +19,7 @@ METHOD = Method(
         "pairs.min_documents",
     ),
     system="raybio.methods.mtb_mccl.mtb.system",
+    store_class="raybio.methods.mtb_mccl.documents.store.DocumentStore",
     table=TableLayout(
         title="Retrieval of entity pairs",
         measures={"recall_at_1": "recall@1", "recall_at_10": "recall@10", "mrr": "MRR"},

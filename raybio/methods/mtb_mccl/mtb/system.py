@@ -27,10 +27,6 @@ from raybio.methods.mtb_mccl.mtb.loss import MatchingTheBlanks
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.store.store import open_store
 
-STORE = DocumentStore
-"""The class of the stores that it trains on."""
-
-
 DEMO_CORPUS = SIMULATED_DOCUMENTS
 """The corpus it trains on if no store is given."""
 

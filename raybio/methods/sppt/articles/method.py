@@ -18,6 +18,7 @@ METHOD = Method(
         "plan.global_batch_rows",
     ),
     system="raybio.methods.sppt.articles.system",
+    store_class="raybio.methods.sppt.articles.store.LinkedTextStore",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
     epoch_rows="articles with training links",

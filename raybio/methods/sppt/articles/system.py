@@ -35,7 +35,6 @@ from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, li
 from raybio.store.store import open_store
 from raybio.store.token_cache import preparation
 
-STORE = LinkedTextStore
 """Class of the stores that this method trains on."""
 
 

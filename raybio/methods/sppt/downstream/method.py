@@ -18,6 +18,7 @@ METHOD = Method(
         "encoder.max_length",
     ),
     system="raybio.methods.sppt.downstream.system",
+    store_class="raybio.methods.sppt.downstream.store.TaskStore",
     table=TableLayout(
         title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
         measures={"score": "score"},
@@ -28,6 +29,7 @@ METHOD = Method(
         },
         chance="the most frequent class, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),
+        if_passed="raise optim.peak_lr or schedule.max_epochs, or use the rival",
     ),
     step_metrics=("val/score",),
     predictor=PredictorModule("head.json", "raybio.methods.sppt.downstream.predict"),

@@ -93,7 +93,7 @@ def _defect(example: Example, task: DownstreamTask) -> str:
     if not example.content.strip():
         return "row without a text" if task.on_texts else "row without a sequence"
     if not task.on_texts and "*" in example.content:
-        return "sequence with a stop codon"
+        return "stop symbol '*' in the sequence"
     if not task.on_texts and set(example.content.encode()) - set(LETTERS):
         return "letter that is not an amino acid"
     if task.labels == "residues" and len(example.label) != len(example.content):  # type: ignore[arg-type]

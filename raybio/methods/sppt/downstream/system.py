@@ -40,7 +40,6 @@ from raybio.methods.sppt.proteins.encoder import check_protein_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_equal_proteins
 from raybio.store.store import open_store
 
-STORE = TaskStore
 """Class of the stores that this method trains on."""
 
 

@@ -18,6 +18,7 @@ METHOD = Method(
         "plan.global_batch_rows",
     ),
     system="raybio.methods.sppt.proteins.system",
+    store_class="raybio.methods.sppt.proteins.store.ProteinStore",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
     embedding="raybio.methods.sppt.proteins.embedding_model",

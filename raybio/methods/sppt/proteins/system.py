@@ -37,7 +37,6 @@ from raybio.methods.sppt.system import (
 )
 from raybio.store.store import open_store
 
-STORE = ProteinStore
 """Class of the stores."""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
-from raybio.core.final_report import LabeledMap, Stage
+from raybio.core.final_report import CHARACTERS, LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder
@@ -20,7 +20,6 @@ from raybio.evaluation.evaluator import (
     bootstrap_seed,
     exact_scores,
 )
-from raybio.evaluation.lexical import CHARACTERS
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.articles.encoder import text_rows
 from raybio.methods.sppt.collate import unmasked

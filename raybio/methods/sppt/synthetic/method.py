@@ -18,6 +18,7 @@ METHOD = Method(
         "graph.num_nodes",
     ),
     system="raybio.methods.sppt.synthetic.system",
+    store_class="raybio.methods.sppt.synthetic.store.TopicStore",
     table=TableLayout(
         title="Leave-one-out 3-NN classification of nodes",
         measures={"auroc": "AUROC", "accuracy": "accuracy"},

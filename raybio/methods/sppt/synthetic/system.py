@@ -44,7 +44,6 @@ from raybio.training.collective import SingleProcess
 NUM_CYCLE_NODES = 72
 """Mean number of nodes of a cycle of 36 with nine graphlets of 2 to 6 nodes."""
 
-STORE = TopicStore
 """Class of the stores that this method trains on."""
 
 

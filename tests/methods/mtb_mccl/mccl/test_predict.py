@@ -12,6 +12,7 @@ import pytest
 import raybio
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.records import read_record, write_record
+from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -48,7 +49,12 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory) -> Path:
 
 def find(folder: Path, source: Path, out: Path) -> int:
     """Write the relations of a file, and return their number."""
-    return predict_file(read_predictor(folder), [source], out).num_rows
+    predictor = read_predictor(folder)
+    # The command checks the output's suffix by the method alone, before torch is imported.
+    declared = METHODS["relation_finetune"].predictor
+    assert declared is not None
+    assert declared.document_suffixes == tuple(predictor.document_writers)
+    return predict_file(predictor, [source], out).num_rows
 
 
 def table(path: Path) -> list[dict[str, str]]:

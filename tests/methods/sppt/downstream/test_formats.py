@@ -206,7 +206,7 @@ def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
     seen = sorted(contents(store, "train") + contents(store, "dev"))
     assert seen == sorted([GFP, f"A{GFP[1:]}"])
     assert contents(store, "test") == [f"{GFP[0]}AAAA{GFP[5:]}"]
-    assert store.manifest["quarantine"]["sequence with a stop codon"]["count"] == 1
+    assert store.manifest["quarantine"]["stop symbol '*' in the sequence"]["count"] == 1
 
 
 def test_a_mutation_of_another_wild_type_is_refused(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_the_table_of_gfps_genotypes(tmp_path: Path) -> None:
     """TAPE has 26,808 and 27,217 rows: those with a stop codon too."""
     files, examples = read_task_files("fluorescence", GENOTYPES)
     store = prepare_task(tmp_path / "store", "fluorescence", files, examples)
-    assert store.manifest["quarantine"]["sequence with a stop codon"]["count"] == 2310
+    assert store.manifest["quarantine"]["stop symbol '*' in the sequence"]["count"] == 2310
     assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [
         20958,
         5240,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raybio.core.config import override_all
-from raybio.evaluation.lexical import CHARACTERS
+from raybio.core.final_report import CHARACTERS
 from raybio.methods import METHODS
 from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator
 from raybio.methods.sppt.synthetic.store import TopicStore
