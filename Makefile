@@ -8,7 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
-# Without bytecode: Python writes that of the modules which are imported.
+# Without bytecode: Python writes that of the modules which are imported. Where an image of a container forbids it, each of
+# the many processes of the tests would compile torch, Ray and MLflow again (half a minute instead of a quarter).
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 
 .PHONY: help install demo test test-all nightly mutants soak lint bench site clean
