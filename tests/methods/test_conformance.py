@@ -260,7 +260,7 @@ def device_reads(name: str, store: str, collective: Collective) -> Counter[str]:
     return operations.synchronizing
 
 
-@pytest.mark.first_tier("sppt_protein", "mtb_pretrain", "relation_graphs")
+@pytest.mark.first_tier("sppt_protein", "mtb_pretrain")
 def test_two_workers_give_the_gradient_of_one_with_the_whole_batch_and_wait_for_no_gpu_more_often(
     name: str, store: Store, tmp_path: Path
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
     assert_resumes(name, resumed, store, tmp_path, unbroken, killed_at)
 
 
-@pytest.mark.first_tier("sppt_protein", "relation_graphs")
+@pytest.mark.first_tier("sppt_protein")
 @pytest.mark.parametrize("left_at", [1, 2])
 def test_a_run_left_at_any_step_and_given_again_ends_with_bit_identical_weights(
     name: str,
@@ -469,7 +469,7 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.first_tier("sppt_protein", "contrastive_probe", "finetune")
+@pytest.mark.first_tier("sppt_protein", "contrastive_probe")
 @pytest.mark.parametrize("method", SHIPPED)
 def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
     record = json.loads(golden.DEMOS.read_text())
