@@ -8,10 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
-# Without bytecode: Python writes that of the modules which are imported.
+# Without bytecode: Python writes that of the modules which are imported. Images of containers often forbid it; then each
+# of the many processes that tests start would compile torch, Ray and MLflow again, and take twice as long to start.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --no-compile --disable-pip-version-check
 
-.PHONY: help install demo test test-all nightly mutants soak lint bench site clean
+.PHONY: help install demo test test-all first-tier both-tiers nightly mutants soak lint style types bench site clean
 help:
 	@echo "make demo    prepare the built-in corpus, train, evaluate, print the table"
 	@echo "make test    lint, type check and run the first tier of tests"
@@ -42,19 +44,30 @@ $(TOOLS): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(STAMP)
 	$(BIN)/raybio demo
 
-lint: install
+lint: style types
+
+style: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: install
 	$(BIN)/mypy
 
 # Two processes: one begins with the commands that start clusters, one with the tests of a shared cluster
 # (tests/conftest.py groups them). A third gained nothing on two cores.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
-test: lint
+# mypy is one process of a minute, beside tests that often wait for others.
+test: style
+	@$(MAKE) --no-print-directory -j2 types first-tier
+
+test-all: style
+	@$(MAKE) --no-print-directory -j2 types both-tiers
+
+first-tier: install
 	$(PYTEST) -m "not nightly"
 
-test-all: lint
+both-tiers: install
 	$(PYTEST) -m ""
 
 nightly: install

@@ -477,6 +477,7 @@ def test_the_first_run_of_the_laptop_finds_its_bucket_and_its_store(s3, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
 
 
+@pytest.mark.nightly
 def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, tmp_path):
     for remote, local in cluster["file_mounts"].items():
         if remote.startswith("~/raybio/") and not remote.endswith("deploy"):

@@ -20,7 +20,7 @@ def test_a_recorded_store_opens_and_is_whole(method: str) -> None:
     golden_records.check_store(method)
 
 
-@pytest.mark.first_tier("sppt_protein", "biostransformers", "contrastive_probe", "finetune")
+@pytest.mark.first_tier("sppt_protein", "contrastive_probe")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_recorded_finished_run_is_finished_and_compares(method: str, tmp_path: Path) -> None:
     golden_records.check_finished(method)
@@ -31,7 +31,7 @@ def test_a_recorded_finished_run_is_finished_and_compares(method: str, tmp_path:
     assert (tmp_path / "report" / "report.json") in write_comparison(found, tmp_path / "report")
 
 
-@pytest.mark.first_tier("sppt_protein", "biostransformers", "contrastive_probe", "finetune")
+@pytest.mark.first_tier("sppt_protein", "contrastive_probe")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_recorded_half_trained_run_is_trained_to_its_end(method: str, tmp_path: Path) -> None:
     golden_records.check_half(method, tmp_path)

@@ -4,8 +4,10 @@ A recipe is a file ``recipes/NAME.yaml`` next to the method's ``system.py``. Its
 comment that names the tables whose settings it has.
 """
 
+import copy
 import difflib
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -33,12 +35,7 @@ class Recipe:
 
 def recipes_of(package: str) -> dict[str, Recipe]:
     """Return the recipes in a method's package, such as ``raybio.methods.sppt.proteins``."""
-    folder = resources.files(package) / "recipes"
-    if not folder.is_dir():
-        return {}
-    files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
-    recipes = [_read(file) for file in sorted(files, key=lambda file: file.name)]
-    return {recipe.name: recipe for recipe in recipes}
+    return {recipe.name: copy.deepcopy(recipe) for recipe in _shipped(package)}
 
 
 def recipe_named(name: str, recipes: dict[str, Recipe]) -> Recipe:
@@ -53,6 +50,16 @@ def recipe_named(name: str, recipes: dict[str, Recipe]) -> Recipe:
         there = f"there are {', '.join(recipes)} and demo" if recipes else "demo is the only one"
         raise ConfigError(f"--recipe {name}: there is no such recipe; {there}.{hint}")
     return recipes[name]
+
+
+@cache
+def _shipped(package: str) -> list[Recipe]:
+    """Read the recipes of a package once: a comparison asks for them with each run."""
+    folder = resources.files(package) / "recipes"
+    if not folder.is_dir():
+        return []
+    files = [file for file in folder.iterdir() if file.name.endswith(SUFFIX)]
+    return [_read(file) for file in sorted(files, key=lambda file: file.name)]
 
 
 def _read(file: Traversable) -> Recipe:

@@ -67,7 +67,7 @@ def plain(report: FinalReport) -> Any:
             ["degree", "common neighbors", "3-mers", "look-up", "composition"],
             {"seed": 3},
         ),
-        (
+        pytest.param(
             "sppt_mag",
             "tiny_citations",
             ["degree", "common neighbors", "TF-IDF", "look-up"],
@@ -77,6 +77,7 @@ def plain(report: FinalReport) -> Any:
                 "evaluation.samples": 2,
                 "evaluation.nodes_per_sample": 5,
             },
+            marks=pytest.mark.nightly,
         ),
     ],
 )

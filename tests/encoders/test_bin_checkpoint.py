@@ -72,6 +72,7 @@ def test_transposed_views_as_converters_from_tensorflow_leave_them_are_converted
     )
 
 
+@pytest.mark.nightly
 def test_several_processes_convert_once(tmp_path):
     source = tmp_path / "published"
     pickled_text(source, "bert")

@@ -117,7 +117,7 @@ def test_chance_of_a_probe_is_what_random_names_give(
         ],
     }[candidates]
     draws = []
-    for _ in range(2000):
+    for _ in range(500):
         predicted_QK = np.full((3, NUM_PREDICTED), -1)
         for query, pool in enumerate(pools):
             order = rng.permutation(

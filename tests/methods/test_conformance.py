@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import BaseConfig, fields, value_at
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
@@ -159,11 +160,16 @@ def test_an_evaluation_and_an_export_leave_the_training_alone(
     assert all(torch.equal(weight, before[key]) for key, weight in system.model.named_parameters())
 
 
-def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
-    name: str, store: Store
-) -> None:
+@pytest.fixture(scope="module")
+def final(name: str, store: Store) -> FinalReport:
+    """The final evaluation of a model that was not trained."""
     system = METHODS[name].build(tiny_config(name), store.path)
-    final = system.final_evaluate(system.model, SingleProcess())
+    return system.final_evaluate(system.model, SingleProcess())
+
+
+def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
+    name: str, final: FinalReport
+) -> None:
     measures = METHODS[name].table.measures.keys()
     assert final.unit_scores["trained"].keys() == final.scores["trained"].keys()
     # "samples" are of models only; a rival may have one direction of the trained model's two.
@@ -254,9 +260,7 @@ def device_reads(name: str, store: str, collective: Collective) -> Counter[str]:
     return operations.synchronizing
 
 
-@pytest.mark.first_tier(
-    "sppt_protein", "contrastive_probe", "mtb_pretrain", "relation_finetune", "relation_graphs"
-)
+@pytest.mark.first_tier("sppt_protein", "mtb_pretrain")
 def test_two_workers_give_the_gradient_of_one_with_the_whole_batch_and_wait_for_no_gpu_more_often(
     name: str, store: Store, tmp_path: Path
 ) -> None:
@@ -320,7 +324,7 @@ def unbroken(
     return walk(name, resumed, store.path, tmp_path_factory.mktemp("unbroken"))
 
 
-@pytest.mark.first_tier("sppt_protein", "relation_graphs")
+@pytest.mark.first_tier("sppt_protein")
 def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
     name: str, store: Store, resumed: TrainingConfig, unbroken: Ended, tmp_path: Path
 ) -> None:
@@ -336,7 +340,7 @@ def test_a_killed_run_given_again_ends_with_bit_identical_best_and_last_weights(
     assert_resumes(name, resumed, store, tmp_path, unbroken, killed_at)
 
 
-@pytest.mark.first_tier("sppt_protein", "biostransformers", "relation_graphs", "finetune")
+@pytest.mark.first_tier("sppt_protein")
 @pytest.mark.parametrize("left_at", [1, 2])
 def test_a_run_left_at_any_step_and_given_again_ends_with_bit_identical_weights(
     name: str,
@@ -422,20 +426,20 @@ def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, stor
 
 
 def test_evaluations_and_the_final_report_hold_the_spread_of_the_embeddings(
-    name: str, store: Store
+    name: str, store: Store, final: FinalReport
 ) -> None:
     system = METHODS[name].build(tiny_config(name), store.path)
     logged = system.evaluate(system.model, SingleProcess())
     assert -1 <= logged[MEAN_COSINE] <= 1 + 1e-9
     assert 1 <= logged[EFFECTIVE_RANK] <= system.model.width
-    spread = system.final_evaluate(system.model, SingleProcess()).spread
-    assert spread.keys() == {"initial", "trained"}
-    assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in spread.values())
+    assert final.spread.keys() == {"initial", "trained"}
+    assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in final.spread.values())
 
 
-def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store: Store) -> None:
-    system = METHODS[name].build(tiny_config(name), store.path)
-    scores = final_scores(system)
+def test_the_final_table_has_a_chance_row_whatever_the_encoder(
+    name: str, final: FinalReport
+) -> None:
+    scores = final.scores
     assert next(iter(scores)) == "chance"
     assert scores["chance"].keys() == scores["trained"].keys()
     for split, of_split in scores["chance"].items():
@@ -465,9 +469,7 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.first_tier(
-    "sppt_protein", "biostransformers", "contrastive_probe", "relation_finetune", "finetune"
-)
+@pytest.mark.first_tier("sppt_protein", "contrastive_probe")
 @pytest.mark.parametrize("method", SHIPPED)
 def test_the_demo_gives_the_recorded_weights_losses_and_scores(method: str, tmp_path: Path) -> None:
     record = json.loads(golden.DEMOS.read_text())

@@ -121,6 +121,7 @@ def walk(name: str, source: str, store, folder: Path, stop_after: int | None = N
     return weights_digest(system.model.named_parameters())
 
 
+@pytest.mark.first_tier("tape", "modernbert")
 @NEW
 def test_a_run_left_at_a_step_and_started_again_ends_with_bit_identical_weights(
     name, source, store, tmp_path

@@ -1,4 +1,4 @@
-"""A process that saves checkpoints, is killed at every system call, and loads what is left.
+"""A process that saves checkpoints, is killed at its system calls, and loads what is left.
 
 Forks instead of new interpreters, since hundreds of kills would otherwise import torch hundreds of
 times. Prints one JSON line a kill: what was called, and which step loaded afterwards.
@@ -108,9 +108,10 @@ def die_at(number: int, folder: Path, is_after: bool) -> None:
         wrap(name)
 
 
-def kill_at_each_call(root: Path) -> None:
+def kill_at_calls(root: Path, every: int) -> None:
+    """Kill a save before and after its first system call and each ``every``-th from there."""
     for is_after in (False, True):
-        for number in range(1, 1000):
+        for number in range(1, 1000, every):
             folder = root / "checkpoints"
             shutil.rmtree(folder, ignore_errors=True)
             save(folder, 1)
@@ -135,12 +136,12 @@ def kill_at_each_call(root: Path) -> None:
             )
 
 
-def kill_at_random_times(root: Path) -> None:
+def kill_at_random_times(root: Path, times: int) -> None:
     chance = random.Random(0)
     folder = root / "random"
     save(folder, 1)
     newest = 1
-    for _ in range(30):
+    for _ in range(times):
         child = os.fork()
         if child == 0:
             for step in range(newest + 1, newest + 500):
@@ -157,5 +158,5 @@ def kill_at_random_times(root: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kill_at_each_call(Path(sys.argv[1]))
-    kill_at_random_times(Path(sys.argv[1]))
+    kill_at_calls(Path(sys.argv[1]), every=int(sys.argv[2]))
+    kill_at_random_times(Path(sys.argv[1]), times=int(sys.argv[3]))

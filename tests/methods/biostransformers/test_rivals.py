@@ -205,6 +205,7 @@ def test_terms_are_counted_in_training_articles_alone(
     assert store.num_training_articles_T().tolist() == expected
 
 
+@pytest.mark.nightly
 def test_every_worker_computes_the_scores_of_one(
     tiny_articles: ArticleStore, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_an_export_is_scored_as_its_run_was(store, joint):
     )
 
 
+@pytest.mark.nightly
 def test_each_model_brings_its_own_space(store, joint, tmp_path):
     folder, _ = joint
     other, _ = exported(store, tmp_path / "clner", model="clner", seed=3)
@@ -173,6 +174,7 @@ def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itse
     assert in_run == [chosen, on_test]
 
 
+@pytest.mark.nightly
 def test_the_untrained_encoder_chooses_among_the_candidates_of_both_runs(store, tmp_path):
     """Its numbers of neighbors for tags are those of the run that predicts entities."""
     pairs = exported_unevaluated(store, tmp_path / "pairs", model="cldr")
@@ -212,6 +214,7 @@ def test_scores_with_chosen_and_with_fixed_settings(store, joint, tmp_path):
     assert chooses.settings._asdict() == final.details["knn_settings"]["trained"]
 
 
+@pytest.mark.nightly
 def test_models_that_know_validation_sentences_choose_nothing_by_them(store, joint, tmp_path):
     last = {"data.train_on_validation": True, "schedule.evaluate_every_steps": 0}
     folder = exported_unevaluated(store, tmp_path / "last", **last)

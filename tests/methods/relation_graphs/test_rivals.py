@@ -181,6 +181,7 @@ def evaluator_of(store: WordStore, **settings) -> EntityRelationEvaluator:
     return build(tiny_config(NAME, **settings), store.path).final_evaluate.__self__
 
 
+@pytest.mark.nightly
 def test_rivals_choose_on_validation_and_the_initial_row_as_the_trained_one(
     store: WordStore,
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_small_index_gives_what_exact_search_gives(
     assert len(index.search(queries[:2], NUM_ROWS + 5).keys[1]) == NUM_ROWS
 
 
+@pytest.mark.first_tier("cosine")
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_a_large_index_reaches_the_recall_and_opens_without_training(
     metric: str, vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -202,6 +202,7 @@ def test_a_server_that_is_away_when_a_run_resumes_leads_to_no_second_run(
     sweep.check(way.address, last=10)
 
 
+@pytest.mark.first_tier("deleted")
 @pytest.mark.parametrize("how", ["deleted", "unknown"])
 def test_a_run_that_mlflow_no_longer_has_is_made_anew_and_whole(
     way: Way, tmp_path: Path, how: str
@@ -280,6 +281,7 @@ def test_a_server_that_came_back_during_a_long_pause_is_tried_at_once_when_the_r
     sweep.check(way.address, last=5)
 
 
+@pytest.mark.nightly
 def test_the_machine_is_sampled_again_after_a_server_was_away(
     way: Way, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +324,7 @@ def test_children_that_all_end_at_once_on_sqlite_lose_nothing(
     sweep.check(sweep.uri, last=100)
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody(
     tmp_path: Path, empty_database: Path, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,6 +251,7 @@ def test_coarse_training_has_one_label_a_pair_also_where_pairs_have_several_rela
     assert all(report.metrics["loss"] > 0 for report in fit(system, config))
 
 
+@pytest.mark.nightly
 def test_a_lazy_run_scores_a_random_projection_next_to_the_concatenation(
     tiny_documents: DocumentStore,
 ) -> None:

@@ -178,6 +178,7 @@ def test_the_rival_of_the_probe_is_that_of_fine_tuning_with_the_same_labels(
     assert by_number[1] < by_number[0]
 
 
+@pytest.mark.nightly
 def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_path: Path) -> None:
     out = tmp_path / "new" / "probe.json"
     done = evaluate(

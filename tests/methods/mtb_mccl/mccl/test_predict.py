@@ -252,6 +252,7 @@ def test_a_model_with_directed_relations_predicts_for_docred_documents_in_memory
     assert code and len(model.predict(json.loads(code[1]))) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_command_takes_a_runs_folder_and_patterns(trained, tiny_documents, tmp_path) -> None:
     job = ROOT / "jobs" / "predict.py"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.mtb.rivals import pair_rivals
@@ -85,6 +86,7 @@ def _two_workers(rank: int, collective: Collective, folder: Path) -> None:
         assert shared[name].scores == alone.scores, (rank, name)
 
 
+@pytest.mark.nightly
 def test_workers_agree_with_a_single_process(tiny_documents, tmp_path) -> None:
     (tmp_path / "store").write_text(str(tiny_documents.path))
     run_workers(_two_workers, 2, tmp_path)

@@ -439,6 +439,7 @@ def _rivals_of_two_workers(rank: int, collective: Collective, folder: Path) -> N
         assert shared[name].details == alone.details
 
 
+@pytest.mark.nightly
 def test_workers_agree_with_a_single_process(tmp_path) -> None:
     structures(tmp_path)
     run_workers(_rivals_of_two_workers, 2, tmp_path)

@@ -56,7 +56,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return task_of(tmp_path, request.param)
 
 
-@pytest.mark.first_tier("stability")
+@pytest.mark.nightly
 def test_residues_and_numbers_are_learned(store: Store) -> None:
     config = tiny_config(NAME, **{"schedule.max_steps": 120, "schedule.evaluate_every_steps": 60})
     system = METHODS[NAME].build(config, store.path)

@@ -247,6 +247,7 @@ def test_the_gradient_of_the_search_is_that_of_finite_differences():
     np.testing.assert_allclose(distances.loss(flat)[1], differences, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1, 2])
 def test_k_n_n_has_no_optimal_embedding_in_n_minus_1_dimensions(width):
     assert 0.9 < largest_margin(width + 1, width) < 1 + 1e-6

@@ -57,6 +57,7 @@ def test_the_corpus_is_prepared_once_and_found_again(small):
     assert len(list(home.iterdir())) == 1
 
 
+@pytest.mark.nightly
 def test_another_seed_is_another_corpus_and_another_hash_seed_is_not(small, tmp_path):
     other = SMALL.model_copy(update={"seed": 4})
     assert SIMULATED_PROTEINS.prepare(tmp_path, other).digest != small.digest

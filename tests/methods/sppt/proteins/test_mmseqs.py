@@ -44,6 +44,7 @@ def test_a_part_and_a_copy_with_deletions_are_relatives(tmp_path: Path) -> None:
     assert (cluster_N[:20] == cluster_N[40:]).all()
 
 
+@pytest.mark.nightly
 @needs_mmseqs
 def test_below_half_of_the_residues_alignments_find_what_kmers_miss(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
@@ -57,6 +58,7 @@ def test_below_half_of_the_residues_alignments_find_what_kmers_miss(tmp_path: Pa
     assert len(np.unique(cluster_N[:30])) == 30
 
 
+@pytest.mark.nightly
 @needs_mmseqs
 def test_clusters_join_what_relatives_connect_and_are_numbered_by_first_member(
     tmp_path: Path,

@@ -153,7 +153,7 @@ def save_gradients(rank: int, collective: Collective, folder: Path, loss: str, s
     save_file(found, folder / f"{rank}.safetensors")
 
 
-@pytest.mark.first_tier("margin_contrastive")
+@pytest.mark.nightly
 @pytest.mark.parametrize("loss", LOSSES[1:])
 def test_every_graph_loss_has_the_gradient_of_one_worker_on_two(
     tiny_store: Store, tmp_path: Path, loss: str
