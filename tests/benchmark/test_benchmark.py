@@ -174,6 +174,7 @@ def values(task: TaskReport) -> dict[str, float | None]:
     return {row.name: row.value for row in task.rows}
 
 
+@pytest.mark.nightly
 def test_zero_shot_has_the_figures_of_its_command(
     given: Given, done: tuple[Path, BenchmarkReport]
 ) -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import rivals
 from raybio.methods import METHODS
 from raybio.training.collective import SingleProcess
@@ -10,6 +12,7 @@ from tests.paths import ROOT
 from tests.script_process import run_script
 
 
+@pytest.mark.nightly
 def test_the_table_has_the_rows_that_a_run_has_without_training(tiny_task, tmp_path):
     config = tiny_config("finetune")
     system = METHODS["finetune"].build(config, tiny_task.path)

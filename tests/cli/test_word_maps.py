@@ -237,12 +237,10 @@ def test_the_command_draws_three_panels_and_writes_where_each_point_lies(
         assert (np.abs(figure - to_rgb(color)).max(axis=-1) < 0.01).any()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("option", "name", "panels"),
-    [
-        ("--relations", "cldr", {PAIRS, WORDS}),
-        pytest.param("--entities", "clner", {TAGS}, marks=pytest.mark.nightly),
-    ],
+    [("--relations", "cldr", {PAIRS, WORDS}), ("--entities", "clner", {TAGS})],
 )
 def test_an_export_alone_is_drawn_as_its_run_beside_another(
     option, name, panels, runs, store, drawn, tmp_path

@@ -80,6 +80,7 @@ def etags(path: BucketPath, beginning: str) -> dict[str, str | None]:
     return {info.name: info.version.etag for info in infos if info.name.startswith(beginning)}
 
 
+@pytest.mark.nightly
 def test_parts_outlive_the_disk_and_the_output_has_the_bytes_of_a_local_one(
     fasta: Path,
     run: BucketPath,

@@ -81,6 +81,7 @@ def gradients(store: Path, config: TrainingConfig, step: int) -> dict[str, torch
     }
 
 
+@pytest.mark.nightly
 def test_a_compiled_encoder_has_the_gradients_of_padded_batches(store: Path, backend: str) -> None:
     settings = {"encoder.dropout": 0.0, "optim.max_grad_norm": None}
     compiled = gradients(store, config_of(**settings), 1)

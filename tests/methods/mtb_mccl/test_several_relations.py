@@ -120,6 +120,7 @@ def found_by(
     return queries, predicted_PC, facts
 
 
+@pytest.mark.nightly
 def test_an_export_writes_vertices_and_relations_from_head_to_tail(
     trained: Trained, labeled, tmp_path: Path
 ) -> None:

@@ -348,6 +348,7 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody
     sweep.check(sweep.uri, last=step)
 
 
+@pytest.mark.first_tier("deleted")
 @pytest.mark.parametrize("fault", ["deleted", "full"])
 def test_a_database_that_is_lost_or_full_is_one_line_a_minute_and_loses_nothing(
     small_disk: Path,

@@ -57,6 +57,7 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
     return folder, system.final_evaluate(system.model, SingleProcess())
 
 
+@pytest.mark.nightly
 def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
     folder, final = trained
     found = evaluate_relations(folder, tiny_documents.path, "test")

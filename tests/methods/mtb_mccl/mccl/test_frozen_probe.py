@@ -124,6 +124,7 @@ def test_a_frozen_export_keeps_its_projection_and_its_length_and_a_plain_encoder
     assert (other.model.width, other.max_document_tokens) == (3 * own.model.width, 1022)
 
 
+@pytest.mark.nightly
 def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     trained, tiny_documents
 ) -> None:
