@@ -25,23 +25,26 @@ Line = Mapping[str, Any]
 
 def gpu_section(text: str) -> str:
     """Return the Markdown of the lines that the script printed; of equal steps the last counts."""
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    devices = sorted({f"{line['device']}, torch {line['torch']}" for line in lines})
+    all_lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    lines = [line for line in all_lines if "failed" not in line]
+    failed = [line for line in all_lines if "failed" in line]
+    devices = sorted({f"{line['device']}, torch {line['torch']}" for line in all_lines})
     parts = [
         "## One GPU",
         f"What `gpu_acceptance.py` printed: {'; '.join(devices)}. The goals were set for an H200. README.md beside "
-        "this file says what explains the misses.",
+        "this file says what explains the misses. `commit` is the code that was measured.",
         "Training steps in bf16, thousands of real tokens a second and MFU:",
         steps_table(line for line in lines if line["name"] == "training step"),
-        markdown_table(["what", "goal", "measured"], list(other_rows(lines))),
+        markdown_table(["what", "goal", "measured", "commit"], list(other_rows(lines))),
+        *(f"- `{line['name']}` failed: {line['failed']}" for line in failed),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def steps_table(lines: Iterable[Line]) -> str:
-    cells: dict[tuple[str, int, int], dict[str, str]] = {}
+    cells: dict[tuple[str, int, int, str], dict[str, str]] = {}
     for line in lines:
-        key = line["encoder"], line["longest"], line["real_tokens"]
+        key = line["encoder"], line["longest"], line["real_tokens"], line["commit"]
         rate = f"{line['real_tokens_per_second'] / 1000:.0f} ({line['mfu']:.2f})"
         cells.setdefault(key, {})[line["layout"]] = rate
     rows = [
@@ -51,19 +54,25 @@ def steps_table(lines: Iterable[Line]) -> str:
             f"{tokens:,}",
             *(by_layout.get(layout, "") for layout in LAYOUTS),
             GOALS[name],
+            commit,
         ]
-        for (name, longest, tokens), by_layout in cells.items()
+        for (name, longest, tokens, commit), by_layout in cells.items()
     ]
-    return markdown_table(["encoder", "longest", "tokens a step", *LAYOUTS, "goal"], rows)
+    header = ["encoder", "longest", "tokens a step", *LAYOUTS, "goal", "commit"]
+    return markdown_table(header, rows)
 
 
 def other_rows(lines: list[Line]) -> Iterable[list[str]]:
     by_name: dict[str, list[Line]] = {}
     for line in lines:
-        by_name.setdefault(line["name"], []).append(line)
+        name = line["name"]
+        if line.get("compiled"):
+            name += ", compiled"
+        by_name.setdefault(name, []).append(line)
     for name, describe in DESCRIPTIONS.items():
+        commits = sorted({line["commit"] for line in by_name.get(name, [])})
         for what, goal, measured in describe(by_name.get(name, [])):
-            yield [what, goal, measured]
+            yield [what, goal, measured, ", ".join(commits)]
 
 
 def _packing(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
@@ -96,13 +105,17 @@ def _waits(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
         )
 
 
+def _kernels(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
+    for line in lines:
+        what = f"share of a packed step of {line['kernels']:,} kernels in which the GPU is idle"
+        yield what, "3 %", f"{100 * line['idle_share']:.0f} %"
+
+
 def _resume(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
-    for is_compiled in (False, True):
-        of_kind = [line for line in lines if line["compiled"] == is_compiled]
-        if of_kind:
-            equal = sum(line["is_equal"] for line in of_kind)
-            kind = "compiled" if is_compiled else "eager"
-            yield f"killed and resumed, {kind}", "equal weights", f"{equal} of {len(of_kind)}"
+    if lines:
+        kind = "compiled" if lines[0]["compiled"] else "eager"
+        equal = sum(line["is_equal"] for line in lines)
+        yield f"killed and resumed, {kind}", "equal weights", f"{equal} of {len(lines)}"
 
 
 def _evaluation(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
@@ -160,7 +173,9 @@ DESCRIPTIONS = {
     "packing": _packing,
     "methods": _methods,
     "waits": _waits,
+    "kernels": _kernels,
     "resume": _resume,
+    "resume, compiled": _resume,
     "evaluation": _evaluation,
     "evaluation at size": _at_size,
     "link retrieval": _retrieval,

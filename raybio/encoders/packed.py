@@ -23,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from raybio.core.batch import PackedTokens, StaticTokens
+from raybio.core.errors import ConfigError
 from raybio.ops.similarity import at_least_fp32
 
 IMPLEMENTATION = "raybio_packed_sdpa"
@@ -80,10 +81,16 @@ def packed_states(
 def _compiled_layers(model: PreTrainedModel) -> Iterator[None]:
     """Within this block the model's layers are compiled.
 
-    Its embeddings are not: compiled, the gradient of a table adds one row after the other where
-    torch computes deterministically, which takes longer than all layers for a table of few rows.
+    Its embeddings are not, but those of ModernBERT: compiled, the gradient of a table adds one row
+    after the other where torch computes deterministically, which takes longer than all layers for a
+    table of few rows. The module is changed for the block, so that one thread may use it.
     """
     layers = model.get_submodule(_LAYERS.get(model.config.model_type, "encoder"))
+    if "forward" in vars(layers):
+        raise ConfigError(
+            "memory.compile is true: another package has replaced the forward method of "
+            f"{type(layers).__name__}. Set memory.compile=false"
+        )
     # An attribute of the module hides the method of its class.
     layers.forward = functools.partial(_compiled_forward(), layers)
     try:
@@ -105,14 +112,15 @@ def _forward(layers: nn.Module, *arguments: Any, **options: Any) -> Any:
 def _shapes_only(tokens: StaticTokens) -> StaticTokens:
     """Return the tokens without what differs from one micro-batch to another in shape.
 
-    The number of sequences alone is dynamic: only attention reads it.
+    The number of sequences alone is dynamic, from two on: only attention reads it.
     """
     nothing = tokens.label_K[:0]
     fixed = replace(tokens, num_rows=0, label_index_K=nothing, label_K=nothing)
-    # Cached here: their lock cannot be compiled.
-    _ = fixed._index_T
-    for of_sequences in (fixed.indptr_S1, fixed.mask_SL):
-        torch._dynamo.maybe_mark_dynamic(of_sequences, 0)
+    torch._dynamo.maybe_mark_dynamic(fixed.indptr_S1, 0)
+    if not fixed.token_T.is_cuda:
+        # Cached here, since their lock cannot be compiled. FlashAttention needs neither.
+        _ = fixed._index_T
+        torch._dynamo.maybe_mark_dynamic(fixed.mask_SL, 0)
     return fixed
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_ENTRIES_AT_ONCE = 1 << 26
-"""Scores that a GPU counts at once: launches cost more than memory."""
+_ENTRIES_AT_ONCE = 1 << 24
+
+_GPU_ENTRIES_AT_ONCE = 1 << 26
+"""On a GPU launches cost more than memory."""
 
 
 class RankCounts(NamedTuple):
@@ -128,7 +130,8 @@ def count_at_least(
 
 
 def _rows_at_once(score_BN: Tensor) -> int:
-    return max(1, _ENTRIES_AT_ONCE // score_BN.shape[1])
+    entries = _GPU_ENTRIES_AT_ONCE if score_BN.is_cuda else _ENTRIES_AT_ONCE
+    return max(1, entries // score_BN.shape[1])
 
 
 def _count_by_row(slot_RN: Tensor, num_slots: int) -> Tensor:

@@ -26,7 +26,9 @@ ENTRIES_AT_ONCE = 1 << 24
 """Maximum number of scores in a block on a CPU, where possible."""
 
 _GPU_ENTRIES_AT_ONCE = 1 << 29
-"""On a GPU: the vectors of all candidates are converted for each block, so blocks are larger."""
+
+_GPU_BYTES_AN_ENTRY = 128
+"""Of its memory, for each score of a block: the scores, counts and what training keeps there."""
 
 _GPU_TILE_ENTRIES = 1 << 26
 
@@ -238,7 +240,7 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
     # A median needs about four times the memory of its input. A GPU takes one multiprocessor for
     # each of them, so it gets many at once.
     is_cpu = center_D.device.type == "cpu"
-    entries = _CPU_MEDIAN_ENTRIES if is_cpu else _GPU_ENTRIES_AT_ONCE
+    entries = _CPU_MEDIAN_ENTRIES if is_cpu else entries_at_once(center_D.device)
     for columns in tiles(width, 6 * num_rows, entries):
         column_CN = torch.cat([part.columns(columns) for part in parts], dim=1)
         center_D[columns] = column_CN.median(1).values
@@ -304,8 +306,15 @@ def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
 
 
 def entries_at_once(device: torch.device) -> int:
-    """Return the maximum number of scores in a block, where possible."""
-    return ENTRIES_AT_ONCE if device.type == "cpu" else _GPU_ENTRIES_AT_ONCE
+    """Return the maximum number of scores in a block, where possible.
+
+    On a GPU the vectors of all candidates are converted for each block, so blocks are as large as
+    its memory allows. Their size changes no result.
+    """
+    if device.type != "cuda":
+        return ENTRIES_AT_ONCE
+    num_bytes = torch.cuda.get_device_properties(device).total_memory
+    return min(_GPU_ENTRIES_AT_ONCE, num_bytes // _GPU_BYTES_AN_ENTRY)
 
 
 def row_blocks(

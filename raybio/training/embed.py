@@ -73,7 +73,7 @@ def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Ten
     was_training = encoder.training
     encoder.eval()
     state_TD = torch.empty(len(batch.token_T), encoder.width)
-    # One autocast context converts the weights to half precision once.
+    # One autocast context converts trainable weights to half precision once.
     with torch.no_grad(), precision.autocast():
         for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
             hidden = encoder(tokens).hidden_RLD
@@ -99,7 +99,7 @@ def _embed(
     precision: Precision,
 ) -> Tensor:
     embedding_MD = torch.empty(batch.num_embeddings, encoder.width, device=device)
-    # One autocast context converts the weights to half precision once.
+    # One autocast context converts trainable weights to half precision once.
     with precision.autocast():
         for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
             embedding_MD[rows] = encoder(tokens).embedding_RD.float()

@@ -227,10 +227,24 @@ def test_the_table_of_a_gpu_has_every_line_that_was_kept(monkeypatch):
     module = importlib.import_module("gpu_table")
     text = module.STORED.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    assert {line["name"] for line in lines} <= {*module.DESCRIPTIONS, "training step", "kernels"}
+    described = {name.removesuffix(", compiled") for name in module.DESCRIPTIONS}
+    assert {line["name"] for line in lines} == {*described, "training step"}
     section = module.gpu_section(text)
     steps = [line for line in lines if line["name"] == "training step"]
     for line in steps:
         rate = f"{line['real_tokens_per_second'] / 1000:.0f} ({line['mfu']:.2f})"
         assert f"| {rate} |" in section
     assert (ROOT / "benchmarks" / "RESULTS.md").read_text().endswith(section)
+
+
+def test_a_part_that_failed_on_a_gpu_is_a_line_below_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    module = importlib.import_module("gpu_table")
+    where = {"device": "A GPU", "torch": "2"}
+    lines = [
+        {"name": "training step", **where, "encoder": "BERT-base", "failed": "out of memory"},
+        {"name": "workers", **where, "failed": "gradients are off"},
+    ]
+    section = module.gpu_section("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert "- `training step` failed: out of memory" in section
+    assert "- `workers` failed: gradients are off" in section

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raybio.core.batch import IGNORED_LABEL, StaticShape, TokenBatch, Tokens
 from raybio.core.errors import DataError
@@ -233,3 +234,37 @@ def test_heads_that_flash_attention_cannot_read_are_padded(
 ) -> None:
     query = torch.zeros(1, 2, 3, width, dtype=dtype)
     assert reads_without_padding(query) is expected
+
+
+class AttentionCalls(TorchDispatchMode):
+    """Notes the arguments of FlashAttention's operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arguments: list[tuple] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._flash_attention_forward.default:
+            self.arguments.append((*args[5:9], kwargs["scale"], kwargs["window_size_left"]))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("window", "sent"), [(None, -1), (64, 64)])
+def test_attention_with_dropout_hands_its_rate_scale_and_window_to_flash_attention(
+    window: int | None, sent: int
+) -> None:
+    """On the device "meta": what the kernel computes is seen on a GPU alone."""
+    _, ids, mask_id = text_encoder("bert", "mean")
+    tokens = labeled_batch(LENGTHS, ids, mask_id).pack(torch.arange(6), 0).to(torch.device("meta"))
+    heads = [
+        torch.zeros(
+            len(tokens.token_T), 2, 64, dtype=torch.bfloat16, device="meta", requires_grad=True
+        )
+        for _ in range(3)
+    ]
+    with AttentionCalls() as calls:
+        attended = _varlen(heads, tokens, 0.125, window, 0.1)
+    assert calls.arguments == [(40, 40, 0.1, False, 0.125, sent)]
+    assert attended.shape == heads[0].shape
+    attended.sum().backward()
+    assert all(part.grad is not None for part in heads)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -124,14 +125,15 @@ def test_memory_beyond_embeddings_and_a_block_is_a_tile() -> None:
     assert extra_mib < block_mib + 64
 
 
-def test_blocks_on_a_gpu_are_larger():
+@pytest.mark.parametrize(("gib", "rows"), [(80, 536), (16, 134), (8, 67)])
+def test_blocks_on_a_gpu_are_as_large_as_its_memory_allows(monkeypatch, gib, rows):
     # On a GPU the conversion of all candidates, once for each block, would take most of the time.
-    num_rows_by_device = {
-        device: max(
-            end - first
-            for first, end in row_blocks(1_000, 1_000_000, 1_024, None, torch.device(device))
-        )
-        for device in ("cpu", "cuda")
-    }
+    properties = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
-    assert num_rows_by_device == {"cpu": 16, "cuda": 536}
+    def largest(device):
+        blocks = row_blocks(1_000, 1_000_000, 1_024, None, torch.device(device))
+        return max(end - first for first, end in blocks)
+
+    assert largest("cpu") == 16
+    assert largest("cuda") == rows

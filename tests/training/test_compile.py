@@ -1,4 +1,4 @@
-"""Compiled encoders: one shape, the gradients of padded batches, and exact resume."""
+"""Compiled encoders: one graph, the gradients of padded batches, and exact resume."""
 
 from collections.abc import Iterator
 from functools import partial

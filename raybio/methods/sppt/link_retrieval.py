@@ -31,6 +31,9 @@ from raybio.ops.rank_counts import (
 from raybio.ops.scores import Metric, check_finite, entries_at_once, row_blocks, scorer
 from raybio.ops.segments import expand
 
+_KEPT_ENTRIES = 1 << 27
+"""Most scores of a group that are kept between its two passes."""
+
 CUTOFFS = (1, 5, 10, 25, 100)
 """The cut-offs k of precision and recall at k."""
 
@@ -298,7 +301,8 @@ def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetri
     """
     # Every block is scored twice, for the scores of links and for counts; those of a small group
     # are kept instead.
-    is_small = len(node_N) ** 2 <= entries_at_once(ranking.candidates.device)
+    limit = min(entries_at_once(ranking.candidates.device), _KEPT_ENTRIES)
+    is_small = len(node_N) ** 2 <= limit
     kept_blocks = list(ranking.blocks()) if is_small else None
     # Links of other workers stay 0, so that a sum joins them.
     link_P = torch.zeros(len(ranking.row_P), dtype=torch.float64, device=ranking.candidates.device)
