@@ -3,9 +3,9 @@
 import contextlib
 import json
 import os
+import resource
 import sys
 import threading
-import resource
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
