@@ -4,7 +4,8 @@
 kernel. This module keeps the fused kernel and records the last layer's queries and keys instead:
 a row then costs one product.
 
-Shape letters: R sequences, L padded length, H heads, D width of a head, K requested rows.
+Shape letters: R sequences, L padded length, H heads, D width of a head, J requested rows of each
+sequence.
 """
 
 from collections.abc import Callable
@@ -30,11 +31,11 @@ class StatesAndAttention(NamedTuple):
 
     Attributes:
         hidden_RLD: last hidden states.
-        attention_rows: (sequence (K,), position (K,)) -> last layer's attention rows (K, H, L).
+        attention_rows: positions (R, J) -> the last layer's attention rows there (R, J, H, L).
     """
 
     hidden_RLD: Tensor
-    attention_rows: Callable[[Tensor, Tensor], Tensor]
+    attention_rows: Callable[[Tensor], Tensor]
 
 
 class _LayerInputs(NamedTuple):
@@ -91,14 +92,13 @@ def encode_with_attention(model: PreTrainedModel, tokens: PaddedTokens) -> State
 
 
 def encode_packed_with_attention(
-    model: PreTrainedModel, tokens: PackedTokens, num_rows_S: list[int]
+    model: PreTrainedModel, tokens: PackedTokens
 ) -> StatesAndAttention:
-    """Encode packed sequences; states are (T, D), and attention rows (K, H, longest).
+    """Encode packed sequences; states are (T, D), and L of attention rows is the longest length.
 
     Args:
         model: one that ``record_attention`` has prepared, with SDPA.
         tokens: no longer than the model has positions for.
-        num_rows_S: how many rows of each sequence are requested, in their order.
     """
     layers: list[_LayerInputs] = []
     token = _recorded.set(layers)
@@ -109,8 +109,9 @@ def encode_packed_with_attention(
     if not layers:
         raise _no_attention(model)
     last = layers[-1]
-    query_SHLD, key_SHLD = (
-        tokens.to_rectangle(part[0].transpose(0, 1)).transpose(1, 2)
+    rows = slice(0, tokens.num_rows)
+    query_RHLD, key_RHLD = (
+        tokens.to_rectangle(part[0].transpose(0, 1))[rows].transpose(1, 2)
         for part in (last.query_RHLD, last.key_RHLD)
     )
     mask_11LL = None
@@ -118,9 +119,16 @@ def encode_packed_with_attention(
         offset_L = torch.arange(tokens.longest, device=hidden_TD.device)
         distance_LL = (offset_L[:, None] - offset_L).abs()
         mask_11LL = (distance_LL < last.sliding_window)[None, None]
-    rectangle = last._replace(query_RHLD=query_SHLD, key_RHLD=key_SHLD, mask_RHLL=mask_11LL)
-    rows = partial(_sorted_rows, rectangle, tokens.mask_SL, num_rows_R=num_rows_S)
-    return StatesAndAttention(hidden_TD, rows)
+    rectangle = last._replace(query_RHLD=query_RHLD, key_RHLD=key_RHLD, mask_RHLL=mask_11LL)
+    return StatesAndAttention(hidden_TD, partial(_rows, rectangle, tokens.mask_SL[rows]))
+
+
+def at_positions(value_RLX: Tensor, position_RJ: Tensor) -> Tensor:
+    """Return the values (R, J, ...) at positions of each sequence."""
+    num_rows, length = value_RLX.shape[:2]
+    first_R1 = torch.arange(num_rows, device=position_RJ.device)[:, None] * length
+    index_N = (first_R1 + position_RJ).flatten()
+    return value_RLX.flatten(0, 1).index_select(0, index_N).unflatten(0, position_RJ.shape)
 
 
 def _encode_eagerly(model: PreTrainedModel, inputs: dict[str, Tensor]) -> StatesAndAttention:
@@ -130,7 +138,7 @@ def _encode_eagerly(model: PreTrainedModel, inputs: dict[str, Tensor]) -> States
     attention_RHLL = output.attentions[-1]
     return StatesAndAttention(
         output.last_hidden_state,
-        lambda sequence_K, position_K: attention_RHLL[sequence_K, :, position_K],
+        partial(at_positions, attention_RHLL.transpose(1, 2)),
     )
 
 
@@ -140,37 +148,19 @@ def _no_attention(model: PreTrainedModel) -> ConfigError:
     )
 
 
-def _rows(last: _LayerInputs, mask_RL: Tensor, sequence_K: Tensor, position_K: Tensor) -> Tensor:
-    order_K = torch.sort(sequence_K, stable=True).indices
-    num_rows_R = torch.bincount(sequence_K, minlength=len(mask_RL)).tolist()
-    row_KHL = _sorted_rows(last, mask_RL, sequence_K[order_K], position_K[order_K], num_rows_R)
-    return row_KHL[torch.argsort(order_K)]
-
-
-def _sorted_rows(
-    last: _LayerInputs,
-    mask_RL: Tensor,
-    sequence_K: Tensor,
-    position_K: Tensor,
-    num_rows_R: list[int],
-) -> Tensor:
-    """Return attention rows; those of a sequence are adjacent, and ``num_rows_R`` counts them."""
-    query_KHD = last.query_RHLD[sequence_K, :, position_K]
-    # By sequence, so that its keys are read once and not once per row.
-    scores = [
-        torch.einsum("phd,hld->phl", query_PHD, last.key_RHLD[number])
-        for number, query_PHD in enumerate(query_KHD.split(num_rows_R))
-    ]
-    score_KHL = at_least_fp32(torch.cat(scores)) * last.scaling
-    score_KHL = score_KHL.masked_fill(~mask_RL[sequence_K, None], -torch.inf)
+def _rows(last: _LayerInputs, mask_RL: Tensor, position_RJ: Tensor) -> Tensor:
+    query_RJHD = at_positions(last.query_RHLD.transpose(1, 2), position_RJ)
+    score_RHJL = query_RJHD.transpose(1, 2) @ last.key_RHLD.transpose(2, 3)
+    score_RJHL = at_least_fp32(score_RHJL).transpose(1, 2) * last.scaling
+    score_RJHL = score_RJHL.masked_fill(~mask_RL[:, None, None], -torch.inf)
     if last.mask_RHLL is not None:  # layers with local attention
         mask_RHLL = last.mask_RHLL.expand(len(mask_RL), -1, -1, -1)
-        mask_KHL = mask_RHLL[sequence_K, :, position_K]
-        if mask_KHL.dtype == torch.bool:
-            score_KHL = score_KHL.masked_fill(~mask_KHL, -torch.inf)
+        mask_RJHL = at_positions(mask_RHLL.transpose(1, 2), position_RJ)
+        if mask_RJHL.dtype == torch.bool:
+            score_RJHL = score_RJHL.masked_fill(~mask_RJHL, -torch.inf)
         else:
-            score_KHL = score_KHL + mask_KHL
-    return score_KHL.softmax(-1)
+            score_RJHL = score_RJHL + mask_RJHL
+    return score_RJHL.softmax(-1)
 
 
 def _recording_sdpa(

@@ -1,7 +1,8 @@
 """Typed batches of documents with entity pairs.
 
-Shape letters: R documents, L padded length, T tokens of all documents, M mentions, C links of
-mentions to entities, E entities, P pairs; R1 is R + 1 (CSR pointers).
+Shape letters: R documents, L padded length, T tokens of all documents, M mentions, J mentions of
+the document that has most, C links of mentions to entities, E entities, P pairs, X groups of pairs;
+R1 is R + 1 (CSR pointers).
 """
 
 from dataclasses import dataclass
@@ -12,41 +13,45 @@ import torch
 from torch import Tensor
 
 from raybio.core.batch import PackedTokens, PaddedTokens, TokenBatch, field_values
-from raybio.ops.segments import entries_of_rows
+from raybio.ops.segments import entries_of_rows, positions_within
 
 Pairs = tuple[np.ndarray, np.ndarray]
 """(head (P,), tail (P,)): the entities of each pair, as numbered in their document."""
 
+MAX_PAIRS_PER_GROUP = 64
+"""Pairs of a document with more are several groups: padding grows with no document's pairs."""
+
 
 @dataclass(frozen=True)
 class DocumentParts:
-    """Mentions, entities and pairs of a micro-batch, numbered across its documents.
+    """Mentions, entities and pairs of a micro-batch, entities numbered across its documents.
+
+    Mentions fill a rectangle (R, J), and pairs one of groups, so that a few operations compute
+    those of all documents at once.
 
     Attributes:
-        row_M: document of each mention.
-        position_M: position of the mention's opening marker in its document.
-        mention_C: mention of each link.
+        position_RJ: position of each mention's opening marker in its document; 0 at padding.
+        slot_C: mention of each link, as its index in the flattened rectangle.
         entity_C: entity of each link. Entities whose mentions were all truncated have no link.
         num_entities: E.
-        row_P: document of each pair, ascending.
         head_P: first entity of each pair.
         tail_P: second entity of each pair.
+        row_X: document of each group of pairs.
+        pairs_per_group: pairs of a group, padding included.
+        slot_P: index of each pair in the groups, flattened.
         num_tokens_R: tokens of each document.
-        num_mentions_R: mentions of each document.
-        num_pairs_R: pairs of each document.
     """
 
-    row_M: Tensor
-    position_M: Tensor
-    mention_C: Tensor
+    position_RJ: Tensor
+    slot_C: Tensor
     entity_C: Tensor
     num_entities: int
-    row_P: Tensor
     head_P: Tensor
     tail_P: Tensor
+    row_X: Tensor
+    pairs_per_group: int
+    slot_P: Tensor
     num_tokens_R: list[int]
-    num_mentions_R: list[int]
-    num_pairs_R: list[int]
 
 
 @dataclass(frozen=True)
@@ -112,24 +117,31 @@ class DocumentBatch(TokenBatch):
         mentions, row_of_mention = entries_of_rows(self.mention_indptr_R1.numpy(), rows)
         links, row_of_link = entries_of_rows(self.link_indptr_R1.numpy(), rows)
         pairs, row_of_pair = entries_of_rows(self.pair_indptr_R1.numpy(), rows)
-        num_mentions_M = np.diff(self.mention_indptr_R1.numpy())[rows]
-        num_entities_M = np.diff(self.entity_indptr_R1.numpy())[rows]
-        first_mention_M = np.cumsum(num_mentions_M) - num_mentions_M
-        first_entity_M = np.cumsum(num_entities_M) - num_entities_M
+        num_mentions_R = np.diff(self.mention_indptr_R1.numpy())[rows]
+        num_entities_R = np.diff(self.entity_indptr_R1.numpy())[rows]
+        num_pairs_R = np.diff(self.pair_indptr_R1.numpy())[rows]
+        most_mentions = int(num_mentions_R.max(initial=0))
+        position_RJ = np.zeros((len(rows), most_mentions), dtype=np.int64)
+        position_RJ[row_of_mention, positions_within(num_mentions_R)] = self.position_M.numpy()[
+            mentions
+        ]
+        first_entity_R = np.cumsum(num_entities_R) - num_entities_R
+        pairs_per_group = min(int(num_pairs_R.max(initial=1)), MAX_PAIRS_PER_GROUP)
+        num_groups_R = -(-num_pairs_R // pairs_per_group)
+        first_slot_R = (np.cumsum(num_groups_R) - num_groups_R) * pairs_per_group
         parts = {
-            "row_M": row_of_mention,
-            "position_M": self.position_M.numpy()[mentions],
-            "mention_C": self.mention_C.numpy()[links] + first_mention_M[row_of_link],
-            "entity_C": self.entity_C.numpy()[links] + first_entity_M[row_of_link],
-            "row_P": row_of_pair,
-            "head_P": self.head_P.numpy()[pairs] + first_entity_M[row_of_pair],
-            "tail_P": self.tail_P.numpy()[pairs] + first_entity_M[row_of_pair],
+            "position_RJ": position_RJ,
+            "slot_C": row_of_link * most_mentions + self.mention_C.numpy()[links],
+            "entity_C": first_entity_R[row_of_link] + self.entity_C.numpy()[links],
+            "head_P": first_entity_R[row_of_pair] + self.head_P.numpy()[pairs],
+            "tail_P": first_entity_R[row_of_pair] + self.tail_P.numpy()[pairs],
+            "row_X": np.repeat(np.arange(len(rows)), num_groups_R),
+            "slot_P": first_slot_R[row_of_pair] + positions_within(num_pairs_R),
         }
         return {name: torch.from_numpy(part) for name, part in parts.items()} | {
-            "num_entities": int(num_entities_M.sum()),
+            "num_entities": int(num_entities_R.sum()),
+            "pairs_per_group": pairs_per_group,
             "num_tokens_R": np.diff(self.indptr_R1.numpy())[rows].tolist(),
-            "num_mentions_R": num_mentions_M.tolist(),
-            "num_pairs_R": np.diff(self.pair_indptr_R1.numpy())[rows].tolist(),
         }
 
 

@@ -7,8 +7,8 @@ Markers surround every mention. Of a pair (h, t):
     context    c = H^T a,  a = q / (sum q + 1e-5),  q = sum over heads of A_h * A_t
     pair       z = W [h; t; c], linear, without bias
 
-Shape letters: R documents, L padded length, D width, H heads, M mentions, C links of mentions to
-entities, E entities, P pairs.
+Shape letters: R documents, L padded length, D width, H heads, J mentions of a document, C links of
+mentions to entities, E entities, P pairs, X groups of K pairs of a document.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ from raybio.encoders.transformer import seeded_weights
 from raybio.methods.mtb_mccl.attention import (
     IMPLEMENTATION,
     StatesAndAttention,
+    at_positions,
     encode_packed_with_attention,
     encode_with_attention,
     record_attention,
@@ -38,7 +39,7 @@ from raybio.methods.mtb_mccl.batches import PackedDocuments, PaddedDocuments
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.windows import read_in_windows
 from raybio.ops.grouped import grouped_logsumexp, grouped_mean
-from raybio.ops.similarity import at_least_fp32
+from raybio.ops.similarity import at_least_fp32, scores_at_once
 
 PARTS = "relation.safetensors"
 """File of an exported folder: the weights next to the transformer's."""
@@ -96,20 +97,22 @@ class RelationEncoder(Encoder):
                 "a relation encoder reads PaddedDocuments or PackedDocuments, got "
                 f"{type(tokens).__name__}"
             )
-        encoded = read_in_windows(self._encode, tokens, self.text.max_tokens)
+        encoded = self._read_padded(tokens, tokens.num_tokens_R)
         return Encoded(encoded.hidden_RLD, self._pairs(encoded, tokens))
+
+    def _read_padded(self, tokens: PaddedTokens, num_tokens_R: list[int]) -> StatesAndAttention:
+        return read_in_windows(
+            self._encode, tokens, num_tokens_R, self.text.max_tokens, pad_id=self.pad_id
+        )
 
     def _read_packed(self, tokens: PackedDocuments) -> Encoded:
         if tokens.longest > self.text.max_tokens:
             # Windows are cut from a rectangle.
-            encoded = read_in_windows(self._encode, tokens.padded(), self.text.max_tokens)
+            encoded = self._read_padded(tokens.padded(), tokens.num_tokens_R)
             num_real = sum(tokens.num_tokens_R)
             hidden_TD = encoded.hidden_RLD[tokens.row_T[:num_real], tokens.position_T[:num_real]]
             return Encoded(hidden_TD, self._pairs(encoded, tokens))
-        num_padding = len(tokens.indptr_S1) - 1 - tokens.num_rows
-        packed = encode_packed_with_attention(
-            self.text.model, tokens, tokens.num_mentions_R + [0] * num_padding
-        )
+        packed = encode_packed_with_attention(self.text.model, tokens)
         hidden_RLD = tokens.to_rectangle(packed.hidden_RLD)[: tokens.num_rows]
         encoded = StatesAndAttention(hidden_RLD, packed.attention_rows)
         return Encoded(packed.hidden_RLD, self._pairs(encoded, tokens))
@@ -121,13 +124,17 @@ class RelationEncoder(Encoder):
         state_RLD = at_least_fp32(encoded.hidden_RLD)
         entity_C = tokens.entity_C
         num_entities = tokens.num_entities
-        state_MD = state_RLD[tokens.row_M, tokens.position_M]
-        state_ED = grouped_logsumexp(state_MD[tokens.mention_C], entity_C, num_entities)
-        attention_MHL = encoded.attention_rows(tokens.row_M, tokens.position_M)
-        attention_EHL = grouped_mean(attention_MHL[tokens.mention_C], entity_C, num_entities)
+        state_RJD = at_positions(state_RLD, tokens.position_RJ)
+        state_CD = state_RJD.flatten(0, 1).index_select(0, tokens.slot_C)
+        state_ED = grouped_logsumexp(state_CD, entity_C, num_entities)
+        attention_RJHL = encoded.attention_rows(tokens.position_RJ)
+        attention_CHL = attention_RJHL.flatten(0, 1).index_select(0, tokens.slot_C)
+        attention_EHL = grouped_mean(attention_CHL, entity_C, num_entities)
+        head_PD = state_ED.index_select(0, tokens.head_P)
+        tail_PD = state_ED.index_select(0, tokens.tail_P)
         context_PD = _contexts(attention_EHL, state_RLD, tokens)
-        pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
-        embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
+        joined_PD = torch.cat([head_PD, tail_PD, context_PD], 1)
+        embedding_PD = joined_PD if self.projection is None else self.projection(joined_PD)
         return at_least_fp32(embedding_PD)
 
     @property
@@ -245,13 +252,25 @@ def _contexts(
 ) -> Tensor:
     """Return the localized context (P, D) of each pair.
 
-    Documents are processed one by one: (P, H, L) of all of them at once would not fit in memory.
+    Attention is multiplied for a block of pairs at once: (P, H, L) would not fit in memory.
     """
-    contexts = []
-    sizes = tokens.num_pairs_R
-    for state_LD, head_P, tail_P in zip(
-        state_RLD, tokens.head_P.split(sizes), tokens.tail_P.split(sizes), strict=True
-    ):
-        both_PL = torch.einsum("phl,phl->pl", attention_EHL[head_P], attention_EHL[tail_P])
-        contexts.append((both_PL / (both_PL.sum(1, keepdim=True) + _EPSILON)) @ state_LD)
-    return torch.cat(contexts)
+    num_heads, length = attention_EHL.shape[1:]
+    at_once = max(1, scores_at_once(state_RLD.device) // (num_heads * length))
+    blocks = zip(tokens.head_P.split(at_once), tokens.tail_P.split(at_once), strict=True)
+    both_PL = torch.cat(
+        [
+            (attention_EHL.index_select(0, head_B) * attention_EHL.index_select(0, tail_B)).sum(1)
+            for head_B, tail_B in blocks
+        ]
+    )
+    weight_PL = both_PL / (both_PL.sum(1, keepdim=True) + _EPSILON)
+    # The pairs of a group share the states of their document, in one matrix product.
+    num_groups = len(tokens.row_X)
+    num_slots = num_groups * tokens.pairs_per_group
+    weight_XKL = (
+        weight_PL.new_zeros(num_slots, length)
+        .index_copy(0, tokens.slot_P, weight_PL)
+        .view(num_groups, tokens.pairs_per_group, length)
+    )
+    context_XKD = weight_XKL @ state_RLD.index_select(0, tokens.row_X)
+    return context_XKD.flatten(0, 1).index_select(0, tokens.slot_P)

@@ -4,8 +4,8 @@ Each window begins with the sequence's first token and ends with its last one, a
 Between them, windows are equally long and evenly spaced, and overlap as far as needed. The state
 of a token is the mean over its windows; attention rows are summed and renormalized.
 
-Shape letters: R sequences, L padded length, W windows, S padded length of a window, D width,
-H heads, K requested rows, X (row, window) combinations.
+Shape letters: R sequences, L padded length, W windows, S longest window, D width,
+H heads, J requested rows of each sequence.
 """
 
 import math
@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from raybio.core.batch import IGNORED_LABEL, PADDING_MULTIPLE, PaddedTokens
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens, to_device
 from raybio.methods.mtb_mccl.attention import StatesAndAttention
 
 _EPSILON = 1e-10
@@ -22,11 +22,20 @@ _EPSILON = 1e-10
 Encode = Callable[[PaddedTokens], StatesAndAttention]
 
 
-def read_in_windows(encode: Encode, tokens: PaddedTokens, window: int) -> StatesAndAttention:
-    """Apply ``encode`` to sequences of any length, in windows of at most ``window`` tokens."""
-    length_R = tokens.mask_RL.sum(1)
-    if int(length_R.max()) > window:
-        return _Windows(tokens, length_R.tolist(), window).encode(encode)
+def read_in_windows(
+    encode: Encode, tokens: PaddedTokens, num_tokens_R: list[int], window: int, *, pad_id: int
+) -> StatesAndAttention:
+    """Apply ``encode`` to sequences of any length, in windows of at most ``window`` tokens.
+
+    Args:
+        encode: encodes sequences that are no longer than a window.
+        tokens: the sequences.
+        num_tokens_R: tokens of each of them, on the host.
+        window: longest window.
+        pad_id: token id of padding.
+    """
+    if max(num_tokens_R) > window:
+        return _Windows(tokens, num_tokens_R, window, pad_id).encode(encode)
     length = min(tokens.token_RL.shape[1], window)
     encoded = encode(
         PaddedTokens(
@@ -37,9 +46,8 @@ def read_in_windows(encode: Encode, tokens: PaddedTokens, window: int) -> States
     if not missing:
         return encoded
 
-    def padded_rows(row_K: Tensor, position_K: Tensor) -> Tensor:
-        attention_KHL = encoded.attention_rows(row_K, position_K)
-        return torch.nn.functional.pad(attention_KHL, (0, missing))
+    def padded_rows(position_RJ: Tensor) -> Tensor:
+        return torch.nn.functional.pad(encoded.attention_rows(position_RJ), (0, missing))
 
     return StatesAndAttention(
         torch.nn.functional.pad(encoded.hidden_RLD, (0, 0, 0, missing)), padded_rows
@@ -52,26 +60,28 @@ class _Windows:
     Attributes:
         tokens: the whole sequences.
         row_W: sequence of each window.
+        length_W: tokens of that sequence.
         shift_W: tokens in ``[low, high)`` are ``shift`` positions earlier in the window.
         low_W: first token of the sequence that the window represents.
         high_W: behind the last one.
-        length_R: tokens of each sequence.
         size: S.
+        pad_id: token id of padding.
     """
 
-    def __init__(self, tokens: PaddedTokens, lengths: list[int], window: int) -> None:
-        device = tokens.token_RL.device
-        self.tokens = tokens
+    def __init__(
+        self, tokens: PaddedTokens, num_tokens_R: list[int], window: int, pad_id: int
+    ) -> None:
         spans = [
-            (row, *span)
-            for row, length in enumerate(lengths)
+            (row, length, *span)
+            for row, length in enumerate(num_tokens_R)
             for span in window_spans(length, window)
         ]
-        self.row_W, self.shift_W, self.low_W, self.high_W = torch.tensor(spans, device=device).T
-        self.length_R = torch.tensor(lengths, device=device)
-        longest = min(max(lengths), window)
-        padded = -(-longest // PADDING_MULTIPLE) * PADDING_MULTIPLE
-        self.size = min(padded, window)
+        self.tokens = tokens
+        self.row_W, self.length_W, self.shift_W, self.low_W, self.high_W = to_device(
+            torch.tensor(spans), tokens.token_RL.device
+        ).T
+        self.size = window
+        self.pad_id = pad_id
 
     def encode(self, encode: Encode) -> StatesAndAttention:
         """Encode all windows at once, and combine them into whole sequences."""
@@ -82,54 +92,50 @@ class _Windows:
             encoded.hidden_RLD, 1, index_WL[..., None].expand(-1, -1, encoded.hidden_RLD.shape[2])
         )
         state_WLD = torch.where(is_inside_WL[..., None], state_WLD, 0.0)
-        total_RLD = state_WLD.new_zeros(num_rows, *state_WLD.shape[1:]).index_add(
-            0, self.row_W, state_WLD
-        )
-        count_RL = torch.zeros(num_rows, length, device=total_RLD.device).index_add(
-            0, self.row_W, is_inside_WL.float()
-        )
-        hidden_RLD = total_RLD / count_RL.clamp(min=1)[..., None].to(total_RLD.dtype)
+        total_RLD = self._sum(state_WLD, num_rows)
+        count_RL = self._sum(is_inside_WL.to(total_RLD.dtype), num_rows)
+        hidden_RLD = total_RLD / count_RL.clamp(min=1)[..., None]
 
-        def attention_rows(row_K: Tensor, position_K: Tensor) -> Tensor:
-            is_inside_KW = (
-                (self.row_W == row_K[:, None])
-                & (position_K[:, None] >= self.low_W)
-                & (position_K[:, None] < self.high_W)
+        def attention_rows(position_RJ: Tensor) -> Tensor:
+            position_WJ = position_RJ[self.row_W]
+            is_inside_WJ = self._is_inside(position_WJ)
+            part_WJHS = encoded.attention_rows(
+                torch.where(is_inside_WJ, position_WJ - self.shift_W[:, None], 0)
             )
-            request_X, window_X = is_inside_KW.nonzero(as_tuple=True)
-            part_XHS = encoded.attention_rows(
-                window_X, position_K[request_X] - self.shift_W[window_X]
-            )
-            index_XHL = index_WL[window_X, None].expand(-1, part_XHS.shape[1], -1)
-            part_XHL = torch.gather(part_XHS, 2, index_XHL).where(is_inside_WL[window_X, None], 0.0)
-            sum_KHL = part_XHL.new_zeros(len(row_K), *part_XHL.shape[1:]).index_add(
-                0, request_X, part_XHL
-            )
-            return sum_KHL / (sum_KHL.sum(-1, keepdim=True) + _EPSILON)
+            index_WJHL = index_WL[:, None, None].expand(-1, *part_WJHS.shape[1:3], -1)
+            is_inside_WJL = is_inside_WJ[..., None] & is_inside_WL[:, None]
+            part_WJHL = torch.gather(part_WJHS, 3, index_WJHL).where(is_inside_WJL[:, :, None], 0.0)
+            sum_RJHL = self._sum(part_WJHL, num_rows)
+            return sum_RJHL / (sum_RJHL.sum(-1, keepdim=True) + _EPSILON)
 
         return StatesAndAttention(hidden_RLD, attention_rows)
 
     def _cut(self) -> PaddedTokens:
         """Return the windows as a rectangle (W, S)."""
-        length_W = self.length_R[self.row_W]
         offset_S = torch.arange(self.size, device=self.row_W.device)
         # Offset of the window's last token, which is the sequence's last one.
-        last_W = self.high_W.clamp(max=length_W - 1) - self.shift_W
+        last_W = self.high_W.clamp(max=self.length_W - 1) - self.shift_W
         index_WS = self.shift_W[:, None] + offset_S
-        index_WS = torch.where(offset_S == last_W[:, None], length_W[:, None] - 1, index_WS)
+        index_WS = torch.where(offset_S == last_W[:, None], self.length_W[:, None] - 1, index_WS)
         index_WS[:, 0] = 0
         mask_WS = offset_S <= last_W[:, None]
         token_WS = self.tokens.token_RL[self.row_W[:, None], torch.where(mask_WS, index_WS, 0)]
-        padding = self.tokens.token_RL[~self.tokens.mask_RL]
-        if len(padding):
-            token_WS = token_WS.masked_fill(~mask_WS, int(padding[0]))
+        token_WS = token_WS.masked_fill(~mask_WS, self.pad_id)
         return PaddedTokens(token_WS, mask_WS, torch.full_like(token_WS, IGNORED_LABEL))
+
+    def _is_inside(self, position_WX: Tensor) -> Tensor:
+        """Return which positions of its sequence each window represents, bool (W, X)."""
+        return (position_WX >= self.low_W[:, None]) & (position_WX < self.high_W[:, None])
 
     def _index_in_window(self, length: int) -> tuple[Tensor, Tensor]:
         """Return the index in each window of every token, and whether it is inside (W, L)."""
         position_L = torch.arange(length, device=self.row_W.device)
-        is_inside_WL = (position_L >= self.low_W[:, None]) & (position_L < self.high_W[:, None])
-        return (position_L - self.shift_W[:, None]).clamp(0, self.size - 1), is_inside_WL
+        index_WL = (position_L - self.shift_W[:, None]).clamp(0, self.size - 1)
+        return index_WL, self._is_inside(position_L)
+
+    def _sum(self, value_WX: Tensor, num_rows: int) -> Tensor:
+        """Return the sums (R, ...) over the windows of each sequence."""
+        return value_WX.new_zeros(num_rows, *value_WX.shape[1:]).index_add(0, self.row_W, value_WX)
 
 
 def window_spans(length: int, window: int) -> list[tuple[int, int, int]]:

@@ -15,12 +15,14 @@ from transformers import (
 )
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.methods.mtb_mccl import batches
 from raybio.methods.mtb_mccl.attention import encode_with_attention, record_attention
 from raybio.methods.mtb_mccl.batches import DocumentBatch
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder
 from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.windows import read_in_windows, window_spans
+from tests.device_operations import DeviceOperations
 from tests.encoders.tiny_text import save_tiny, save_with_head
 
 SIZES = {
@@ -71,9 +73,10 @@ def test_attention_rows_are_those_of_the_model(model):
     )
     record_attention(model)
     hidden_RLD, rows = encode_with_attention(model, given)
-    row_K, place_K = torch.tensor([2, 0, 1, 0]), torch.tensor([3, 5, 2, 16])
+    place_RJ = torch.tensor([[5, 16], [2, 8], [3, 3]])
+    row_R1 = torch.arange(3)[:, None]
     torch.testing.assert_close(
-        rows(row_K, place_K), whole.attentions[-1][row_K, :, place_K], rtol=1e-4, atol=1e-6
+        rows(place_RJ), whole.attentions[-1][row_R1, :, place_RJ], rtol=1e-4, atol=1e-6
     )
     is_token = given.mask_RL
     torch.testing.assert_close(
@@ -125,14 +128,23 @@ def test_two_windows_are_put_together_as_in_atlop(length):
             for own, other in zip(parts(given), parts(tokens([7], 48)), strict=True)
         )
     )
-    hidden_RLD, rows = read_in_windows(lambda part: encode_with_attention(model, part), both, 24)
+
+    def read(padded: PaddedTokens, lengths: list[int]):
+        return read_in_windows(
+            lambda part: encode_with_attention(model, part), padded, lengths, 24, pad_id=0
+        )
+
+    hidden_RLD, rows = read(both, [length, 7])
     torch.testing.assert_close(hidden_RLD[0, :length], states, rtol=1e-4, atol=1e-5)
-    place_K = torch.tensor([1, length // 2, length - 2])
-    found_KHL = rows(torch.zeros(3, dtype=torch.long), place_K)
+    place_J = torch.tensor([1, length // 2, length - 2])
+    found_RJHL = rows(torch.stack([place_J, torch.tensor([6, 2, 0])]))
     torch.testing.assert_close(
-        found_KHL[..., :length], attention[:, place_K].transpose(0, 1), rtol=1e-4, atol=1e-6
+        found_RJHL[0, ..., :length], attention[:, place_J].transpose(0, 1), rtol=1e-4, atol=1e-6
     )
-    alone = read_in_windows(lambda part: encode_with_attention(model, part), tokens([7], 48), 24)
+    alone = read(tokens([7], 48), [7])
+    torch.testing.assert_close(
+        found_RJHL[1, ..., :7], alone.attention_rows(torch.tensor([[6, 2, 0]]))[0, ..., :7]
+    )
     torch.testing.assert_close(hidden_RLD[1, :7], alone.hidden_RLD[0, :7], rtol=1e-4, atol=1e-5)
 
 
@@ -183,7 +195,7 @@ def by_loops(model: RelationEncoder, batch: DocumentBatch) -> torch.Tensor:
     found = []
     for row in range(batch.num_rows):
         padded = batch.pad(torch.tensor([row]), model.pad_id)
-        hidden_RLD, rows = read_in_windows(model._encode, padded, model.text.max_tokens)
+        hidden_RLD, rows = model._read_padded(padded, padded.num_tokens_R)
         first, behind = batch.mention_indptr_R1[row : row + 2].tolist()
         places = batch.position_M[first:behind].tolist()
         links = range(*batch.link_indptr_R1[row : row + 2].tolist())
@@ -199,7 +211,7 @@ def by_loops(model: RelationEncoder, batch: DocumentBatch) -> torch.Tensor:
                 if own
                 else torch.zeros(hidden_RLD.shape[2])
             )
-            each = [rows(torch.tensor([0]), torch.tensor([place]))[0] for place in own]
+            each = [rows(torch.tensor([[place]]))[0, 0] for place in own]
             attentions.append(
                 sum(each) / len(own) if own else torch.zeros(2, padded.token_RL.shape[1])
             )
@@ -219,6 +231,31 @@ def test_pairs_are_embedded_as_the_formulas_say(projection):
         found = model(batch.pad(torch.arange(3), model.pad_id)).embedding_RD
         torch.testing.assert_close(found, by_loops(model, batch), rtol=1e-4, atol=1e-5)
     assert found.shape == (5, 16 if projection == "linear" else 48)
+
+
+def test_pairs_divided_into_groups_and_blocks_are_those_of_one(monkeypatch):
+    model, batch = encoder(), documents()
+    with torch.no_grad():
+        expected = model(batch.pad(torch.arange(3), model.pad_id)).embedding_RD
+        monkeypatch.setattr(batches, "MAX_PAIRS_PER_GROUP", 3)
+        monkeypatch.setattr("raybio.methods.mtb_mccl.encoder.scores_at_once", lambda device: 200)
+        tokens = batch.pad(torch.arange(3), model.pad_id)
+        assert tokens.row_X.tolist() == [0, 1, 1]
+        assert tokens.slot_P.tolist() == [0, 3, 4, 5, 6]
+        torch.testing.assert_close(model(tokens).embedding_RD, expected)
+
+
+@pytest.mark.parametrize("max_length", [24, 60], ids=["windows", "whole"])
+def test_more_documents_are_no_more_kernels(max_length):
+    model, batch = encoder(max_length=max_length).train(), documents()
+    counts = []
+    for rows in ([1, 0, 2], [1, 0, 2] * 4):
+        model.zero_grad()
+        tokens = batch.pack(torch.tensor(rows), model.pad_id)
+        with DeviceOperations() as operations:
+            model(tokens).embedding_RD.sum().backward()
+        counts.append(operations.num_kernels)
+    assert counts[0] == counts[1]
 
 
 def test_documents_in_any_order_and_company_give_the_same_pairs():
