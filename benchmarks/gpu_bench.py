@@ -1,10 +1,13 @@
 """What the parts of ``gpu_acceptance.py`` share: the device, sizes, timing, batches and FLOP of a training step."""
 
+import functools
 import gc
 import json
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -138,6 +141,16 @@ SMALL = Size(
 """Tries all code out on any machine; its figures mean nothing."""
 
 
+@functools.cache
+def commit() -> str:
+    """Return the commit of this code; "unknown" where git or its folder is missing."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 class CheckError(Exception):
     """The device does not do what training relies on."""
 
@@ -160,7 +173,8 @@ class Bench:
             key: float(f"{value:.4g}") if isinstance(value, float) else value
             for key, value in values.items()
         }
-        line = {"name": name, "device": machine, "torch": torch.__version__, **rounded}
+        line = {"name": name, "commit": commit(), "device": machine, "torch": torch.__version__}
+        line |= rounded
         print(json.dumps(line), flush=True)
 
     def synchronize(self) -> None:
@@ -223,11 +237,16 @@ class Bench:
         config = TrainingConfig(memory=memory)
         return TrainStep(system, config, SingleProcess(), Precision(precision, self.device.type))
 
+    def step(self, system: System, batch: TokenBatch, **settings: Any) -> Callable[[], object]:
+        """Return what takes the same step on a batch again and again."""
+        take_step = self.train_step(system, **settings)
+        return lambda: take_step(0, batch)
+
     def protein_step(
         self, encoder: ProteinEncoder, batch: LinkBatch, **settings: Any
     ) -> Callable[[], object]:
-        take_step = self.train_step(sppt_system(encoder), **settings)
-        return lambda: take_step(0, batch)
+        """Return what takes the same step of SPPT again and again."""
+        return self.step(sppt_system(encoder), batch, **settings)
 
 
 def flop_of_step(encoder: Encoder, batch: TokenBatch) -> float:

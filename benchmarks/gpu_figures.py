@@ -56,6 +56,11 @@ def machine(bench: Bench) -> None:
     )
 
 
+DEEP = 24
+"""Encoders of more layers have an eighth of the tokens, since all activations of a step are kept, and are not compiled,
+which takes minutes.
+"""
+
 LAYOUTS = {
     "padded": {"packing": False, "compiled": False},
     "packed": {"packing": True, "compiled": False},
@@ -68,30 +73,36 @@ def steps(bench: Bench, *, compiled: bool = False) -> None:
     gemm = bench.gemm_flop_per_second(torch.bfloat16)
     cases = [("BERT-base", bench.size.encoder, length) for length in bench.size.lengths]
     cases += [(name, config, bench.size.lengths[-1]) for name, config in bench.size.large.items()]
-    layouts = [name for name, settings in LAYOUTS.items() if compiled or not settings["compiled"]]
+    layouts = [name for name, options in LAYOUTS.items() if compiled or not options["compiled"]]
     for name, config, length in cases:
+        is_deep = config.num_layers > DEEP
         for layout in layouts:
-            _protein_steps(bench, name, config, length, layout, gemm)
+            if not (is_deep and LAYOUTS[layout]["compiled"]):
+                num_tokens = bench.size.tokens_per_step // (8 if is_deep else 1)
+                _protein_steps(bench, name, config, length, num_tokens, layout, gemm)
     with tempfile.TemporaryDirectory() as folder:
         for name, settings in bench.size.methods.items():
             demo = DemoStep(name, Path(folder), **settings)
             batch = demo.batch(1)
             model = demo.system.model.to(bench.device).train()
             for layout in layouts:
-                settings = LAYOUTS[layout]
-                step = partial(bench.train_step(demo.system, **settings), 1, batch)
-                _report_step(bench, name, layout, model, batch, step, gemm)
+                make_step = partial(bench.step, demo.system, batch, **LAYOUTS[layout])
+                _report_step(bench, name, layout, model, batch, make_step, gemm)
 
 
 def _protein_steps(
-    bench: Bench, name: str, config: EncoderConfig, length: int, layout: str, gemm: float
+    bench: Bench,
+    name: str,
+    config: EncoderConfig,
+    length: int,
+    num_tokens: int,
+    layout: str,
+    gemm: float,
 ) -> None:
     encoder = build_protein_encoder(config, seed=0).to(bench.device)
-    # All activations of a step are kept: those of a large encoder take much more memory.
-    num_tokens = bench.size.tokens_per_step // (8 if config.num_layers > 24 else 1)
     batch = bench.protein_batch(encoder, length, num_tokens)
-    step = bench.protein_step(encoder, batch, **LAYOUTS[layout])
-    _report_step(bench, name, layout, encoder, batch, step, gemm)
+    make_step = partial(bench.protein_step, encoder, batch, **LAYOUTS[layout])
+    _report_step(bench, name, layout, encoder, batch, make_step, gemm)
 
 
 def _report_step(
@@ -100,15 +111,15 @@ def _report_step(
     layout: str,
     encoder: Encoder,
     batch: TokenBatch,
-    step: Callable[[], object],
+    make_step: Callable[[], Callable[[], object]],
     gemm: float,
 ) -> None:
     try:
+        step = make_step()
         first_seconds = bench.seconds(step)
         seconds = bench.median_seconds(step)
-    except (
-        Exception
-    ) as error:  # such as what the compiler raises: the other layouts are still worth their time
+    # Such as an encoder that cannot be compiled: the other layouts are still worth their time.
+    except Exception as error:
         bench.report("training step", encoder=name, layout=layout, failed=f"{error!r:.500}")
         return
     num_tokens = len(batch.token_T)

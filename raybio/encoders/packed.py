@@ -208,36 +208,23 @@ def _varlen(
     window: int | None,
     dropout: float = 0.0,
 ) -> Tensor:
-    query_THD, key_THD, value_THD = heads_THD
+    indptr_S1 = packing.indptr_S1
+    longest = packing.longest
+    inputs: Any = (*heads_THD, indptr_S1, indptr_S1, longest, longest)
+    reach = -1 if window is None else window
     if dropout:
         # The operation that varlen_attn calls, which has no argument for dropout.
         attended_THD, *_ = torch.ops.aten._flash_attention_forward(
-            query_THD,
-            key_THD,
-            value_THD,
-            packing.indptr_S1,
-            packing.indptr_S1,
-            packing.longest,
-            packing.longest,
+            *inputs,
             dropout,
-            False,
+            False,  # not causal
             return_debug_mask=False,
             scale=scaling,
-            window_size_left=-1 if window is None else window,
-            window_size_right=-1 if window is None else window,
+            window_size_left=reach,
+            window_size_right=reach,
         )
-        return cast(Tensor, attended_THD)
-    attended_THD = varlen_attn(
-        query_THD,
-        key_THD,
-        value_THD,
-        packing.indptr_S1,
-        packing.indptr_S1,
-        packing.longest,
-        packing.longest,
-        scale=scaling,
-        window_size=(-1, -1) if window is None else (window, window),
-    )
+    else:
+        attended_THD = varlen_attn(*inputs, scale=scaling, window_size=(reach, reach))
     return cast(Tensor, attended_THD)
 
 

@@ -240,7 +240,7 @@ def test_the_table_of_a_gpu_has_every_line_that_was_kept(monkeypatch):
 def test_a_part_that_failed_on_a_gpu_is_a_line_below_the_table(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     module = importlib.import_module("gpu_table")
-    where = {"device": "A GPU", "torch": "2"}
+    where = {"commit": "unknown", "device": "A GPU", "torch": "2"}
     lines = [
         {"name": "training step", **where, "encoder": "BERT-base", "failed": "out of memory"},
         {"name": "workers", **where, "failed": "gradients are off"},
