@@ -49,7 +49,7 @@ from raybio.training.gradient_sum import GradientSum
 from raybio.training.loop import fit
 from raybio.training.precision import Precision, embedding_precision
 from raybio.training.settings import TrainingConfig
-from tests.device_operations import METHODS_THAT_WAIT, DeviceOperations
+from tests.device_operations import DeviceOperations
 
 NUM_RESUMED_STEPS = 40
 METHOD = METHODS["sppt_protein"]
@@ -177,10 +177,7 @@ def final_scores(demo: DemoStep) -> dict[tuple[str, str, str], float]:
 
 
 def waits(bench: Bench) -> None:
-    """Take steps of each method in which only the reading of metrics may wait for the device.
-
-    Methods that are known to wait (``METHODS_THAT_WAIT``) take them, too, and are not checked.
-    """
+    """Take steps of each method in which only the reading of metrics may wait for the device."""
     with tempfile.TemporaryDirectory() as folder:
         for name in METHODS:
             demo = DemoStep(name, Path(folder))
@@ -189,16 +186,14 @@ def waits(bench: Bench) -> None:
             batches = [demo.batch(step) for step in range(2 * bench.size.num_steps)]
             take_step(0, batches[0])
             launched = None
-            may_wait = name in METHODS_THAT_WAIT
-            with contextlib.nullcontext() if may_wait else no_waiting(bench, name):
+            with no_waiting(bench, name):
                 for step, batch in enumerate(batches):
                     following = take_step.launch(step, batch)
                     if launched is not None:
-                        with contextlib.nullcontext() if may_wait else reading_is_allowed(bench):
+                        with reading_is_allowed(bench):
                             launched.read()
                     launched = following
-            found = {"not_checked": "known to wait"} if may_wait else {"waits": 0}
-            bench.report("waits", method=name, steps=len(batches), **found)
+            bench.report("waits", method=name, steps=len(batches), waits=0)
 
 
 @contextlib.contextmanager

@@ -33,9 +33,6 @@ READS = {Tensor.tolist: "tolist", Tensor.cpu: "cpu"}
 FROM_HOST = (torch.tensor, torch.as_tensor)
 """Functions that copy numbers to a device and wait for the copy; ``torch.full`` does not."""
 
-METHODS_THAT_WAIT = frozenset({"mtb_pretrain", "relation_finetune"})
-"""Which pairs have a positive, and how many pairs a class has, is known on the device alone."""
-
 _NO_KERNEL = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 
 

@@ -151,9 +151,13 @@ class LabeledDocumentBatch(DocumentBatch):
 
     Attributes:
         label_PC: bool (P, C), True for each class of a pair; class 0 is NA (no relation).
+        pair_G: pair of each of the G labels: the rows of ``label_PC``'s True.
+        class_G: class of each label: their columns.
     """
 
     label_PC: Tensor
+    pair_G: Tensor
+    class_G: Tensor
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ negatives are:
     multi_label_contrast   a shared label; no shared label                         (not in the
     paper)
 
-Shape letters: N anchors, M candidates (the anchors are rows of them), A anchors with a positive,
-D embedding width, R classes, I distinct ids, B anchors of a block.
+Shape letters: N anchors, M candidates, D embedding width, R classes, B anchors of a block.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,10 @@ from raybio.ops.contrastive import check_temperature, values_on_host
 from raybio.ops.similarity import matmul, normalize, scores_at_once
 
 Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each."""
+"""Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each.
+
+A mask needs no number of anchors or terms, which only the device knows: the host does not wait.
+"""
 
 
 class ContrastSum(NamedTuple):
@@ -64,8 +66,6 @@ def matching_the_blanks(
 
     Positives are rows with the same entity pair. Negatives are rows of other entity pairs whose
     type differs; other entity pairs of the same type are neither. A term without negatives is 0.
-    Only anchors with a positive are scored, in blocks as in ``info_nce``. It can be differentiated
-    once.
 
     Args:
         pair_ND: anchors; their length does not matter.
@@ -92,11 +92,8 @@ def matching_the_blanks(
         (other_entity_pair_id_M, other_type_M),
         offset,
     )
-    relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
-    has_positive_N = has_positive_M[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=False
-    )
+    relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
+    return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows)
 
 
 def supervised_contrast(
@@ -120,12 +117,9 @@ def supervised_contrast(
 
     def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
         is_same_BM = label_M[row_B, None] == label_M
-        return is_same_BM, ~is_same_BM
+        return without_self(row_B, is_same_BM, ~is_same_BM)
 
-    has_positive_N = occurs_again(label_M)[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
-    )
+    return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)
 
 
 def multi_label_contrast(
@@ -151,37 +145,31 @@ def multi_label_contrast(
 
     def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
         is_shared_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
-        return is_shared_BM, ~is_shared_BM
+        return without_self(row_B, is_shared_BM, ~is_shared_BM)
 
-    has_positive_N = (label_MR & (label_MR.sum(0) > 1)).any(1)[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
-    )
+    return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)
 
 
 def contrast_sum(
     pair_ND: Tensor,
     other_MD: Tensor,
     relate: Relate,
-    has_positive_N: Tensor,
     offset: int,
     temperature: float | Tensor,
-    block_rows: int | None,
+    block_rows: int | None = None,
     *,
-    by_anchor: bool,
+    by_anchor: bool = False,
 ) -> ContrastSum:
     """Sum the terms of all anchors and their positives, as defined at the top of this module.
 
     Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be
-    differentiated once.
+    differentiated once. Anchors without a positive are scored, too, and add nothing.
 
     Args:
         pair_ND: anchors.
-        other_MD: candidates; the anchors are its rows from ``offset`` on, and no candidates of
-            themselves.
-        relate: returns positives and negatives.
-        has_positive_N: bool; anchors without a positive add nothing and are not scored.
-        offset: of the anchors among the candidates.
+        other_MD: candidates.
+        relate: returns positives and negatives of anchors, as numbered by ``offset``.
+        offset: number of the first anchor: the row of the candidates that it is, or belongs to.
         temperature: tau > 0; may be a learned scalar.
         block_rows: anchors scored at once; None chooses.
         by_anchor: a term is an anchor's mean over its positives, not each of them.
@@ -190,12 +178,11 @@ def contrast_sum(
         ValueError: for a temperature that is not positive.
     """
     check_temperature(temperature)
-    used_A = torch.nonzero(has_positive_N)[:, 0]
     rows = block_rows or max(1, scores_at_once(pair_ND.device) // max(len(other_MD), 1))
-    query_AD = normalize(pair_ND)[used_A] / temperature
+    own_N = torch.arange(offset, offset + len(pair_ND), device=pair_ND.device)
     return ContrastSum(
         *_BlockedContrast.apply(  # type: ignore[no-untyped-call]
-            query_AD, normalize(other_MD), used_A + offset, relate, by_anchor, rows
+            normalize(pair_ND) / temperature, normalize(other_MD), own_N, relate, by_anchor, rows
         )
     )
 
@@ -247,8 +234,8 @@ def with_others(
     return candidates
 
 
-def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[Relate, Tensor]:
-    """Return the relation of rows by their entity pairs, and bool (M,): has a positive.
+def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> Relate:
+    """Return the relation of rows by their entity pairs.
 
     Args:
         id_M: int64, equal for occurrences of the same entity pair; -1 is nobody's positive.
@@ -262,19 +249,15 @@ def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[
         negative_BM = ~positive_BM
         if type_filter:
             negative_BM &= type_M[row_B, None] != type_M
-        return positive_BM, negative_BM
+        return without_self(row_B, positive_BM, negative_BM)
 
-    return relate, occurs_again(id_M) & (id_M >= 0)
+    return relate
 
 
-def occurs_again(code_M: Tensor) -> Tensor:
-    """Return which codes occur more than once, bool (M,); the host does not wait for a GPU."""
-    sorted_M, order_M = torch.sort(code_M)
-    is_equal = sorted_M[1:] == sorted_M[:-1]
-    is_repeated_M = torch.zeros_like(code_M, dtype=torch.bool)
-    is_repeated_M[1:] = is_equal
-    is_repeated_M[:-1] |= is_equal
-    return torch.empty_like(is_repeated_M).scatter(0, order_M, is_repeated_M)
+def without_self(row_B: Tensor, positive_BM: Tensor, negative_BM: Tensor) -> tuple[Tensor, Tensor]:
+    """Return positives and negatives of rows, none of which is the row itself."""
+    own_B1 = row_B[:, None]
+    return positive_BM.scatter(1, own_B1, False), negative_BM.scatter(1, own_B1, False)
 
 
 class _BlockedContrast(torch.autograd.Function):
@@ -283,25 +266,23 @@ class _BlockedContrast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        query_AD: Tensor,
+        query_ND: Tensor,
         key_MD: Tensor,
-        own_A: Tensor,
+        own_N: Tensor,
         relate: Relate,
         by_anchor: bool,
         block_rows: int,
     ) -> tuple[Tensor, Tensor]:
         """Return the sum and its number of terms; keep the gradients for ``backward``."""
         wants_query, wants_key = ctx.needs_input_grad[:2]
-        query_gradient_AD = torch.empty_like(query_AD) if wants_query else None
+        query_gradient_ND = torch.empty_like(query_ND) if wants_query else None
         key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
-        total = query_AD.new_zeros(())
-        num_terms = own_A.new_zeros(())
-        for start in range(0, len(query_AD), block_rows):
+        total = query_ND.new_zeros(())
+        num_terms = own_N.new_zeros(())
+        for start in range(0, len(query_ND), block_rows):
             rows = slice(start, start + block_rows)
-            positive_BM, negative_BM = relate(own_A[rows])
-            positive_BM.scatter_(1, own_A[rows, None], False)
-            negative_BM.scatter_(1, own_A[rows, None], False)
-            score_BM = matmul(query_AD[rows], key_MD.T)
+            positive_BM, negative_BM = relate(own_N[rows])
+            score_BM = matmul(query_ND[rows], key_MD.T)
             push_BM = score_BM.masked_fill(~negative_BM, -torch.inf)
             all_push_B1 = push_BM.logsumexp(1, keepdim=True)
             excess_BM = (all_push_B1 - score_BM).masked_fill_(~positive_BM, -torch.inf)
@@ -319,11 +300,11 @@ class _BlockedContrast(torch.autograd.Function):
             # Without negatives the pull is 0, and -inf - -inf must not come up.
             push_BM.sub_(all_push_B1.clamp(min=torch.finfo(score_BM.dtype).min)).exp_()
             gradient_BM = push_BM.mul_(pull_BM.sum(1, keepdim=True)).sub_(pull_BM)
-            if query_gradient_AD is not None:
-                torch.mm(gradient_BM, key_MD, out=query_gradient_AD[rows])
+            if query_gradient_ND is not None:
+                torch.mm(gradient_BM, key_MD, out=query_gradient_ND[rows])
             if key_gradient_MD is not None:
-                key_gradient_MD.addmm_(gradient_BM.T, query_AD[rows])
-        ctx.save_for_backward(query_gradient_AD, key_gradient_MD)
+                key_gradient_MD.addmm_(gradient_BM.T, query_ND[rows])
+        ctx.save_for_backward(query_gradient_ND, key_gradient_MD)
         ctx.mark_non_differentiable(num_terms)
         return total, num_terms
 
@@ -333,9 +314,9 @@ class _BlockedContrast(torch.autograd.Function):
         ctx: Any, gradient: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         """Return the kept gradients times the gradient of the sum."""
-        query_gradient_AD, key_gradient_MD = ctx.saved_tensors
+        query_gradient_ND, key_gradient_MD = ctx.saved_tensors
         return (
-            None if query_gradient_AD is None else query_gradient_AD * gradient,
+            None if query_gradient_ND is None else query_gradient_ND * gradient,
             None if key_gradient_MD is None else key_gradient_MD * gradient,
             None,
             None,

@@ -53,7 +53,11 @@ class RelationCollate:
         label_PC = np.concatenate(
             [np.zeros((0, num_classes), bool), *(labeled.labels(row) for row in rows)]
         )
-        return arrays | {"label_PC": coarse_labels(label_PC) if self.is_coarse else label_PC}
+        if self.is_coarse:
+            label_PC = coarse_labels(label_PC)
+        # The host lists the labels: on a GPU, their number is known when the GPU has counted them.
+        pair_G, class_G = np.nonzero(label_PC)
+        return arrays | {"label_PC": label_PC, "pair_G": pair_G, "class_G": class_G}
 
     @property
     def steps_per_epoch(self) -> float:

@@ -1,7 +1,7 @@
 """Objectives of fine-tuning: MCCL, cross entropy and SupCon (Zhou et al., 2023, Section 3.3).
 
 Shape letters: P pairs of this worker, M pairs of all workers, D embedding width, C classes, NA
-first.
+first, G labels of this worker's pairs, E labels of all pairs.
 """
 
 from dataclasses import dataclass
@@ -105,41 +105,43 @@ class RelationObjective(CouplingObjective):
             loss = loss + ce_weight * share
             terms["ce_loss"] = share.detach()
         if self.config.kind == "mccl":
-            logits_PC = self._mccl_logits(embedding_PD, label_PC, collective)
+            logits_PC = self._mccl_logits(embedding_PD, batch, collective)
             share = self._classification_loss(logits_PC, label_PC).sum() / num_pairs
             loss = loss + (1 - ce_weight) * share
             terms["mccl_loss"] = share.detach()
         return LossReport(loss, terms)
 
     def _mccl_logits(
-        self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective
+        self, embedding_PD: Tensor, batch: LabeledDocumentBatch, collective: Collective
     ) -> Tensor:
         bias_C: Tensor | None = self.head.bias_C
         if bias_C is None:
-            bias_C = embedding_PD.new_zeros(label_PC.shape[1])
+            bias_C = embedding_PD.new_zeros(batch.label_PC.shape[1])
         gathered = collective.all_gather(embedding_PD)
+        label_G2 = torch.stack([batch.pair_G + gathered.offset, batch.class_G], 1)
+        member_E, class_E = collective.all_gather(label_G2).row_MD.unbind(1)
         return multi_center_logits(
             embedding_PD,
-            label_PC,
+            member_E,
+            class_E,
             self.head.proxy_CD,
             bias_C,
             weight_temperature=self.config.weight_temperature,
             logit_temperature=self.config.logit_temperature,
             other_MD=gathered.row_MD,
-            other_label_MR=collective.all_gather(label_PC).row_MD,
             offset=gathered.offset,
         )
 
     def _classification_loss(self, logits_PC: Tensor, label_PC: Tensor) -> Tensor:
-        """Return the loss of each pair that has one."""
+        """Return the loss of each pair (P,)."""
         if self.is_multi_label:
             return adaptive_threshold(logits_PC, label_PC, na_index=0)
         target_P = label_PC.int().argmax(1)
-        # A pair that is the only member of its class, without a proxy, has no loss.
-        is_possible_P = logits_PC.detach().gather(1, target_P[:, None])[:, 0] > -torch.inf
-        return nn.functional.cross_entropy(
-            logits_PC[is_possible_P], target_P[is_possible_P], reduction="none"
-        )
+        # A pair that is the only member of its class, without a proxy, has the loss 0.
+        is_possible_P1 = logits_PC.detach().gather(1, target_P[:, None]) > -torch.inf
+        logits_PC = logits_PC.masked_fill(~is_possible_P1, 0.0)
+        loss_P = nn.functional.cross_entropy(logits_PC, target_P, reduction="none")
+        return loss_P.where(is_possible_P1[:, 0], 0.0)
 
     def _supcon(
         self,

@@ -9,7 +9,7 @@ The paper's ablations of L_rel: ``pair_equality`` (vanilla MTB, Table 4) and
 ``multi_center`` (MCCL, Table 5).
 
 Shape letters: N pairs of this worker's documents, each embedded twice, M pairs of all workers,
-A anchors with a positive, D embedding width.
+D embedding width, B pairs of a block.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.mtb.config import MtbObjectiveConfig
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
-from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, matching_the_blanks
-from raybio.ops.contrastive import equal_rows, info_nce
+from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, contrast_sum, matching_the_blanks
+from raybio.ops.contrastive import equal_rows
 from raybio.training.objectives import masked_language_model
 
 
@@ -86,7 +86,7 @@ class MatchingTheBlanks:
             terms |= {"relation_loss": share.detach()} | logged
         if self.config.self_weight:
             twin_MD = collective.all_gather(twin_ND).row_MD
-            others = (batch.id_N, id_M, gathered.offset, collective)
+            others = (id_M, gathered.offset, collective)
             share = self._self_loss(pair_ND, twin_MD, *others)
             loss = loss + self.config.self_weight * share
             terms["self_loss"] = share.detach()
@@ -134,7 +134,6 @@ class MatchingTheBlanks:
         self,
         pair_ND: Tensor,
         twin_MD: Tensor,
-        id_N: Tensor,
         id_M: Tensor,
         offset: int,
         collective: Collective,
@@ -143,18 +142,17 @@ class MatchingTheBlanks:
 
         Each pair is contrasted with the second passes of all other pairs.
         """
-        same_NM = id_N[:, None] == id_M
-        anchor_A = (same_NM.sum(1) > 1).nonzero()[:, 0]
-        num_anchors = torch.full((), len(anchor_A), device=pair_ND.device)
-        total_anchors = collective.all_sum(num_anchors).clamp(min=1)
-        loss = info_nce(
-            pair_ND[anchor_A],
-            twin_MD,
-            anchor_A + offset,
-            temperature=self.config.temperature,
-            ignore_NM=same_NM[anchor_A] if self.config.self_exclude_positives else None,
-        )
-        return loss * len(anchor_A) / total_anchors
+        number_M = torch.arange(len(id_M), device=id_M.device)
+
+        def relate(own_B: Tensor) -> tuple[Tensor, Tensor]:
+            is_own_BM = own_B[:, None] == number_M
+            is_same_BM = id_M[own_B, None] == id_M
+            has_positive_B1 = is_same_BM.sum(1, keepdim=True) > 1
+            is_left_out_BM = is_same_BM if self.config.self_exclude_positives else is_own_BM
+            return is_own_BM & has_positive_B1, ~is_left_out_BM
+
+        terms = contrast_sum(pair_ND, twin_MD, relate, offset, self.config.temperature)
+        return _share(terms, collective)
 
 
 def _share(terms: ContrastSum, collective: Collective) -> Tensor:

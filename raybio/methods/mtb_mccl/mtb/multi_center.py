@@ -1,7 +1,7 @@
 """MCCL in place of L_rel: each entity pair is a class (Zhou et al., 2023, Table 5).
 
-Shape letters: N anchors, M candidates (the anchors are rows of them), A anchors with a positive,
-R entity pairs, D embedding width, B anchors of a block.
+Shape letters: N anchors, M candidates (the anchors are rows of them), D embedding width, B anchors
+of a block.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from raybio.methods.mtb_mccl.mccl.loss import rows_per_block
+from raybio.methods.mtb_mccl.mccl.loss import rows_per_block, soft_maxima
 from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
 from raybio.ops.contrastive import check_temperature
 from raybio.ops.similarity import matmul, normalize
@@ -34,9 +34,8 @@ def multi_center_contrast(
     The logits are those of ``multi_center_logits``, without proxies and biases. The members of
     other classes are the negatives of ``matching_the_blanks``.
 
-    Here there are about as many classes as rows, and most have one member. So classes are not
-    processed one by one, and (N, R) logits are not stored: blocks of anchors are scored in the
-    forward pass and again in the backward pass.
+    Here there are about as many classes as rows, and most have one member. So (N, M) logits are not
+    stored: blocks of anchors are scored in the forward pass and again in the backward pass.
 
     Arguments as for ``matching_the_blanks``, with the two temperatures of ``multi_center_logits``.
 
@@ -52,49 +51,38 @@ def multi_center_contrast(
         (other_entity_pair_id_M, other_type_M),
         offset,
     )
-    relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
+    relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
     # Each row with id -1 is a class of its own.
-    own_id_M = -1 - torch.arange(len(id_M), device=id_M.device)
-    class_id_R, class_M = torch.unique(torch.where(id_M < 0, own_id_M, id_M), return_inverse=True)
+    class_M = torch.where(id_M < 0, -1 - torch.arange(len(id_M), device=id_M.device), id_M)
+    # Numbers below M, the same for equal rows; how many there are is known on the device alone.
+    class_M = torch.searchsorted(class_M.sort().values, class_M)
 
-    def block_loss(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> Tensor:
+    def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, Tensor]:
         positive_BM, negative_BM = relate(own_B)
-        is_member_BM = (positive_BM | negative_BM).scatter(1, own_B[:, None], False)
-        soft_maximum_BR = _soft_maxima(
-            matmul(query_BD, key_MD.T), is_member_BM, class_M, len(class_id_R), weight_temperature
+        has_positive_B = positive_BM.any(1)
+        soft_maximum_MB = soft_maxima(
+            matmul(key_MD, query_BD.T),
+            (positive_BM | negative_BM).T,
+            class_M,
+            len(class_M),
+            weight_temperature,
         )
-        return cross_entropy(soft_maximum_BR / logit_temperature, class_M[own_B], reduction="sum")
+        logits_BM = soft_maximum_MB.T / logit_temperature
+        # Without positives, the anchor's own class has the logit -inf.
+        logits_BM = logits_BM.masked_fill(~has_positive_B[:, None], 0.0)
+        loss_B = cross_entropy(logits_BM, class_M[own_B], reduction="none")
+        return loss_B.where(has_positive_B, 0.0).sum(), has_positive_B.sum()
 
-    used_A = torch.nonzero(has_positive_M[offset : offset + len(pair_ND)])[:, 0]
-    query_AD = normalize(pair_ND)[used_A]
+    query_ND = normalize(pair_ND)
     key_MD = normalize(other_MD)
-    total = query_AD.sum() * 0
-    rows = block_rows or rows_per_block(len(key_MD), query_AD.device)
-    for query_BD, used_B in zip(
-        torch.split(query_AD, rows), torch.split(used_A, rows), strict=True
-    ):
-        total = total + checkpoint(
-            block_loss,
-            query_BD,
-            key_MD,
-            used_B + offset,
-            use_reentrant=False,
-            preserve_rng_state=False,
+    total = query_ND.sum() * 0
+    num_terms = torch.zeros_like(id_M).sum()
+    rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
+    own_N = torch.arange(len(query_ND), device=query_ND.device) + offset
+    for query_BD, own_B in zip(torch.split(query_ND, rows), torch.split(own_N, rows), strict=True):
+        block_total, block_terms = checkpoint(
+            block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
         )
-    return ContrastSum(total, torch.full((), len(used_A), device=used_A.device))
-
-
-def _soft_maxima(
-    score_BM: Tensor, is_member_BM: Tensor, class_M: Tensor, num_classes: int, temperature: float
-) -> Tensor:
-    """Return the soft maxima (B, R) of all classes at once; -inf for a class without members."""
-    power_BM = (score_BM / temperature).masked_fill(~is_member_BM, -torch.inf)
-    index_BM = class_M.expand_as(score_BM)
-    zero_BR = score_BM.new_zeros(len(score_BM), num_classes)
-    # Subtract the maximum of each class, so that the sum over its members is at least 1.
-    lowest_BR = torch.full_like(zero_BR, torch.finfo(zero_BR.dtype).min)
-    largest_BR = lowest_BR.scatter_reduce(1, index_BM, power_BM.detach(), "amax")
-    weight_BM = (power_BM - largest_BR.gather(1, index_BM)).exp()
-    sum_BR = zero_BR.scatter_add(1, index_BM, weight_BM)
-    soft_maximum_BR = zero_BR.scatter_add(1, index_BM, weight_BM * score_BM) / sum_BR.clamp(min=1)
-    return soft_maximum_BR.masked_fill(sum_BR == 0, -torch.inf)
+        total = total + block_total
+        num_terms = num_terms + block_terms
+    return ContrastSum(total, num_terms)

@@ -61,13 +61,11 @@ def pair_equality(
         (other_entity_pair_id_M, other_type_M),
         offset,
     )
-    relate, _ = by_entity_pair(id_M, type_M, type_filter=type_filter)
+    relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
 
     def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, ...]:
         score_BM = matmul(query_BD, key_MD.T)
         is_positive_BM, is_negative_BM = relate(own_B)
-        is_positive_BM = is_positive_BM.scatter(1, own_B[:, None], False)
-        is_negative_BM = is_negative_BM.scatter(1, own_B[:, None], False)
         return (
             -logsigmoid(score_BM).where(is_positive_BM, 0.0).sum(),
             is_positive_BM.sum(),

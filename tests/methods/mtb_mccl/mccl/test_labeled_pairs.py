@@ -86,7 +86,11 @@ def test_training_that_is_coarse_learns_only_whether_a_pair_has_a_relation(tiny_
     )
     has_relation_P = [bool(label_C[1:].any()) for label_C in fine.pop("label_PC")]
     assert set(has_relation_P) == {False, True}
-    assert coarse.pop("label_PC").tolist() == [[not has, has] for has in has_relation_P]
+    label_PC = coarse.pop("label_PC")
+    assert label_PC.tolist() == [[not has, has] for has in has_relation_P]
+    assert coarse["pair_G"].tolist() == list(range(len(label_PC)))
+    assert coarse.pop("class_G").tolist() == has_relation_P
+    del fine["class_G"]
     for name, array in fine.items():
         np.testing.assert_array_equal(coarse[name], array)
 

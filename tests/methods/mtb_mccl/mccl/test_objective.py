@@ -10,6 +10,7 @@ from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead, RelationObjective
 from raybio.training.collective import SingleProcess
 from tests import relation_oracles
+from tests.device_operations import DeviceOperations
 
 
 def batch_of(label_PC: torch.Tensor) -> LabeledDocumentBatch:
@@ -17,7 +18,9 @@ def batch_of(label_PC: torch.Tensor) -> LabeledDocumentBatch:
     nothing, zero = torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
     names = LabeledDocumentBatch.__dataclass_fields__
     parts = {name: zero if name.endswith("1") else nothing for name in names}
-    return LabeledDocumentBatch(**parts | {"label_PC": label_PC})
+    pair_G, class_G = label_PC.nonzero().unbind(1)
+    labels = {"label_PC": label_PC, "pair_G": pair_G, "class_G": class_G}
+    return LabeledDocumentBatch(**parts | labels)
 
 
 @pytest.mark.parametrize("num_proxies", [0, 1, 3])
@@ -51,3 +54,18 @@ def test_the_loss_is_the_mean_of_the_loop_over_pairs_and_every_proxy_is_trained(
     report.loss.backward()
     if head.proxy_CD is not None:
         assert (head.proxy_CD.grad.abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("is_multi_label", [False, True])
+@pytest.mark.parametrize("kind", ["mccl", "supcon", "ce"])
+def test_the_host_does_not_wait_for_labels_on_a_gpu(kind: str, is_multi_label: bool) -> None:
+    config = RelationObjectiveConfig(kind=kind)
+    head = RelationHead(config, num_classes=3, width=4)
+    label_PC = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, is_multi_label], [1, 0, 0]]).bool()
+    batch = batch_of(label_PC)
+    embedding_PD = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with DeviceOperations() as operations:
+        objective = RelationObjective(config, head, is_multi_label)
+        objective.embedding_loss(embedding_PD, batch, SingleProcess()).loss.backward()
+    assert not operations.synchronizing
+    assert embedding_PD.grad.abs().max() > 0

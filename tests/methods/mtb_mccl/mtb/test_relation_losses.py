@@ -87,10 +87,11 @@ def test_the_form_with_many_centers_equals_the_loop(
 def test_without_a_type_filter_the_form_with_many_centers_is_a_cross_entropy_of_mccl_logits():
     pair, entity_pair, kind = problem(40)
     entity_pair = entity_pair.clamp(min=0)
-    label = F.one_hot(entity_pair).bool()
     inputs = [pair.clone().requires_grad_() for _ in range(2)]
-    no_bias = torch.zeros(label.shape[1], dtype=pair.dtype)
-    logits = multi_center_logits(inputs[0], label, None, no_bias, **TEMPERATURES)
+    no_bias = torch.zeros(5, dtype=pair.dtype)
+    logits = multi_center_logits(
+        inputs[0], torch.arange(40), entity_pair, None, no_bias, **TEMPERATURES
+    )
     expected = F.cross_entropy(logits, entity_pair)
     found = multi_center_contrast(
         inputs[1], entity_pair, kind, type_filter=False, **TEMPERATURES

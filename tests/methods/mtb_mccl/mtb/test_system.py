@@ -17,6 +17,7 @@ from raybio.methods.mtb_mccl.mtb.system import build
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests import relation_oracles
+from tests.device_operations import DeviceOperations
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
@@ -56,7 +57,9 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
     def is_negative(i: int, j: int) -> bool:
         return name[i] != name[j] and (not type_filter or kind[i] != kind[j])
 
-    report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    with DeviceOperations() as operations:
+        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    assert not operations.synchronizing
     if form == "binary":
         sides = relation_oracles.pair_equality(pair, is_positive, is_negative)
         expected = sum(total / number for total, number in sides) / 2
@@ -92,7 +95,9 @@ def test_the_own_twin_is_distinguished_from_those_of_the_other_pairs(
     expected = relation_oracles.self_contrast(
         pair, twin, batch.id_N.tolist(), 0.5, excludes_positives=excludes_positives
     )
-    report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    with DeviceOperations() as operations:
+        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    assert not operations.synchronizing
     assert (
         float(report.loss) == float(report.terms["self_loss"]) == pytest.approx(expected, rel=1e-9)
     )
