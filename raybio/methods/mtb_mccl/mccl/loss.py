@@ -13,9 +13,11 @@ Shape letters: N anchors, M pairs of all workers, R classes, D embedding width, 
 pairs (a pair with several labels is a member of several classes), B anchors of a block.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from raybio.methods.mtb_mccl.pair_contrast import with_others
 from raybio.ops.contrastive import check_temperature
@@ -41,7 +43,7 @@ def multi_center_logits(
     logit -inf, without gradient: exclude anchors whose own class has -inf from a cross entropy.
 
     The (N, E) cosines are never stored: blocks of anchors are scored in the forward pass and again
-    in the backward pass.
+    in the backward pass. The result can be differentiated once.
 
     Args:
         pair_ND: anchors; their length does not matter.
@@ -80,21 +82,17 @@ def multi_center_logits(
         key_MD = torch.cat([key_MD, normalize(proxy_RD).to(key_MD.dtype)])
     key_ED = key_MD.index_select(0, member_E)
 
-    def block_maxima(query_BD: Tensor, key_ED: Tensor, own_B: Tensor) -> Tensor:
-        score_EB = matmul(key_ED, query_BD.T)
-        is_other_EB = member_E[:, None] != own_B
-        return soft_maxima(score_EB, is_other_EB, class_E, num_classes, weight_temperature).T
-
     query_ND = normalize(pair_ND)
-    own_N = torch.arange(len(query_ND), device=query_ND.device) + offset
-    rows = block_rows or rows_per_block(len(key_ED), query_ND.device)
-    blocks = [
-        checkpoint(
-            block_maxima, query_BD, key_ED, own_B, use_reentrant=False, preserve_rng_state=False
-        )
-        for query_BD, own_B in zip(query_ND.split(rows), own_N.split(rows), strict=True)
-    ]
-    soft_maximum_NR = torch.cat(blocks)
+    soft_maximum_NR: Tensor = _SoftMaxima.apply(  # type: ignore[no-untyped-call]
+        query_ND,
+        key_ED,
+        torch.arange(offset, offset + len(query_ND), device=query_ND.device),
+        member_E,
+        class_E,
+        num_classes,
+        weight_temperature,
+        block_rows or rows_per_block(len(key_ED), query_ND.device),
+    )
     logits_NR = (soft_maximum_NR + bias_R) / logit_temperature
     return logits_NR.masked_fill(soft_maximum_NR == -torch.inf, -torch.inf)
 
@@ -123,6 +121,64 @@ def soft_maxima(
     sum_RB = zero_RB.index_add(0, class_E, weight_EB)
     soft_maximum_RB = zero_RB.index_add(0, class_E, weight_EB * score_EB) / sum_RB.clamp(min=1)
     return soft_maximum_RB.masked_fill(sum_RB == 0, -torch.inf)
+
+
+class _SoftMaxima(torch.autograd.Function):
+    """Soft maxima (N, R) of inner products of unit vectors; -inf for a class without members.
+
+    The backward pass scores the blocks again and adds their gradients in place: autograd would
+    write one of all entries for each block.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_ND: Tensor,
+        key_ED: Tensor,
+        own_N: Tensor,
+        member_E: Tensor,
+        class_E: Tensor,
+        num_classes: int,
+        temperature: float,
+        block_rows: int,
+    ) -> Tensor:
+        """Return the values; ``own_N`` is the member that each anchor is."""
+        ctx.save_for_backward(query_ND, key_ED, own_N, member_E, class_E)
+        ctx.settings = (num_classes, temperature, block_rows)
+        blocks = [
+            soft_maxima(
+                matmul(key_ED, query_BD.T),
+                member_E[:, None] != own_B,
+                class_E,
+                num_classes,
+                temperature,
+            ).T
+            for query_BD, own_B in zip(
+                query_ND.split(block_rows), own_N.split(block_rows), strict=True
+            )
+        ]
+        return torch.cat(blocks)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient_NR: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients by queries and keys."""
+        query_ND, key_ED, own_N, member_E, class_E = ctx.saved_tensors
+        num_classes, temperature, block_rows = ctx.settings
+        query_gradient_ND = torch.zeros_like(query_ND)
+        key_gradient_ED = torch.zeros_like(key_ED)
+        for start in range(0, len(query_ND), block_rows):
+            rows = slice(start, start + block_rows)
+            score_EB = matmul(key_ED, query_ND[rows].T).requires_grad_()
+            is_member_EB = member_E[:, None] != own_N[rows]
+            with torch.enable_grad():
+                soft_maximum_RB = soft_maxima(
+                    score_EB, is_member_EB, class_E, num_classes, temperature
+                )
+            (gradient_EB,) = torch.autograd.grad(soft_maximum_RB, score_EB, gradient_NR[rows].T)
+            query_gradient_ND[rows] = matmul(gradient_EB.T, key_ED)
+            key_gradient_ED.addmm_(gradient_EB, query_ND[rows])
+        return query_gradient_ND, key_gradient_ED, None, None, None, None, None, None
 
 
 def rows_per_block(num_columns: int, device: torch.device) -> int:
