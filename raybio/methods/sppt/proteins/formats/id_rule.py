@@ -115,19 +115,20 @@ def _has_uniprot(ids: pa.Array) -> bool:
     return bool(pc.any(pc.match_substring_regex(ids, UNIPROT)).as_py())
 
 
-def advise(unknown: Sequence[str], proteins: Sequence[str]) -> str:
+def advise(unknown: Sequence[str], proteins: Sequence[str], stripped: Sequence[str] = ()) -> str:
     """Return an id of both sides, and what would make ids of links those of proteins.
 
     Args:
         unknown: ids of links that are not among the proteins.
         proteins: ids of the proteins.
+        stripped: prefixes that are removed from both already.
 
     Returns:
         A sentence for a message; "" if there is no such id or no protein.
     """
     if not unknown or not proteins:
         return ""
-    known = _KnownIds(proteins)
+    known = _KnownIds(proteins, stripped)
     examples: dict[str, list[tuple[str, str]]] = {}
     for link_id in unknown:
         if remedy := known.remedy(link_id):
@@ -155,7 +156,8 @@ class _Remedy(NamedTuple):
 class _KnownIds:
     """Ids of proteins, and what they become without a prefix, a version or capital letters."""
 
-    def __init__(self, proteins: Sequence[str]) -> None:
+    def __init__(self, proteins: Sequence[str], stripped: Sequence[str]) -> None:
+        self._stripped = stripped
         self._keys = set(proteins)
         self._key_by_unversioned: dict[str, str] = {}
         self._key_by_lower: dict[str, str] = {}
@@ -170,7 +172,7 @@ class _KnownIds:
     def remedy(self, link_id: str) -> _Remedy | None:
         """Return what makes an id of a link that of a protein; None if nothing does."""
         for prefix, rest in [("", link_id), *_prefixes(link_id)]:
-            option = _strip(prefix) if prefix else ""
+            option = self._strip(prefix) if prefix else ""
             if rest in self._keys:
                 return _Remedy(option, rest)
             if key := self._key_by_unversioned.get(_unversioned(rest)):
@@ -178,14 +180,17 @@ class _KnownIds:
         if link_id in self._prefixed:
             prefix, key = self._prefixed[link_id]
             more = "" if key.endswith(link_id) else f" {STRIP_VERSION}"
-            return _Remedy(_strip(prefix) + more, key)
+            return _Remedy(self._strip(prefix) + more, key)
         if key := self._key_by_lower.get(link_id.lower()):
             return _Remedy("writing both in the same case", key)
         return None
 
-
-def _strip(prefix: str) -> str:
-    return f"--strip-prefix {shlex.quote(prefix)}"
+    def _strip(self, prefix: str) -> str:
+        prefixes = [prefix]
+        if prefix in SEPARATORS and self._stripped:
+            # --strip-prefix 4932 has left the dot of 4932.YAL001C.
+            prefixes = [given + prefix for given in self._stripped]
+        return " ".join(f"--strip-prefix {shlex.quote(prefix)}" for prefix in prefixes)
 
 
 def _unversioned(key: str) -> str:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.corpus import Corpus, LinkCollector, number_groups
+from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order, number_groups
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_table, skip_rows
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
@@ -48,7 +48,7 @@ from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean,
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import open_source
-from raybio.store.table_rows import choose_columns, is_typed_table
+from raybio.store.table_rows import choose_columns, is_typed_table, shown_names
 
 ID_COLUMNS = ("protein_id", "id", "entry", "accession")
 SPECIES_COLUMNS = ("species_taxid", "taxid", "organism (id)", "organism_id")
@@ -103,7 +103,7 @@ class _Proteins(NamedTuple):
             for form in reversed(FORMS):
                 rule = replace(self.choice.rule, form=form)
                 ids = rule(self.words[:MAX_ADVISED]).to_pylist() + ids
-        return advise(unknown, ids)
+        return advise(unknown, ids, self.choice.rule.strip_prefixes)
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,14 @@ class Tables:
         groups = []
         lines = []
         num_by_file = []
+        present: set[str] = set()
         is_part = False
         for path in self.proteins:
             num_before = spool.num_rows
             for batch in read_proteins(path, quarantine, config):
                 kept = batch
                 if config.taxids:
+                    present.update(batch.column("group").unique().to_pylist())
                     wanted = pa.array(sorted(config.taxids))
                     kept = batch.filter(pc.is_in(batch.column("group"), value_set=wanted))
                 is_part |= len(kept) < len(batch)
@@ -210,7 +212,7 @@ class Tables:
             raise DataError(f"{first}: holds no good protein, want at least two")
         kept_N = pa.array(is_first)
         group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept_N))
-        check_taxids(config.taxids, names, first)
+        check_taxids(config.taxids, names, present, first)
         rows = np.flatnonzero(is_first)
         keys = key.filter(kept_N)
         # One array where the ids are the words: STRING's files of all species have millions.
@@ -342,18 +344,27 @@ def _check_score(file: LinkFile, min_score: float) -> None:
         )
 
 
-def check_taxids(taxids: Collection[str], known: Collection[str], path: Path) -> None:
-    """Refuse taxids of which a file has no protein.
+def check_taxids(
+    taxids: Collection[str], kept: Collection[str], present: Collection[str], path: Path
+) -> None:
+    """Refuse taxids of which no protein is kept.
+
+    Args:
+        taxids: the wanted species.
+        kept: species of the proteins that are kept.
+        present: species that the files have.
+        path: the first of the files.
 
     Raises:
-        DataError: naming the first of them.
+        DataError: naming the first of the missing species, and those that are present.
     """
-    missing = sorted(set(taxids) - set(known))
+    missing = sorted(set(taxids) - set(kept))
     if missing:
+        others = sorted(set(present) - {""}, key=group_order)
         raise DataError(
             f"--taxid {missing[0]}: no protein of this species in {path}, or in files given with "
-            "it. Want the taxid that the files have; a strain has its own (E. coli K-12 MG1655: "
-            "511145)"
+            f"it, whose species are {shown_names(others) or 'not named'}. A strain has a taxid of "
+            "its own (E. coli K-12 MG1655: 511145)"
         )
 
 

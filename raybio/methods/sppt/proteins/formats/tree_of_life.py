@@ -75,7 +75,8 @@ class TreeOfLife:
             )
         paths = list_interactomes(self.interactomes)
         if config.taxids:
-            check_taxids(config.taxids, {path.stem for path in paths}, self.interactomes)
+            present = {path.stem for path in paths}
+            check_taxids(config.taxids, present, present, self.interactomes)
             paths = [path for path in paths if path.stem in config.taxids]
         taxids = [path.stem for path in paths]
         for path in paths:

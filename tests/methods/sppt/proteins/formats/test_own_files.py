@@ -297,6 +297,13 @@ def test_letters_of_another_case_are_named():
     assert "writing both in the same case makes 1 of 1" in advise(["p1"], ["P1", "P2"])
 
 
+def test_a_prefix_given_without_its_separator_is_advised_with_it(tmp_path):
+    rows = [(f"562.{a}", f"562.{b}") for a, b in PLAIN]
+    edges = ("e.tsv", table(rows), {"strip_prefixes": ("562",)})
+    with pytest.raises(DataError, match=r"such as '\.P00000'.*: --strip-prefix 562\. makes"):
+        prepare(tmp_path, edges, PROTEINS["plain FASTA"])
+
+
 def test_a_few_links_without_a_protein_are_skipped_with_advice(tmp_path):
     rows = [*PLAIN, ("562.P00000", "562.P00007")]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"])

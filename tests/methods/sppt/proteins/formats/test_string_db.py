@@ -186,9 +186,10 @@ def test_a_table_of_one_kind_goes_with_a_file_of_the_other(tmp_path):
         assert store.content_digest == whole.content_digest
 
 
-def test_a_species_that_is_not_there_is_named(tmp_path):
+def test_a_species_that_is_not_there_is_named_and_those_that_are(tmp_path):
     source = write_string(tmp_path, *simulate())
-    with pytest.raises(DataError, match=r"--taxid 4932: no protein of this species in .*fa\.gz"):
+    message = r"--taxid 4932: .* in .*fa\.gz.* whose species are 9606, 10090, 83333\."
+    with pytest.raises(DataError, match=message):
         prepare_proteins(tmp_path / "store", source, PrepareConfig(taxids=("9606", "4932")))
     with pytest.raises(ConfigError, match="taxids"):
         PrepareConfig.from_mapping({"taxids": ("human",)})
