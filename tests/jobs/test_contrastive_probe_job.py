@@ -53,7 +53,8 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     folder = tmp_path / "runs" / "first"
     result = read_record(folder / "result.json", "result")
     assert (result["status"], result["step"]) == ("finished", 4)
-    assert result["final"]["scores"].keys() == {"chance", "initial", "trained"}
+    rivals = {"oracle prior", "character 2-4-grams"}
+    assert result["final"]["scores"].keys() == {"chance", "initial", "trained"} | rivals
     probed = [
         report["step"]
         for report in read_reports(folder / "metrics.jsonl")
