@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from raybio.ops.contrastive import check_temperature, values_on_host
 from raybio.ops.similarity import matmul, normalize, scores_at_once
@@ -30,8 +31,11 @@ from raybio.ops.similarity import matmul, normalize, scores_at_once
 Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each.
 
-A mask needs no number of anchors or terms, which only the device knows: the host does not wait.
+Masks, not selections: only the device knows the size of a selection, and the host would wait.
 """
+
+BlockSums = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
+"""Anchors (B, D), candidates (M, D), numbers of the anchors (B,) -> sums over the block."""
 
 
 class ContrastSum(NamedTuple):
@@ -163,12 +167,14 @@ def contrast_sum(
     """Sum the terms of all anchors and their positives, as defined at the top of this module.
 
     Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be
-    differentiated once. Anchors without a positive are scored, too, and add nothing.
+    differentiated once. Anchors without a positive are scored, too, and add nothing: leaving them
+    out would make the host wait for their number.
 
     Args:
         pair_ND: anchors.
         other_MD: candidates.
-        relate: returns positives and negatives of anchors, as numbered by ``offset``.
+        relate: returns positives and negatives of anchors, as numbered by ``offset``. An anchor
+            that is a candidate must be neither of its own (``without_self``).
         offset: number of the first anchor: the row of the candidates that it is, or belongs to.
         temperature: tau > 0; may be a learned scalar.
         block_rows: anchors scored at once; None chooses.
@@ -178,13 +184,49 @@ def contrast_sum(
         ValueError: for a temperature that is not positive.
     """
     check_temperature(temperature)
-    rows = block_rows or max(1, scores_at_once(pair_ND.device) // max(len(other_MD), 1))
+    rows = block_rows or rows_per_block(len(other_MD), pair_ND.device)
     own_N = torch.arange(offset, offset + len(pair_ND), device=pair_ND.device)
     return ContrastSum(
         *_BlockedContrast.apply(  # type: ignore[no-untyped-call]
             normalize(pair_ND) / temperature, normalize(other_MD), own_N, relate, by_anchor, rows
         )
     )
+
+
+def sum_over_blocks(
+    block_sums: BlockSums,
+    query_ND: Tensor,
+    key_MD: Tensor,
+    offset: int,
+    block_rows: int | None = None,
+) -> tuple[Tensor, ...]:
+    """Add the sums of blocks of anchors, which the backward pass computes again.
+
+    Args:
+        block_sums: returns the sums of a block.
+        query_ND: anchors.
+        key_MD: candidates.
+        offset: number of the first anchor.
+        block_rows: anchors of a block; None chooses.
+    """
+    rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
+    own_N = torch.arange(offset, offset + len(query_ND), device=query_ND.device)
+    # Also without an anchor there is one block, so that all sums are there, with a gradient.
+    blocks = [
+        checkpoint(
+            block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
+        )
+        for query_BD, own_B in zip(query_ND.split(rows), own_N.split(rows), strict=True)
+    ]
+    return tuple(torch.stack(parts).sum(0) for parts in zip(*blocks, strict=True))
+
+
+def rows_per_block(num_columns: int, device: torch.device) -> int:
+    """Return how many rows of a score matrix with ``num_columns`` columns to compute at once.
+
+    A loss and its gradient hold some five to seven matrices of a block's size.
+    """
+    return max(1, scores_at_once(device) // max(num_columns, 1))
 
 
 def with_others(

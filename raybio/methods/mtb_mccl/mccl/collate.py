@@ -55,7 +55,7 @@ class RelationCollate:
         )
         if self.is_coarse:
             label_PC = coarse_labels(label_PC)
-        # The host lists the labels: on a GPU, their number is known when the GPU has counted them.
+        # Listed on the host: on a GPU, the host would wait for their number.
         pair_G, class_G = np.nonzero(label_PC)
         return arrays | {"label_PC": label_PC, "pair_G": pair_G, "class_G": class_G}
 

@@ -9,8 +9,8 @@ a class may have many centers:
 Members of class r are the labeled pairs of the batch with label r, except the anchor itself, and
 the proxies of r. ``objective`` applies cross entropy, or ``adaptive_threshold`` for several labels.
 
-Shape letters: N anchors, M pairs of all workers, R classes, D embedding width, E labels of all
-pairs (a pair with several labels is a member of several classes), B anchors of a block.
+Shape letters: N anchors, M pairs of all workers, R classes, D embedding width, K proxies, E labels
+of all pairs, later with an entry for each proxy, B anchors of a block.
 """
 
 from typing import Any
@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.methods.mtb_mccl.pair_contrast import with_others
-from raybio.ops.contrastive import check_temperature
-from raybio.ops.similarity import matmul, normalize, scores_at_once
+from raybio.methods.mtb_mccl.pair_contrast import rows_per_block, with_others
+from raybio.methods.mtb_mccl.soft_maxima import soft_maxima
+from raybio.ops.contrastive import check_temperature, values_on_host
+from raybio.ops.similarity import matmul, normalize
 
 
 def multi_center_logits(
@@ -61,13 +62,19 @@ def multi_center_logits(
         block_rows: anchors scored at once; None: ``rows_per_block``.
 
     Raises:
-        ValueError: for a temperature that is not positive, or inconsistent shapes or offset.
+        ValueError: for a temperature that is not positive, or inconsistent shapes, members
+            or offset.
     """
     check_temperature(weight_temperature)
     check_temperature(logit_temperature)
     (other_MD,) = with_others(pair_ND, (), other_MD, (), offset)
     if member_E.shape != class_E.shape:
         raise ValueError(f"got {len(member_E)} members and {len(class_E)} classes, want one each")
+    known_E = values_on_host(member_E)
+    if known_E is not None and known_E.size:
+        lowest, highest = known_E.min(), known_E.max()
+        if lowest < 0 or highest >= len(other_MD):
+            raise ValueError(f"members are {lowest} to {highest}, want 0 to {len(other_MD) - 1}")
     num_classes = len(bias_R)
     key_MD = normalize(other_MD)
     if proxy_RD is not None:
@@ -76,9 +83,9 @@ def multi_center_logits(
                 f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} "
                 "classes, or None"
             )
-        number_R = torch.arange(len(proxy_RD), device=class_E.device)
-        member_E = torch.cat([member_E, len(key_MD) + number_R])
-        class_E = torch.cat([class_E, number_R % num_classes])
+        proxy_K = torch.arange(len(proxy_RD), device=class_E.device)
+        member_E = torch.cat([member_E, len(key_MD) + proxy_K])
+        class_E = torch.cat([class_E, proxy_K % num_classes])
         key_MD = torch.cat([key_MD, normalize(proxy_RD).to(key_MD.dtype)])
     key_ED = key_MD.index_select(0, member_E)
 
@@ -94,33 +101,8 @@ def multi_center_logits(
         block_rows or rows_per_block(len(key_ED), query_ND.device),
     )
     logits_NR = (soft_maximum_NR + bias_R) / logit_temperature
+    # The value is -inf already. The mask keeps its gradient from the bias.
     return logits_NR.masked_fill(soft_maximum_NR == -torch.inf, -torch.inf)
-
-
-def soft_maxima(
-    score_EB: Tensor, is_member_EB: Tensor, class_E: Tensor, num_classes: int, temperature: float
-) -> Tensor:
-    """Return the soft maxima (R, B) of the scores of each class; -inf for one without members.
-
-    Entries come first, so that sums over the entries of a class add whole rows.
-
-    Args:
-        score_EB: scores of entries for anchors.
-        is_member_EB: which entries count for which anchor, bool.
-        class_E: class of each entry.
-        num_classes: R.
-        temperature: tau1.
-    """
-    member_EB = score_EB.masked_fill(~is_member_EB, -torch.inf)
-    # Subtract the maximum of each class, so that the sum over its members is at least 1.
-    lowest_RB = score_EB.new_full((num_classes, score_EB.shape[1]), torch.finfo(score_EB.dtype).min)
-    index_EB = class_E[:, None].expand_as(score_EB)
-    largest_RB = lowest_RB.scatter_reduce(0, index_EB, member_EB.detach(), "amax")
-    weight_EB = ((member_EB - largest_RB.index_select(0, class_E)) / temperature).exp()
-    zero_RB = torch.zeros_like(largest_RB)
-    sum_RB = zero_RB.index_add(0, class_E, weight_EB)
-    soft_maximum_RB = zero_RB.index_add(0, class_E, weight_EB * score_EB) / sum_RB.clamp(min=1)
-    return soft_maximum_RB.masked_fill(sum_RB == 0, -torch.inf)
 
 
 class _SoftMaxima(torch.autograd.Function):
@@ -179,8 +161,3 @@ class _SoftMaxima(torch.autograd.Function):
             query_gradient_ND[rows] = matmul(gradient_EB.T, key_ED)
             key_gradient_ED.addmm_(gradient_EB, query_ND[rows])
         return query_gradient_ND, key_gradient_ED, None, None, None, None, None, None
-
-
-def rows_per_block(num_columns: int, device: torch.device) -> int:
-    """Return how many rows of a score matrix with ``num_columns`` columns to compute at once."""
-    return max(1, scores_at_once(device) // max(num_columns, 1))

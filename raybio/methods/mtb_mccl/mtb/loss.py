@@ -146,10 +146,12 @@ class MatchingTheBlanks:
 
         def relate(own_B: Tensor) -> tuple[Tensor, Tensor]:
             is_own_BM = own_B[:, None] == number_M
-            is_same_BM = id_M[own_B, None] == id_M
+            is_same_BM = (id_M[own_B, None] == id_M) & (id_M >= 0)
             has_positive_B1 = is_same_BM.sum(1, keepdim=True) > 1
-            is_left_out_BM = is_same_BM if self.config.self_exclude_positives else is_own_BM
-            return is_own_BM & has_positive_B1, ~is_left_out_BM
+            is_negative_BM = ~is_own_BM
+            if self.config.self_exclude_positives:
+                is_negative_BM &= ~is_same_BM
+            return is_own_BM & has_positive_B1, is_negative_BM
 
         terms = contrast_sum(pair_ND, twin_MD, relate, offset, self.config.temperature)
         return _share(terms, collective)

@@ -7,10 +7,14 @@ of a block.
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
 
-from raybio.methods.mtb_mccl.mccl.loss import rows_per_block, soft_maxima
-from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
+from raybio.methods.mtb_mccl.pair_contrast import (
+    ContrastSum,
+    by_entity_pair,
+    sum_over_blocks,
+    with_others,
+)
+from raybio.methods.mtb_mccl.soft_maxima import soft_maxima
 from raybio.ops.contrastive import check_temperature
 from raybio.ops.similarity import matmul, normalize
 
@@ -73,16 +77,6 @@ def multi_center_contrast(
         loss_B = cross_entropy(logits_BM, class_M[own_B], reduction="none")
         return loss_B.where(has_positive_B, 0.0).sum(), has_positive_B.sum()
 
-    query_ND = normalize(pair_ND)
-    key_MD = normalize(other_MD)
-    total = query_ND.sum() * 0
-    num_terms = torch.zeros_like(id_M).sum()
-    rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
-    own_N = torch.arange(len(query_ND), device=query_ND.device) + offset
-    for query_BD, own_B in zip(torch.split(query_ND, rows), torch.split(own_N, rows), strict=True):
-        block_total, block_terms = checkpoint(
-            block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
-        )
-        total = total + block_total
-        num_terms = num_terms + block_terms
-    return ContrastSum(total, num_terms)
+    return ContrastSum(
+        *sum_over_blocks(block_sums, normalize(pair_ND), normalize(other_MD), offset, block_rows)
+    )

@@ -6,13 +6,15 @@ of a block.
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-from torch.utils.checkpoint import checkpoint
 
-from raybio.methods.mtb_mccl.mccl.loss import rows_per_block
-from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
+from raybio.methods.mtb_mccl.pair_contrast import (
+    ContrastSum,
+    by_entity_pair,
+    sum_over_blocks,
+    with_others,
+)
 from raybio.ops.similarity import at_least_fp32, matmul
 
 
@@ -73,16 +75,7 @@ def pair_equality(
             is_negative_BM.sum(),
         )
 
-    query_ND = at_least_fp32(pair_ND)
-    key_MD = at_least_fp32(other_MD)
-    zero_loss = query_ND.sum() * 0
-    zero_terms = torch.zeros_like(id_M).sum()
-    sums: tuple[Tensor, ...] = (zero_loss, zero_terms, zero_loss, zero_terms)
-    rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
-    own_N = torch.arange(len(query_ND), device=query_ND.device) + offset
-    for query_BD, own_B in zip(torch.split(query_ND, rows), torch.split(own_N, rows), strict=True):
-        block = checkpoint(
-            block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
-        )
-        sums = tuple(total + part for total, part in zip(sums, block, strict=True))
-    return EqualitySums(ContrastSum(sums[0], sums[1]), ContrastSum(sums[2], sums[3]))
+    pull, num_positives, push, num_negatives = sum_over_blocks(
+        block_sums, at_least_fp32(pair_ND), at_least_fp32(other_MD), offset, block_rows
+    )
+    return EqualitySums(ContrastSum(pull, num_positives), ContrastSum(push, num_negatives))

@@ -58,7 +58,10 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
         return name[i] != name[j] and (not type_filter or kind[i] != kind[j])
 
     with DeviceOperations() as operations:
-        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+        report = system.objective.embedding_loss(
+            embedding.clone().requires_grad_(), batch, SingleProcess()
+        )
+        report.loss.backward()
     assert not operations.synchronizing
     if form == "binary":
         sides = relation_oracles.pair_equality(pair, is_positive, is_negative)
@@ -77,7 +80,7 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
         )
         expected = total / number
         assert report.terms["positive_anchors"] == number > 0
-    assert float(report.loss) == pytest.approx(expected, rel=1e-9)
+    assert report.loss.item() == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("excludes_positives", [False, True])
@@ -96,10 +99,13 @@ def test_the_own_twin_is_distinguished_from_those_of_the_other_pairs(
         pair, twin, batch.id_N.tolist(), 0.5, excludes_positives=excludes_positives
     )
     with DeviceOperations() as operations:
-        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+        report = system.objective.embedding_loss(
+            embedding.clone().requires_grad_(), batch, SingleProcess()
+        )
+        report.loss.backward()
     assert not operations.synchronizing
     assert (
-        float(report.loss) == float(report.terms["self_loss"]) == pytest.approx(expected, rel=1e-9)
+        report.loss.item() == float(report.terms["self_loss"]) == pytest.approx(expected, rel=1e-9)
     )
 
 
