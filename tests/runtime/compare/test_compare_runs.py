@@ -537,7 +537,11 @@ def test_the_job_compares_real_runs(unbroken: Result, request_two: RunSpec, tmp_
     data = json.loads((tmp_path / "comparison" / "report.json").read_text())
     assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
     assert data["notes"] == []
-    assert {each["row"] for each in data["relations"]} >= {"degree", *names}
+    assert {each["row"] for each in data["relations"]} >= {
+        "degree",
+        "unbroken",
+        "without-the-graph",
+    }
     assert data["scores"]["chance"] == unbroken.final.scores["chance"]
     for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
         assert data["scores"][name] == result.final.scores["trained"]
