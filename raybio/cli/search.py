@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,15 +14,20 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
+    parse_choice,
     parse_pooling,
     path_or_uri,
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
+from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+
+Metric = Literal["cosine", "l2"]
+METRICS: tuple[Metric, ...] = ("cosine", "l2")
 
 
 @app.command()
@@ -46,8 +51,7 @@ def index(
 
     Example: raybio search index --embeddings embeddings.parquet --out index/
     """
-    if metric not in ("cosine", "l2"):
-        raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
+    chosen_metric = parse_choice(metric, METRICS, "--metric")
     file = local_copy(embeddings, "--embeddings")
     # Imported here: torch takes seconds to import.
     from raybio.runtime.search.build import build_index
@@ -55,7 +59,7 @@ def index(
     build_index(
         file,
         out,
-        metric=metric,  # type: ignore[arg-type]
+        metric=chosen_metric,
         recall=recall,
         force=force,
         say=lambda line: print(f"{out}: {line}"),
@@ -133,5 +137,5 @@ def query(
         with replaced_file(out) as partial:
             num_rows = write_rows(partial, out.suffix.lower(), schema, rows)
         print(f"{out}: {num_rows:,} neighbors")
-    for reason, facts in queries.quarantine.summary().items():
-        print(f"skipped: {reason}: {facts['count']:,}", file=sys.stderr)
+    for line in skipped_lines(queries.quarantine.summary()):
+        print(line, file=sys.stderr)

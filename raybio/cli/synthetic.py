@@ -44,14 +44,7 @@ def synthetic(
     settings: shared.Settings = None,
     cpus_per_worker: shared.CpusPerWorker = None,
     device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            parser=shared.non_negative,
-            metavar="FLOAT",
-            help="GPUs of each trial; a fraction lets trials share one",
-        ),
-    ] = None,
+    gpus_per_worker: shared.GpusPerWorker = None,
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,
     tracking_uri: shared.TrackingUri = None,
@@ -63,9 +56,9 @@ def synthetic(
     """The command line; ``--help`` is the description."""
     if all_ == bool(graph):
         raise ConfigError("want either --graph (repeatable) or --all")
-    for kind in graph or ():
-        if kind not in KINDS:
-            raise ConfigError(f"--graph: got {kind!r}, want one of {', '.join(KINDS)}")
+    kinds = KINDS
+    if graph:
+        kinds = tuple(shared.parse_choice(kind, KINDS, "--graph") for kind in dict.fromkeys(graph))
     options = RunOptions(
         store=store,
         recipe=recipe,
@@ -82,5 +75,4 @@ def synthetic(
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments
 
-    kinds = tuple(dict.fromkeys(graph or KINDS))
     run_experiments(options, Experiments(kinds, repeats, numbers(noise, "--noise")))

@@ -25,7 +25,7 @@ from raybio.core.errors import (
     RecordError,
     RecordFormatError,
 )
-from raybio.core.files import FULL, check_local, disk_problem, replace_text
+from raybio.core.files import FULL, RUN, check_local, disk_problem, replace_text
 from raybio.core.location import Location
 from raybio.core.records import (
     FORMATS,
@@ -35,14 +35,7 @@ from raybio.core.records import (
     to_record,
     write_record,
 )
-
-COMPLETE = ("finished", "early_stopping")
-"""Status of runs that came to their end."""
-
-
-RUN = "run.json"
-"""The identity of a run: method, configuration, store, precision."""
-
+from raybio.training.settings import COMPLETE
 
 LAUNCH = "launch.json"
 """The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""
