@@ -13,7 +13,7 @@ from typing import Any
 from raybio.core.csv_table import write_csv
 from raybio.core.final_report import SplitScores
 from raybio.core.records import write_record
-from raybio.core.table_layout import TableLayout
+from raybio.core.table_layout import UNDEFINED, TableLayout
 from raybio.evaluation.curves import CurvePoint, means_over_steps
 from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.report import Section, write_report
@@ -31,12 +31,7 @@ from raybio.runtime.compare.runs import (
     listed,
     same_training,
 )
-from raybio.runtime.compare.table import (
-    UNDEFINED,
-    ResultTable,
-    over_repetitions,
-    untrained_label,
-)
+from raybio.runtime.compare.table import ResultTable, over_repetitions, untrained_label
 from raybio.runtime.compare.unfinished import last_epoch, unfinished_reasons
 from raybio.runtime.run.folder import COMPLETE
 
