@@ -213,7 +213,13 @@ class BenchmarkTask(BaseConfig, ABC):
         return {name: BucketPath in of for name, of in types.items() if Path in of}
 
     def check(self) -> str:
-        """Return why the task cannot run and what to do; empty if its data is there."""
+        """Return why the task cannot run and what to do; empty if its data is there.
+
+        A task without its data is skipped. Wrong settings stop the command.
+
+        Raises:
+            ConfigError: for wrong settings, such as two fields of which one is wanted.
+        """
         return missing_files(self.files().values(), f"want the data of {self.name}")
 
     def files(self) -> Mapping[str, Path]:

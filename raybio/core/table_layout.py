@@ -1,8 +1,14 @@
 """Titles and headings of the tables that show a method's final scores."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from raybio.core.final_report import Score
+
+UNDEFINED = "undefined"
+"""Cell of a score that has no value, such as the rank correlation of a constant predictor."""
 
 UNFINISHED = " †"
 """Mark behind the label of a row whose training is not finished."""
@@ -73,6 +79,28 @@ class TableLayout:
         name = metric.rpartition("/")[2]
         is_plain = any(name == plain or name.endswith(f"_{plain}") for plain in self.plain)
         return (1, 3) if is_plain else (100, 2)
+
+    def cell(self, score: Score, measure: str) -> str:
+        """Return a score as it stands in tables: "61.52 [59.01, 63.97]".
+
+        Of a mean over runs with its standard deviation: "61.52 ± 0.40".
+        """
+        if math.isnan(score["value"]):
+            return UNDEFINED
+        scale, digits = self.scale(measure)
+
+        def shown(value: float) -> str:
+            return f"{scale * value:.{digits}f}"
+
+        text = shown(score["value"])
+        is_mean = "num_runs" in score
+        if is_mean and score["num_runs"] > 1:
+            text += f" ± {shown(score.get('deviation', score['high'] - score['value']))}"
+        # Without a deviation, the bounds of a mean are one deviation around it.
+        has_interval = "low" in score and (not is_mean or "deviation" in score)
+        if has_interval and not math.isnan(score["low"]):
+            text += f" [{shown(score['low'])}, {shown(score['high'])}]"
+        return text
 
     def shown(self, rows: Iterable[Mapping[str, Mapping[str, Any]]]) -> "TableLayout":
         """Return the layout with the optional measures that all rows have in all splits.

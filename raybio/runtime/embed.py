@@ -40,7 +40,7 @@ from raybio.runtime.embed_parts import (
     held_alone,
     join,
 )
-from raybio.runtime.run.precision import worker_processors
+from raybio.runtime.run.precision import Plan, worker_processors
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
@@ -137,7 +137,7 @@ def embed_file(
         max_bad_share: maximum fraction of invalid records.
         form: precision and type of the output.
         verbose: show Ray's own logs.
-        say: called with warnings about the parts, one line each.
+        say: called with warnings about the precision and the parts, one line each.
 
     Raises:
         ClusterError: if another command is at work on ``out``.
@@ -150,139 +150,253 @@ def embed_file(
             another input.
     """
     check_output_path(out)
-    if form.per == "token" and not isinstance(model, EmbeddingModel):
-        raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
-    if form.precision != "fp32":
-        plan = partial(check_resources, workers, cpus_per_worker)
-        decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
-        if decision.warning:
-            say(decision.warning)
+    plan = partial(check_resources, workers, cpus_per_worker)
+    _check_form(model, form, plan, verbose=verbose, say=say)
     if rows_per_part is None:
         per_token = InputEmbedder.rows_per_part
         rows_per_part = per_token if form.per == "token" else model.rows_per_part
     records = inputs_of(source, model, field=field, strip_stop=strip_stop)
-    origin = digest_of(
-        {
-            "input": records.digest(),
-            "reads": model.reads,
-            "strip_stop": strip_stop,
-            "version": VERSION,
-        }
-    )
-    digests = _Digests(origin, model.digest(), form)
+    origin = {
+        "input": records.digest(),
+        "reads": model.reads,
+        "strip_stop": strip_stop,
+        "version": VERSION,
+    }
+    model_digest = model.digest()
     folder = out.parent / f"{out.name}.parts"
     with held_alone(folder) as lease:
-        parts = Parts(folder) if lease is None else Parts(folder, lease.check)
-        finished = _finished_output(out, digests.output)
+        embedding = _Embedding(
+            model=model,
+            model_in_bucket=model_in_bucket,
+            model_digest=model_digest,
+            form=form,
+            origin=digest_of(origin),
+            out=out,
+            parts=Parts(folder) if lease is None else Parts(folder, lease.check),
+            lease=lease,
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            verbose=verbose,
+            say=say,
+        )
+        finished = embedding.finished()
         if finished is not None:
             # A command that was killed after its output was there left some.
-            parts.delete()
+            embedding.parts.delete()
             return finished
-        quarantine = Quarantine(max_bad_share)
-        tables = partial(_tables, model, records, quarantine, rows_per_part)
-        cut_digest = digest_of({"origin": origin, "rows_per_part": rows_per_part})
-        manifest, cut = _cut_input(parts, cut_digest, tables, model, quarantine, say)
-        inputs: list[str] = manifest["inputs"]
+        inputs = embedding.cut(records, rows_per_part, Quarantine(max_bad_share))
+        num_rows, num_embedded = embedding.embed_and_join(inputs)
+        embedding.parts.delete()
+    num_parts = len(inputs.digests)
+    num_found = num_parts - num_embedded
+    return EmbedSummary(num_rows, num_parts, num_found, inputs.quarantine, inputs.cut)
 
-        def embed(missing: list[int]) -> None:
-            key = None if lease is None else lease.key
-            actor_arguments = (model, model_in_bucket, form, absolute(folder), key)
-            with connected(workers, cpus_per_worker, verbose=verbose) as resources:
-                _embed_parts(actor_arguments, missing, resources, verbose=verbose)
 
-        join_parts = partial(_join, parts, inputs, out, digests, cut, lease)
-        missing = _find_missing(parts, inputs, digests.part, say)
-        num_rows, num_embedded = _embed_and_join(parts, missing, embed, join_parts, say)
-        parts.delete()
-    num_found = len(inputs) - num_embedded
-    return EmbedSummary(num_rows, len(inputs), num_found, manifest["quarantine"], cut)
+def _check_form(
+    model: InputEmbedder,
+    form: EmbeddingFormat,
+    plan: Plan,
+    *,
+    verbose: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Refuse a format that the model or a machine lacks; warn of a precision.
+
+    Raises:
+        ConfigError: saying which.
+    """
+    if form.per == "token" and not isinstance(model, EmbeddingModel):
+        raise ConfigError(f"--per token: {model.folder} embeds {model.row_noun}; leave it out")
+    if form.precision == "fp32":
+        return
+    decision = decide_precision(form.precision, worker_processors(plan, verbose=verbose))
+    if decision.warning:
+        say(decision.warning)
 
 
 @dataclass(frozen=True)
-class _Digests:
-    """What identifies the parts and the output of a command."""
+class _CutInput:
+    """The parts of the input.
 
-    origin: str
-    model: str
+    Attributes:
+        digests: sha256 of each part.
+        quarantine: the skipped records by reason.
+        cut: a line that says which inputs the model cuts.
+    """
+
+    digests: list[str]
+    quarantine: dict[str, Any]
+    cut: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Embedding:
+    """The steps of a bulk embedding.
+
+    Attributes:
+        model: the encoder.
+        model_in_bucket: see ``embed_file``.
+        model_digest: of the model.
+        form: of the output.
+        origin: digest of the input and how it is read.
+        out: the output.
+        parts: next to it.
+        lease: on the parts, in a bucket.
+        workers: processes that embed.
+        cpus_per_worker: of each.
+        verbose: show Ray's own logs.
+        say: called with warnings.
+    """
+
+    model: InputEmbedder
+    model_in_bucket: BucketPath | None
+    model_digest: str
     form: EmbeddingFormat
+    origin: str
+    out: Location
+    parts: Parts
+    lease: Lease | None
+    workers: int
+    cpus_per_worker: float | None
+    verbose: bool
+    say: Callable[[str], None]
 
     @property
-    def part(self) -> str:
-        return self.form.digest(self.model)
+    def part_digest(self) -> str:
+        """Identify the embeddings of any input."""
+        return self.form.digest(self.model_digest)
 
     @property
-    def output(self) -> str:
-        return digest_of({"origin": self.origin, "model": self.part})
+    def output_digest(self) -> str:
+        """Identify the output."""
+        return digest_of({"origin": self.origin, "model": self.part_digest})
 
+    def finished(self) -> EmbedSummary | None:
+        """Return the summary of an output that an earlier command finished; None if there is none.
 
-def _finished_output(out: Location, digest: str) -> EmbedSummary | None:
-    """Return the summary of an output that an earlier command finished; None if there is none.
+        Raises:
+            StoreError: if it comes from another model or input or is damaged.
+        """
+        with _output_here(self.out) as here:
+            if not here.exists():
+                return None
+            num_rows = check_output(here, self.output_digest, self.out)
+            return EmbedSummary(num_rows, 0, 0, {}, cut_of(here))
 
-    Raises:
-        StoreError: if it comes from another model or input or is damaged.
-    """
-    with _output_here(out) as here:
-        if not here.exists():
-            return None
-        return EmbedSummary(check_output(here, digest, out), 0, 0, {}, cut_of(here))
+    def cut(
+        self, records: EmbeddingInputs, rows_per_part: int, quarantine: Quarantine
+    ) -> _CutInput:
+        """Cut the input into files, or verify those that are there.
 
-
-def _join(
-    parts: Parts,
-    inputs: list[str],
-    out: Location,
-    digests: _Digests,
-    cut: str,
-    lease: Lease | None,
-) -> int:
-    """Join the embedded parts to the output; return its rows.
-
-    Raises:
-        DamagedPartsError: if parts are damaged.
-        ClusterError: if another command has taken over the output.
-    """
-    with _output_here(out) as here:
-        num_rows = join(
-            parts,
-            inputs,
-            here,
-            origin=digests.output,
-            part_digest=digests.part,
-            model_digest=digests.model,
-            cut=cut,
-        )
-        if lease is not None:
-            lease.check()
-    return num_rows
-
-
-def _embed_and_join(
-    parts: Parts,
-    missing: list[int],
-    embed: Callable[[list[int]], None],
-    join_parts: Callable[[], int],
-    say: Callable[[str], None],
-) -> tuple[int, int]:
-    """Embed the missing parts, and again those that prove damaged as they are joined.
-
-    Returns:
-        Rows of the output, and number of parts that were embedded.
-
-    Raises:
-        DamagedPartsError: if a part that was embedded here is damaged.
-    """
-    embedded: set[int] = set()
-    while True:
-        if missing:
-            embed(missing)
-            embedded |= set(missing)
+        Raises:
+            DataError: if there is no good record, or too many are invalid.
+            StoreError: if parts come from another input, or are damaged as they are written.
+        """
+        parts = self.parts
+        origin = digest_of({"origin": self.origin, "rows_per_part": rows_per_part})
+        manifest = parts.read_manifest(origin)
+        if manifest is not None:
+            try:
+                return self._cut_input(manifest)
+            except PartError as error:
+                self.say(f"{error}; cutting the input again")
+        inputs = parts.cut(_tables(self.model, records, quarantine, rows_per_part))
+        for kind in self.model.record_kinds:
+            quarantine.check(kind)
+        if not inputs:
+            raise DataError(
+                f"no good {self.model.record_kinds[0]} in the input, want at least one: "
+                f"{quarantine.summary()}"
+            )
+        manifest = parts.finish_cut(origin, inputs, quarantine.summary())
         try:
-            return join_parts(), len(embedded)
-        except DamagedPartsError as error:
-            # Parts of an earlier command are verified as they are joined.
-            if embedded & error.fault_by_part.keys():
-                raise
-            missing = _report_faulty(parts, error.fault_by_part, say)
+            return self._cut_input(manifest)
+        except PartError as error:
+            raise StoreError(
+                f"{error}, although it was just written. Give the same command again"
+            ) from None
+
+    def _cut_input(self, manifest: dict[str, Any]) -> _CutInput:
+        """Return the parts of a manifest; raise PartError if one of them is damaged."""
+        digests: list[str] = manifest["inputs"]
+        cut = self.model.cut_remark(self.parts.contents(digests), len(digests))
+        return _CutInput(digests, manifest["quarantine"], cut)
+
+    def embed_and_join(self, inputs: _CutInput) -> tuple[int, int]:
+        """Embed the missing parts, and again those that prove damaged as they are joined.
+
+        Returns:
+            Rows of the output, and number of parts that were embedded.
+
+        Raises:
+            ClusterError: if another command has taken over the output.
+            DamagedPartsError: if a part that was embedded here is damaged.
+        """
+        embedded: set[int] = set()
+        missing = self._missing(inputs.digests)
+        while True:
+            if missing:
+                self._embed(missing)
+                embedded |= set(missing)
+            try:
+                return self._join(inputs), len(embedded)
+            except DamagedPartsError as error:
+                # Parts of an earlier command are verified as they are joined.
+                if embedded & error.fault_by_part.keys():
+                    raise
+                missing = self._report_faulty(error.fault_by_part)
+
+    def _missing(self, inputs: list[str]) -> list[int]:
+        """Return the parts that have to be embedded, and say which existing ones are unusable."""
+        embedded = self.parts.embedded()
+        fault_by_part: dict[int, str] = {}
+        for number in sorted(embedded & set(range(len(inputs)))):
+            fault = self.parts.fault(
+                number, input_digest=inputs[number], model_digest=self.part_digest
+            )
+            if fault is not None:
+                fault_by_part[number] = fault
+        absent = set(range(len(inputs))) - embedded
+        return sorted(absent.union(self._report_faulty(fault_by_part)))
+
+    def _report_faulty(self, fault_by_part: Mapping[int, str]) -> list[int]:
+        """Return the parts that have faults, and say which."""
+        numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
+        for number, fault in fault_by_part.items():
+            numbers_by_fault[fault].append(number)
+        for fault, numbers in numbers_by_fault.items():
+            more = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
+            self.say(f"{self.parts.output(numbers[0])} {fault}{more}; embedding again")
+        return list(fault_by_part)
+
+    def _embed(self, missing: list[int]) -> None:
+        """Embed parts by workers."""
+        key = None if self.lease is None else self.lease.key
+        folder = absolute(self.parts.folder)
+        actor_arguments = (self.model, self.model_in_bucket, self.form, folder, key)
+        with connected(self.workers, self.cpus_per_worker, verbose=self.verbose) as resources:
+            _embed_parts(actor_arguments, missing, resources, verbose=self.verbose)
+
+    def _join(self, inputs: _CutInput) -> int:
+        """Join the embedded parts to the output; return its rows.
+
+        Raises:
+            DamagedPartsError: if parts are damaged.
+            ClusterError: if another command has taken over the output.
+        """
+        with _output_here(self.out) as here:
+            num_rows = join(
+                self.parts,
+                inputs.digests,
+                here,
+                origin=self.output_digest,
+                part_digest=self.part_digest,
+                model_digest=self.model_digest,
+                cut=inputs.cut,
+            )
+            if self.lease is not None:
+                self.lease.check()
+        return num_rows
 
 
 def check_output_path(out: Location) -> None:
@@ -324,73 +438,6 @@ def _output_here(out: Location) -> Iterator[Path]:
         yield here
         if here.exists() and not is_there:
             bucket.upload(here, out.name)
-
-
-def _cut_input(
-    parts: Parts,
-    origin: str,
-    tables: Callable[[], Iterator[pa.Table]],
-    model: InputEmbedder,
-    quarantine: Quarantine,
-    say: Callable[[str], None],
-) -> tuple[dict[str, Any], str]:
-    """Cut the input into files, or verify those that are there.
-
-    Returns:
-        Their manifest, and a line that says which inputs the model cuts.
-    """
-
-    def remark(inputs: list[str]) -> str:
-        return model.cut_remark(parts.contents(inputs), len(inputs))
-
-    manifest = parts.read_manifest(origin)
-    if manifest is not None:
-        try:
-            return manifest, remark(manifest["inputs"])
-        except PartError as error:
-            say(f"{error}; cutting the input again")
-    inputs = parts.cut(tables())
-    for kind in model.record_kinds:
-        quarantine.check(kind)
-    if not inputs:
-        raise DataError(
-            f"no good {model.record_kinds[0]} in the input, want at least one: "
-            f"{quarantine.summary()}"
-        )
-    manifest = parts.finish_cut(origin, inputs, quarantine.summary())
-    try:
-        return manifest, remark(inputs)
-    except PartError as error:
-        raise StoreError(
-            f"{error}, although it was just written. Give the same command again"
-        ) from None
-
-
-def _find_missing(
-    parts: Parts, inputs: list[str], part_digest: str, say: Callable[[str], None]
-) -> list[int]:
-    """Return the parts that have to be embedded, and say which existing ones are unusable."""
-    embedded = parts.embedded()
-    fault_by_part: dict[int, str] = {}
-    for number in sorted(embedded & set(range(len(inputs)))):
-        fault = parts.fault(number, input_digest=inputs[number], model_digest=part_digest)
-        if fault is not None:
-            fault_by_part[number] = fault
-    absent = set(range(len(inputs))) - embedded
-    return sorted(absent.union(_report_faulty(parts, fault_by_part, say)))
-
-
-def _report_faulty(
-    parts: Parts, fault_by_part: Mapping[int, str], say: Callable[[str], None]
-) -> list[int]:
-    """Return the parts that have faults, and say which."""
-    numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
-    for number, fault in fault_by_part.items():
-        numbers_by_fault[fault].append(number)
-    for fault, numbers in numbers_by_fault.items():
-        more = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
-        say(f"{parts.output(numbers[0])} {fault}{more}; embedding again")
-    return list(fault_by_part)
 
 
 def _embed_parts(

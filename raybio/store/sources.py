@@ -59,6 +59,24 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
         ) from None
 
 
+def begins_with(path: Path, character: bytes, wanted: str) -> bool:
+    """Return whether the first character of a file that is no white space is ``character``.
+
+    Args:
+        path: the file, plain or gzip.
+        character: a single byte, such as the ``b">"`` of FASTA.
+        wanted: what the file should be, for errors: "a FASTA file".
+
+    Raises:
+        DataError: as ``open_source``.
+    """
+    with open_source(path, wanted) as file:
+        while block := file.read(1 << 12):
+            if content := block.lstrip():
+                return content.startswith(character)
+    return False
+
+
 def read_whole(file: IO[bytes], name: str) -> bytes:
     """Return the content of an open file, however little of the disk a packed one takes.
 

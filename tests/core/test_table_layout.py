@@ -1,4 +1,6 @@
-"""Measures that only some stores define are shown where all rows have them."""
+"""Layouts of tables: optional measures, cells of scores, and choices by what a table scores."""
+
+import math
 
 import pytest
 
@@ -17,6 +19,33 @@ def test_an_optional_measure_is_shown_if_all_rows_have_it() -> None:
 def test_an_optional_measure_is_hidden_if_a_row_or_a_split_lacks_it() -> None:
     for rows in ([BOTH, ONE], [BOTH | {"test": {"f1": {}}}], [], [{}]):
         assert LAYOUT.shown(rows).measures == {"f1": "F1"}
+
+
+def test_the_cell_of_a_score_has_what_is_known_of_it() -> None:
+    layout = TableLayout(
+        "Title", {"f1": "F1", "rho": "rho"}, {"dev": "dev"}, plain=frozenset({"rho"})
+    )
+    nan = math.nan
+    bounds = {"low": 0.5, "high": 0.75}
+    cells: list[tuple[dict[str, float], str]] = [
+        ({"value": 0.625}, "62.50"),
+        ({"value": nan}, "undefined"),
+        ({"value": nan, "num_runs": 2, **bounds}, "undefined"),
+        ({"value": 0.625, **bounds}, "62.50 [50.00, 75.00]"),
+        ({"value": 0.625, "low": nan, "high": nan}, "62.50"),
+        ({"value": 0.625, "num_runs": 3, **bounds}, "62.50 ± 12.50"),
+        (
+            {"value": 0.625, "num_runs": 3, "deviation": 0.01, **bounds},
+            "62.50 ± 1.00 [50.00, 75.00]",
+        ),
+        (
+            {"value": 0.625, "num_runs": 2, "deviation": 0.01, "low": nan, "high": nan},
+            "62.50 ± 1.00",
+        ),
+        ({"value": 0.625, "num_runs": 1, "low": nan, "high": nan}, "62.50"),
+    ]
+    assert [layout.cell(score, "f1") for score, _ in cells] == [cell for _, cell in cells]
+    assert layout.cell({"value": 0.625, **bounds}, "rho") == "0.625 [0.500, 0.750]"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,17 @@ def test_gzip_is_recognized_by_its_content(read, content, tmp_path):
     assert read(tmp_path / "plain.gz") == read(tmp_path / "packed")
 
 
+@pytest.mark.parametrize("space", [b"", b"\n", b" \r\n\t" * 3000], ids=["none", "a line", "blocks"])
+def test_the_first_character_is_found_behind_any_white_space(space, tmp_path):
+    path = tmp_path / "x"
+    for content in (space + b">p\nACDE\n", gzip.compress(space + b">p\nACDE\n")):
+        path.write_bytes(content)
+        assert source_files.begins_with(path, b">", "a FASTA file")
+        assert not source_files.begins_with(path, b"p", "a FASTA file")
+    path.write_bytes(space)
+    assert not source_files.begins_with(path, b">", "a FASTA file")
+
+
 @EACH
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_gzip_is_named_with_what_to_do(read, content, damage, tmp_path):

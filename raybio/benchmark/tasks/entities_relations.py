@@ -88,7 +88,11 @@ class EntitiesRelationsTask(BenchmarkTask):
         return f"words of {self.store or self.sentences}"
 
     def check(self) -> str:
-        """Return why the task cannot run."""
+        """Return why the task cannot run.
+
+        Raises:
+            ConfigError: if not exactly one of store and sentences is given.
+        """
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
         if self.store is not None:

@@ -89,7 +89,11 @@ class LinksTask(BenchmarkTask):
         return (0.0, 1.0)
 
     def check(self) -> str:
-        """Return why the task cannot run."""
+        """Return why the task cannot run.
+
+        Raises:
+            ConfigError: if not exactly one of store and demo is given.
+        """
         if (self.store is None) == (self.demo is None):
             raise ConfigError(f"task {self.name}: want either store or demo")
         if self.store is None:

@@ -60,7 +60,11 @@ class RelationProbeTask(BenchmarkTask):
         return (0.0, 1.0)
 
     def check(self) -> str:
-        """Return why the task cannot run."""
+        """Return why the task cannot run.
+
+        Raises:
+            ConfigError: if not either a store is given, or all of train, dev and test.
+        """
         sources = self._sources
         if (self.store is None) == (not sources) or len(sources) not in (0, 3):
             raise ConfigError(f"task {self.name}: want either store, or train, dev and test")

@@ -8,17 +8,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from raybio.benchmark.models import RandomVectors, on_device
-from raybio.benchmark.task import (
-    BenchmarkEncoder,
-    BenchmarkTask,
-    TaskFacts,
-    TaskScores,
-    missing_files,
-)
-from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.benchmark.task import TaskFacts, TaskScores, missing_files
+from raybio.benchmark.tasks.ranked_documents import RankedDocumentsTask
 from raybio.evaluation.retrieval import RETRIEVAL, chance_measures, query_measures
-from raybio.ops.retrieval import Scores, cosine_scores, retrieve
+from raybio.ops.retrieval import Scores, retrieve
 from raybio.store.retrieval_files import RetrievalFiles, read_retrieval_files
 
 _PRIMARY = "ndcg_at_10"
@@ -30,7 +23,7 @@ _PROTOCOL = (
 )
 
 
-class BeirRetrievalTask(BenchmarkTask):
+class BeirRetrievalTask(RankedDocumentsTask):
     """A corpus, queries and judgments in the files of BEIR."""
 
     family: ClassVar[str] = "Retrieval"
@@ -67,23 +60,8 @@ class BeirRetrievalTask(BenchmarkTask):
         named = {title: chance[key] for key, title in RETRIEVAL.measures.items()}
         return TaskFacts(protocol, size, chance=named)
 
-    def score(self, model: BenchmarkEncoder) -> TaskScores:
-        """Rank by cosines."""
-        files = self._files
-        query_QD = on_device(model.embed(files.queries))
-        document_CD = on_device(model.embed(files.documents))
-        remarks = model.cut_remarks({"queries": files.queries, "documents": files.documents})
-        return self._scores(cosine_scores(query_QD, document_CD), remarks)
-
-    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Rank by words, and by random vectors."""
-        files = self._files
-        found = {}
-        for name, scorer in BASELINES.items():
-            scores = scorer(files.queries, files.documents)
-            found[name] = self._scores(with_random_ties(scores))
-        random = RandomVectors()
-        return found | {random.name: self.score(random)}
+    def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self._files.queries, self._files.documents
 
     def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         found = query_measures(retrieve(scores, self._files.indptr, self._files.indices))

@@ -7,24 +7,17 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from raybio.benchmark.models import RandomVectors, on_device
-from raybio.benchmark.task import (
-    BenchmarkEncoder,
-    BenchmarkTask,
-    TaskFacts,
-    TaskScores,
-    by_relative_path,
-)
-from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.benchmark.task import TaskFacts, TaskScores, by_relative_path
+from raybio.benchmark.tasks.ranked_documents import RankedDocumentsTask
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
 from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
-from raybio.ops.retrieval import Scores, cosine_scores
+from raybio.ops.retrieval import Scores
 
 _BLOCK_ROWS = 1024
 
 
-class ZeroShotTask(BenchmarkTask):
+class ZeroShotTask(RankedDocumentsTask):
     """Documents ranked for queries by the cosine of their embeddings."""
 
     family: ClassVar[str] = "Zero-shot ranking"
@@ -47,7 +40,11 @@ class ZeroShotTask(BenchmarkTask):
         return self._data_set
 
     def check(self) -> str:
-        """Return why the task cannot run."""
+        """Return why the task cannot run.
+
+        Raises:
+            ConfigError: if the name is that of no task.
+        """
         task_names([self.name])
         if self.files():
             return ""
@@ -83,23 +80,8 @@ class ZeroShotTask(BenchmarkTask):
         )
         return TaskFacts(task.protocol, size, leakage, shares)
 
-    def score(self, model: BenchmarkEncoder) -> TaskScores:
-        """Rank by cosines."""
-        task = self._ranking
-        query_QD = on_device(model.embed(task.queries))
-        document_CD = on_device(model.embed(task.documents))
-        remarks = model.cut_remarks({"queries": task.queries, "documents": task.documents})
-        return self._scores(cosine_scores(query_QD, document_CD), remarks)
-
-    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
-        """Rank by words, and by random vectors."""
-        task = self._ranking
-        found = {
-            name: self._scores(with_random_ties(scorer(task.queries, task.documents)))
-            for name, scorer in BASELINES.items()
-        }
-        random = RandomVectors()
-        return found | {random.name: self.score(random)}
+    def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
+        return self._ranking.queries, self._ranking.documents
 
     def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         hits = self._ranking.count_hits(scores, _BLOCK_ROWS)

@@ -13,7 +13,7 @@ from typing import Any
 from raybio.core.csv_table import write_csv
 from raybio.core.final_report import SplitScores
 from raybio.core.records import write_record
-from raybio.core.table_layout import TableLayout
+from raybio.core.table_layout import UNDEFINED, TableLayout
 from raybio.evaluation.curves import CurvePoint, means_over_steps
 from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.report import Section, write_report
@@ -31,12 +31,7 @@ from raybio.runtime.compare.runs import (
     listed,
     same_training,
 )
-from raybio.runtime.compare.table import (
-    UNDEFINED,
-    ResultTable,
-    over_repetitions,
-    untrained_label,
-)
+from raybio.runtime.compare.table import ResultTable, over_repetitions, untrained_label
 from raybio.runtime.compare.unfinished import last_epoch, unfinished_reasons
 from raybio.runtime.run.folder import COMPLETE
 
@@ -49,6 +44,8 @@ REMARK_TESTS = (
     "With fewer seeds: the interval over units only, and no p, since it would not show what other "
     "seeds bring. Dependent units, such as linked nodes, make intervals too narrow."
 )
+
+_CURVES_ONLY = "Curves only: over different data, evaluations cannot be compared"
 
 WHY_UNTESTED = "These repeat or refine a tested split; more tests would raise every p."
 
@@ -173,48 +170,80 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
 def _notes(
     runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with_scores: bool
 ) -> list[str]:
-    notes = []
+    """Return the warnings for the reader."""
+    notes = [
+        _note_of_unfinished(runs),
+        None if with_scores else _CURVES_ONLY,
+        *_notes_of_same_training(runs),
+        _note_of_evaluation_settings(settings),
+        _note_of_cut_inputs(runs),
+        _note_of_remarks(runs) if with_scores else None,
+        _note_of_queries(runs) if with_scores else None,
+        _note_of_precision(runs),
+    ]
+    return [note for note in notes if note is not None]
+
+
+def _note_of_unfinished(runs: Sequence[GivenRun]) -> str | None:
     unfinished = [f"{run.label} ({run.status})" for run in runs if run.status not in COMPLETE]
-    if unfinished:
-        notes.append(f"Not finished: {', '.join(unfinished)}")
-    if not with_scores:
-        notes.append("Curves only: over different data, evaluations cannot be compared")
+    return f"Not finished: {', '.join(unfinished)}" if unfinished else None
+
+
+def _notes_of_same_training(runs: Sequence[GivenRun]) -> list[str]:
+    notes = []
     for first, others in same_training(runs):
         labels = ", ".join(run.label for run in others)
         notes.append(
             f"{labels}: the settings and the seed of {first.label}, so the same training again and "
             "no other seed; a row of its own, in no mean"
         )
-    evaluation_settings = [path for path in settings if path.startswith("evaluation.")]
-    if evaluation_settings:
-        notes.append(
-            f"The runs were evaluated with different settings ({', '.join(evaluation_settings)}): "
-            "scores may mean different things"
-        )
+    return notes
+
+
+def _note_of_evaluation_settings(settings: Mapping[str, Sequence[Any]]) -> str | None:
+    paths = [path for path in settings if path.startswith("evaluation.")]
+    if not paths:
+        return None
+    return (
+        f"The runs were evaluated with different settings ({', '.join(paths)}): scores may mean "
+        "different things"
+    )
+
+
+def _note_of_cut_inputs(runs: Sequence[GivenRun]) -> str | None:
     cut_by_label = {run.label: _cut_inputs(run) for run in runs}
-    if any(cut_by_label.values()):
-        shown = {label: cut or "nothing" for label, cut in cut_by_label.items()}
-        is_same = len(set(shown.values())) == 1
-        cut = next(iter(shown.values())) if is_same else listed(shown)
-        notes.append(f"Inputs were cut: {cut}")
+    if not any(cut_by_label.values()):
+        return None
+    shown = {label: cut or "nothing" for label, cut in cut_by_label.items()}
+    is_same = len(set(shown.values())) == 1
+    cut = next(iter(shown.values())) if is_same else listed(shown)
+    return f"Inputs were cut: {cut}"
+
+
+def _note_of_remarks(runs: Sequence[GivenRun]) -> str | None:
     remarks_by_label = {}
     for run in runs:
-        if with_scores and run.final_report is not None and run.final_report.remarks:
+        if run.final_report is not None and run.final_report.remarks:
             remarks_by_label[run.label] = "; ".join(run.final_report.remarks)
-    if remarks_by_label:
-        notes.append(f"Evaluation: {listed(remarks_by_label)}")
+    return f"Evaluation: {listed(remarks_by_label)}" if remarks_by_label else None
+
+
+def _note_of_queries(runs: Sequence[GivenRun]) -> str | None:
     queries_by_label = {}
     for run in runs:
-        if with_scores and run.final_report is not None:
+        if run.final_report is not None:
             queries_by_label[run.label] = run.final_report.details.get("queries")
-    if any(
-        queries != next(iter(queries_by_label.values())) for queries in queries_by_label.values()
-    ):
-        notes.append(f"The final evaluations had different queries: {listed(queries_by_label)}")
+    queries = list(queries_by_label.values())
+    if all(each == queries[0] for each in queries):
+        return None
+    return f"The final evaluations had different queries: {listed(queries_by_label)}"
+
+
+def _note_of_precision(runs: Sequence[GivenRun]) -> str | None:
     precisions = {run.label: run.precision for run in runs if run.precision}
-    if len(set(precisions.values())) > 1:
-        notes.append(f"The runs computed with different precision: {listed(precisions)}")
-    return notes
+    if len(set(precisions.values())) < 2:
+        return None
+    return f"The runs computed with different precision: {listed(precisions)}"
 
 
 def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:

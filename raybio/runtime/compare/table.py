@@ -3,7 +3,6 @@
 Repetitions are shown as mean ± standard deviation, with an interval over seeds and units.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,10 +13,10 @@ import numpy as np
 from raybio.core.final_report import Score, SplitScores, Stage, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
-from raybio.core.table_layout import UNFINISHED, TableLayout, unfinished_remarks
+from raybio.core.table_layout import UNDEFINED, UNFINISHED, TableLayout, unfinished_remarks
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
-from raybio.ops.significance import Interval, SeedMean, mean_over_seeds
+from raybio.ops.significance import mean_over_seeds
 from raybio.runtime.compare.relations import (
     Relation,
     passed_remarks,
@@ -27,9 +26,6 @@ from raybio.runtime.compare.relations import (
 )
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
-
-UNDEFINED = "undefined"
-"""Cell of a score that has no value, such as the rank correlation of a constant predictor."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,9 @@ class ResultTable:
         body = []
         for label, scores in self.rows.items():
             if split in scores:
-                cells = [self._cell(scores[split][name], name) for name in self.layout.measures]
+                cells = [
+                    self.layout.cell(scores[split][name], name) for name in self.layout.measures
+                ]
                 mark = UNFINISHED if label in self.unfinished else ""
                 body.append([label + mark, *cells])
         return ["model", *self.layout.measures.values()], body
@@ -176,22 +174,6 @@ class ResultTable:
         if num_tests:
             text += f", over seeds and units; p corrected for {num_tests} tests (Holm)"
         return text if num_tests else f"{text}, over units"
-
-    def _cell(self, score: Score, name: str) -> str:
-        scale, digits = self.layout.scale(name)
-        if math.isnan(score["value"]):
-            return UNDEFINED
-        if "num_runs" in score:
-            deviation = score.get("deviation", score["high"] - score["value"])
-            spread = SeedMean(score["value"], deviation, int(score["num_runs"]))
-            text = spread.text(digits=digits, scale=scale)
-            if "deviation" in score and not math.isnan(score["low"]):
-                text += f" [{scale * score['low']:.{digits}f}, {scale * score['high']:.{digits}f}]"
-            return text
-        if "low" not in score:
-            return f"{scale * score['value']:.{digits}f}"
-        interval = Interval(score["value"], score["low"], score["high"])
-        return interval.text(digits=digits, scale=scale)
 
     def _difference(self, test: RunTest) -> str:
         scale, digits = self.layout.scale(test.measure)

@@ -16,7 +16,7 @@ from raybio.core.errors import DataError
 from raybio.runtime.embed_inputs import ROWS_AT_ONCE
 from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import open_source
+from raybio.store.sources import begins_with
 from raybio.store.store import Store
 from raybio.store.table_rows import ID_COLUMNS, read_columns, shown_names
 from raybio.store.text_lines import read_text_lines
@@ -124,8 +124,7 @@ def _inputs(path: Path, read_fasta: ReadFasta) -> Iterator[tuple[str, str]]:
             number += len(contents)
             yield from zip(ids[0] if ids else numbers, contents, strict=True)
         return
-    with open_source(path, "FASTA, texts or a table") as file:
-        is_fasta = file.read(1) == b">"
+    is_fasta = begins_with(path, b">", "FASTA, texts or a table")
     batches = (read_fasta if is_fasta else read_text_lines)(path, Quarantine(1.0))
     for batch in batches:
         contents = batch.column("sequence" if is_fasta else "text").cast(pa.large_binary())

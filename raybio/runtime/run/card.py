@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from raybio.core.final_report import FinalReport, Score
+from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.location import is_uri, location
 from raybio.core.markdown import markdown_table
@@ -18,7 +18,6 @@ from raybio.core.table_layout import TableLayout
 from raybio.core.version import VERSION
 from raybio.encoders.model_card import inherited_metadata, license_sentence
 from raybio.methods import METHODS
-from raybio.ops.significance import Interval
 from raybio.runtime.run.cost import cost_of, hours_in_words
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import read_starts
@@ -110,7 +109,9 @@ def _evaluation(report: FinalReport, layout: TableLayout) -> str:
         rows = []
         for stage, scores_by_split in report.scores.items():
             scores = scores_by_split.get(split, {})
-            cells = [_cell(scores.get(key), layout, key) for key in layout.measures]
+            cells = [
+                layout.cell(scores[key], key) if key in scores else "" for key in layout.measures
+            ]
             if any(cells):
                 rows.append([stage, *cells])
         if rows:
@@ -122,18 +123,6 @@ def _evaluation(report: FinalReport, layout: TableLayout) -> str:
     if percent:
         legend += f"; {', '.join(percent)} in %"
     return "\n\n".join([*parts, f"{legend}. Chance: {layout.chance}."])
-
-
-def _cell(score: Score | None, layout: TableLayout, measure: str) -> str:
-    if score is None:
-        return ""
-    scale, digits = layout.scale(measure)
-    if math.isnan(score["value"]):
-        return "undefined"
-    if "low" not in score:
-        return f"{scale * score['value']:.{digits}f}"
-    interval = Interval(score["value"], score["low"], score["high"])
-    return interval.text(digits=digits, scale=scale)
 
 
 def _training(folder: RunFolder, system: System, step: int, precision: str) -> str:

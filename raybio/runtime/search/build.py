@@ -69,6 +69,20 @@ class HeldOut(NamedTuple):
     row_QK: np.ndarray
 
 
+class _Rows(NamedTuple):
+    """The embeddings in the order of the index.
+
+    Attributes:
+        keys: id (N,) of each.
+        vector_ND: in a file of the draft; of length 1 for "cosine".
+        query_Q: the rows that are held-out queries.
+    """
+
+    keys: pa.Array
+    vector_ND: np.ndarray
+    query_Q: np.ndarray
+
+
 def build_index(
     embeddings: Path,
     out: Path,
@@ -104,48 +118,26 @@ def build_index(
     parameters = {"metric": metric, "recall_target": recall}
     with preparing(out, {"embeddings": [embeddings]}, parameters, force=force) as preparation:
         folder = preparation.draft.folder
-        keys, vector_ND = _read(embeddings, folder / "read.raw", metric)
-        num_rows, width = vector_ND.shape
         rng = np.random.default_rng(SEED)
-        query_Q = rng.permutation(num_rows)[:MAX_QUERIES]
+        rows = _read(embeddings, folder / "read.raw", metric, rng)
+        num_rows, width = rows.vector_ND.shape
         approximation = None
+        num_lists = 0
         if num_rows > exact_at_most:
-            centroid_LD, list_N = _cluster(faiss, vector_ND, query_Q, metric, rng)
-            vector_ND, order_N = _by_list(vector_ND, list_N, folder / "sorted.raw")
-            keys = keys.take(pa.array(order_N))
-            query_Q = np.argsort(order_N)[query_Q]
-            list_size_L = np.bincount(list_N, minlength=len(centroid_LD))
-            code_NB, codebook = _quantize(faiss, vector_ND, query_Q, rng)
-            approximation = Approximation(list_size_L, centroid_LD, code_NB, codebook)
-        held_out = HeldOut(query_Q, _exact_neighbors(vector_ND, query_Q, metric))
-        # On the CPU: machines that open the index may have no GPU.
-        searcher = Searcher(faiss, vector_ND, metric, approximation, use_gpu=False)
-        recall_Q = partial(_recalls, vector_ND=vector_ND, held_out=held_out, metric=metric)
-        if approximation is not None:
-            _choose_effort(searcher, len(approximation.centroid_LD), recall_Q, recall)
-        measured = float(recall_Q(searcher).mean())
-        _check(faiss, measured, EXACT_RECALL if approximation is None else recall)
-        if num_gpus(faiss):
-            on_gpu_too = Searcher(faiss, vector_ND, metric, None)
-            _check(faiss, float(recall_Q(on_gpu_too).mean()), EXACT_RECALL)
-        num_lists = 0 if approximation is None else len(approximation.centroid_LD)
+            rows, approximation = _approximate(faiss, rows, metric, rng, folder)
+            num_lists = len(approximation.centroid_LD)
         facts = {
             "width": width,
             "metric": metric,
             "lists": num_lists,
-            "effort": searcher.effort._asdict(),
-            "recall": {
-                "value": measured,
-                "num_queries": len(query_Q),
-                "k": held_out.row_QK.shape[1],
-            },
+            **_measure(faiss, rows, metric, approximation, recall),
             "model": model_digest_of(embeddings),
             "computed_from": dict(computed_from or {}),
             "versions": {"raybio": VERSION, "faiss": faiss.__version__},
         }
         store = preparation.draft.commit(
             IndexStore,
-            column_tables(IndexStore, _columns(keys, vector_ND, approximation)),
+            column_tables(IndexStore, _columns(rows, approximation)),
             {"rows": num_rows, "lists": num_lists},
             preparation.provenance(index=facts),
         )
@@ -170,18 +162,16 @@ def describe_index(store: IndexStore) -> str:
     )
 
 
-def _columns(
-    keys: pa.Array, vector_ND: np.ndarray, approximation: Approximation | None
-) -> dict[str, Any]:
+def _columns(rows: _Rows, approximation: Approximation | None) -> dict[str, Any]:
     """Return the columns of the store."""
     if approximation is None:
         nothing = np.zeros(0, np.float32)
         approximation = Approximation(
-            np.array([len(vector_ND)]), nothing, np.zeros(0, np.uint8), nothing
+            np.array([len(rows.keys)]), nothing, np.zeros(0, np.uint8), nothing
         )
     return {
-        "keys": keys,
-        "flat_vectors": vector_ND.reshape(-1),
+        "keys": rows.keys,
+        "flat_vectors": rows.vector_ND.reshape(-1),
         "list_sizes": approximation.list_size_L,
         "flat_centroids": approximation.centroid_LD.reshape(-1),
         "flat_codes": approximation.code_NB.reshape(-1),
@@ -189,8 +179,8 @@ def _columns(
     }
 
 
-def _read(path: Path, raw: Path, metric: Metric) -> tuple[pa.Array, np.ndarray]:
-    """Return keys, and vectors (N, D) in a file of the draft; of length 1 for "cosine"."""
+def _read(path: Path, raw: Path, metric: Metric, rng: np.random.Generator) -> _Rows:
+    """Return the rows of a file of embeddings, with random queries among them."""
     keys = []
     vector_ND: np.ndarray | None = None
     start = 0
@@ -204,7 +194,59 @@ def _read(path: Path, raw: Path, metric: Metric) -> tuple[pa.Array, np.ndarray]:
         start = end
     if vector_ND is None or start < 2:
         raise DataError(f"{path}: has {start} embeddings, want at least 2")
-    return pa.concat_arrays(keys), vector_ND
+    return _Rows(pa.concat_arrays(keys), vector_ND, rng.permutation(start)[:MAX_QUERIES])
+
+
+def _approximate(
+    faiss: Any, rows: _Rows, metric: Metric, rng: np.random.Generator, folder: Path
+) -> tuple[_Rows, Approximation]:
+    """Divide the vectors into lists; return them in the order of these, and what a search reads.
+
+    Args:
+        faiss: the package.
+        rows: from the file of embeddings.
+        metric: of the index.
+        rng: draws the rows of k-means, then those of the codebook.
+        folder: of the draft.
+    """
+    centroid_LD, list_N = _cluster(faiss, rows.vector_ND, rows.query_Q, metric, rng)
+    vector_ND, order_N = _by_list(rows.vector_ND, list_N, folder / "sorted.raw")
+    keys = rows.keys.take(pa.array(order_N))
+    query_Q = np.argsort(order_N)[rows.query_Q]
+    list_size_L = np.bincount(list_N, minlength=len(centroid_LD))
+    code_NB, codebook = _quantize(faiss, vector_ND, query_Q, rng)
+    approximation = Approximation(list_size_L, centroid_LD, code_NB, codebook)
+    return _Rows(keys, vector_ND, query_Q), approximation
+
+
+def _measure(
+    faiss: Any, rows: _Rows, metric: Metric, approximation: Approximation | None, recall: float
+) -> dict[str, Any]:
+    """Choose the effort of a search that reaches a recall; return the facts of both.
+
+    Raises:
+        StoreError: if faiss finds too little, on the CPU or on a GPU.
+    """
+    vector_ND = rows.vector_ND
+    held_out = HeldOut(rows.query_Q, _exact_neighbors(vector_ND, rows.query_Q, metric))
+    # On the CPU: machines that open the index may have no GPU.
+    searcher = Searcher(faiss, vector_ND, metric, approximation, use_gpu=False)
+    recall_Q = partial(_recalls, vector_ND=vector_ND, held_out=held_out, metric=metric)
+    if approximation is not None:
+        _choose_effort(searcher, len(approximation.centroid_LD), recall_Q, recall)
+    measured = float(recall_Q(searcher).mean())
+    _check(faiss, measured, EXACT_RECALL if approximation is None else recall)
+    if num_gpus(faiss):
+        on_gpu_too = Searcher(faiss, vector_ND, metric, None)
+        _check(faiss, float(recall_Q(on_gpu_too).mean()), EXACT_RECALL)
+    return {
+        "effort": searcher.effort._asdict(),
+        "recall": {
+            "value": measured,
+            "num_queries": len(rows.query_Q),
+            "k": held_out.row_QK.shape[1],
+        },
+    }
 
 
 def _cluster(

@@ -89,21 +89,88 @@ def http_app(
         limits: of a request.
     """
     limits = limits or Limits()
+    service = _Service(model, index, limits)
     app = FastAPI(title="raybio", version=VERSION)
-    thread = ThreadPoolExecutor(1)
-    encode = Batcher(model.encode, limits.max_inputs, thread)
-    has_head = model.has_head
-    # The weights are loaded now, and not by the first request.
-    model.load_weights()
+    _add_error_handlers(app)
+    app.add_api_route("/health", service.health, methods=["GET"])
+    app.add_api_route("/encode", service.encode_inputs, methods=["POST"])
     if index is not None:
-        model.check_inputs([])  # neighbors of a model that cannot encode are refused here
-    digest = model.digest()
+        app.add_api_route("/neighbors", service.neighbors, methods=["POST"])
+    if model.has_head:
+        app.add_api_route("/predict", service.predict_inputs, methods=["POST"])
+    return _Bounded(app, limits.max_bytes)
 
-    async def embeddings_of(inputs: list[str]) -> np.ndarray:
-        _check(inputs, limits)
+
+class _Service:
+    """The answers to requests; FastAPI shows names and docstrings of its routes."""
+
+    def __init__(self, model: TrainedModel, index: EmbeddingIndex | None, limits: Limits) -> None:
+        self._model = model
+        self._index = index
+        self._limits = limits
+        self._thread = ThreadPoolExecutor(1)
+        self._encode = Batcher(model.encode, limits.max_inputs, self._thread)
+        # A request at a time: ids of its documents are distinct in it, and not among requests.
+        self._predict = Batcher(
+            lambda requests: [model.predict(content) for content in requests], 1, self._thread
+        )
+        # The weights are loaded now, and not by the first request.
+        model.load_weights()
+        if index is not None:
+            model.check_inputs([])  # neighbors of a model that cannot encode are refused here
+        self._digest = model.digest()
+
+    async def health(self) -> dict[str, Any]:
+        """Say which model is loaded, and whether it encodes, predicts and has an index."""
+        return {
+            "status": "ok",
+            "raybio": VERSION,
+            "model": self._digest,
+            "encodes": self._model.encodes,
+            "predicts": self._model.has_head,
+            "indexed": None if self._index is None else len(self._index),
+        }
+
+    async def encode_inputs(self, request: EncodeRequest) -> JSONResponse:
+        """Embed each input."""
+        model = self._model
+        if not model.encodes:
+            raise HTTPException(422, model.why_not_encode.removeprefix(f"{model.folder}: "))
+        embeddings = await self._embeddings_of(request.inputs)
+        return JSONResponse({"embeddings": embeddings.tolist()})
+
+    async def neighbors(self, request: NeighborsRequest) -> JSONResponse:
+        """Find the nearest neighbors of each input in the index."""
+        index = self._index
+        assert index is not None
+        most = self._limits.max_neighbors
+        if request.k > most:
+            raise HTTPException(422, f"k: got {request.k}, want at most {most}")
+        embeddings = await self._embeddings_of(request.inputs)
+        loop = asyncio.get_running_loop()
+        nearest = await loop.run_in_executor(self._thread, index.search, embeddings, request.k)
+        score = SCORE_COLUMN[index.metric]
+        lists = []
+        for keys, scores in zip(nearest.keys, nearest.scores.tolist(), strict=True):
+            pairs = zip(keys, scores, strict=True)
+            lists.append([{"key": key, score: value} for key, value in pairs])
+        return JSONResponse({"neighbors": lists})
+
+    async def predict_inputs(self, request: PredictRequest) -> JSONResponse:
+        """Predict for each input with the model's head."""
+        _check(request.inputs, self._limits)
+        (predictions,) = await self._predict([request.inputs])
+        return JSONResponse({"predictions": predictions})
+
+    async def _embeddings_of(self, inputs: list[str]) -> np.ndarray:
+        _check(inputs, self._limits)
         # An invalid input fails its own request, not those that are computed with it.
-        model.check_inputs(inputs)
-        return np.asarray(await encode(inputs))
+        self._model.check_inputs(inputs)
+        return np.asarray(await self._encode(inputs))
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer invalid inputs with 422, and another path with 404 and the paths that there are."""
 
     @app.exception_handler(DataError)
     async def refuse(_: Request, error: DataError) -> JSONResponse:
@@ -115,57 +182,6 @@ def http_app(
         paths = [f"{' '.join(route.methods or ())} {route.path}" for route in routes]
         detail = f"{request.url.path}: there is no such path; want {' or '.join(paths)}"
         return JSONResponse({"detail": detail}, status_code=404)
-
-    @app.get("/health")
-    async def health() -> dict[str, Any]:
-        """Say which model is loaded, and whether it encodes, predicts and has an index."""
-        return {
-            "status": "ok",
-            "raybio": VERSION,
-            "model": digest,
-            "encodes": model.encodes,
-            "predicts": has_head,
-            "indexed": None if index is None else len(index),
-        }
-
-    @app.post("/encode")
-    async def encode_inputs(request: EncodeRequest) -> JSONResponse:
-        """Embed each input."""
-        if not model.encodes:
-            raise HTTPException(422, model.why_not_encode.removeprefix(f"{model.folder}: "))
-        return JSONResponse({"embeddings": (await embeddings_of(request.inputs)).tolist()})
-
-    if index is not None:
-        score = SCORE_COLUMN[index.metric]
-
-        @app.post("/neighbors")
-        async def neighbors(request: NeighborsRequest) -> JSONResponse:
-            """Find the nearest neighbors of each input in the index."""
-            if request.k > limits.max_neighbors:
-                raise HTTPException(422, f"k: got {request.k}, want at most {limits.max_neighbors}")
-            embeddings = await embeddings_of(request.inputs)
-            loop = asyncio.get_running_loop()
-            nearest = await loop.run_in_executor(thread, index.search, embeddings, request.k)
-            lists = []
-            for keys, scores in zip(nearest.keys, nearest.scores.tolist(), strict=True):
-                pairs = zip(keys, scores, strict=True)
-                lists.append([{"key": key, score: value} for key, value in pairs])
-            return JSONResponse({"neighbors": lists})
-
-    if has_head:
-        # A request at a time: ids of its documents are distinct in it, and not among requests.
-        predict = Batcher(
-            lambda requests: [model.predict(content) for content in requests], 1, thread
-        )
-
-        @app.post("/predict")
-        async def predict_inputs(request: PredictRequest) -> JSONResponse:
-            """Predict for each input with the model's head."""
-            _check(request.inputs, limits)
-            (predictions,) = await predict([request.inputs])
-            return JSONResponse({"predictions": predictions})
-
-    return _Bounded(app, limits.max_bytes)
 
 
 def _check(inputs: list[Any], limits: Limits) -> None:

@@ -218,11 +218,13 @@ def test_a_run_in_a_bucket_gives_the_page_of_the_local_run(
 def test_a_file_of_inputs_gives_texts(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     source = write(tmp_path / "vectors.parquet", ["a", "b", "c", "d", "e"], vectors)
-    fasta, lines, table = (tmp_path / name for name in ("x.fasta", "x.txt", "x.csv"))
+    names = ("x.fasta", "empty_line_first.fasta", "x.txt", "x.csv")
+    fasta, later, lines, table = (tmp_path / name for name in names)
     fasta.write_text(">a\nMKV\n>c some words\nAC\nDE\n")
+    later.write_text(f"\n{fasta.read_text()}")
     lines.write_text("c\tACDE\na\tMKV\n")
     table.write_text("key,text,label\na,MKV,x\nc,ACDE,y\n")
-    for path in (fasta, lines, table):
+    for path in (fasta, later, lines, table):
         run(source, "--input", path, "--out", tmp_path / "map.html")
         data = Page(tmp_path / "map.html").data
         assert data["texts"] == ["MKV", "", "ACDE", "", ""]

@@ -33,7 +33,7 @@ from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import bounded_lines, open_source
+from raybio.store.sources import begins_with, bounded_lines, open_source
 
 WANTED = "OpenAlex's works, a JSON object a line"
 WORK_ID = re.compile(r"(?:https?://openalex\.org/)?W([0-9]{1,18})")
@@ -289,8 +289,7 @@ def read_abstracts(
 
 def is_openalex(path: Path) -> bool:
     """Return whether a file holds works of OpenAlex: it begins with ``{``."""
-    with open_source(path, WANTED) as file:
-        return file.read(1 << 12).lstrip()[:1] == b"{"
+    return begins_with(path, b"{", WANTED)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

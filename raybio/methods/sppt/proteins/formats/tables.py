@@ -47,7 +47,7 @@ from raybio.methods.sppt.proteins.formats.links import (
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import open_source
+from raybio.store.sources import begins_with
 from raybio.store.table_rows import choose_columns, is_typed_table, shown_names
 
 ID_COLUMNS = ("protein_id", "id", "entry", "accession")
@@ -313,9 +313,8 @@ def _protein_columns(path: Path, only_taxid: str, names: Sequence[str]) -> list[
 
 
 def is_fasta(path: Path) -> bool:
-    """Return whether a file of proteins is FASTA: its first character is ``>``."""
-    with open_source(path, WANTED) as file:
-        return file.read(1 << 12).lstrip()[:1] == b">"
+    """Return whether a file of proteins is FASTA: it begins with ``>``."""
+    return begins_with(path, b">", WANTED)
 
 
 def _sample_ids(layouts: Sequence[LinkFile]) -> pa.Array:

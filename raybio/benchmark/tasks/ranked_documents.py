@@ -1,0 +1,38 @@
+"""The base of tasks that rank documents for queries, with its rivals by words."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+from raybio.benchmark.models import RandomVectors, on_device
+from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskScores
+from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.ops.retrieval import Scores, cosine_scores
+
+
+class RankedDocumentsTask(BenchmarkTask):
+    """All documents ranked for each query, by the cosine of their embeddings."""
+
+    def score(self, model: BenchmarkEncoder) -> TaskScores:
+        """Rank by cosines."""
+        queries, documents = self._texts()
+        query_QD = on_device(model.embed(queries))
+        document_CD = on_device(model.embed(documents))
+        remarks = model.cut_remarks({"queries": queries, "documents": documents})
+        return self._scores(cosine_scores(query_QD, document_CD), remarks)
+
+    def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
+        """Rank by words, and by random vectors."""
+        queries, documents = self._texts()
+        found = {}
+        for name, scorer in BASELINES.items():
+            found[name] = self._scores(with_random_ties(scorer(queries, documents)))
+        random = RandomVectors()
+        return found | {random.name: self.score(random)}
+
+    @abstractmethod
+    def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return queries and documents."""
+
+    @abstractmethod
+    def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
+        """Return the scores of a ranking."""
