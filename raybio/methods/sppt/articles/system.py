@@ -35,9 +35,6 @@ from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, li
 from raybio.store.store import open_store
 from raybio.store.token_cache import preparation
 
-"""Class of the stores that this method trains on."""
-
-
 DEMO_CORPUS = SIMULATED_CITATIONS
 """The corpus it trains on if no store is given."""
 

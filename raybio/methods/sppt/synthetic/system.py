@@ -44,8 +44,6 @@ from raybio.training.collective import SingleProcess
 NUM_CYCLE_NODES = 72
 """Mean number of nodes of a cycle of 36 with nine graphlets of 2 to 6 nodes."""
 
-"""Class of the stores that this method trains on."""
-
 
 def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str, object]:
     """Return the paper's settings of a graph: encoder, batch, and the steps of its epochs.
