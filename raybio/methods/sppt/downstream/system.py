@@ -40,9 +40,6 @@ from raybio.methods.sppt.proteins.encoder import check_protein_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_equal_proteins
 from raybio.store.store import open_store
 
-"""Class of the stores that this method trains on."""
-
-
 DEMO_CORPUS = SIMULATED_FOLDS
 """The corpus it trains on if no store is given."""
 

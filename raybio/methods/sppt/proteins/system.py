@@ -37,9 +37,6 @@ from raybio.methods.sppt.system import (
 )
 from raybio.store.store import open_store
 
-"""Class of the stores."""
-
-
 DEMO_CORPUS = SIMULATED_PROTEINS
 """The corpus it trains on if no store is given."""
 
