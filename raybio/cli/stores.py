@@ -165,8 +165,8 @@ def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -
     return open_store(out, type(store), digest=digest)
 
 
-class Preparation:
-    """The preparation of one store by a command, from its refusal to the table of the store.
+class NewStore:
+    """A store that a command writes: refused where it cannot be, prepared, and shown as a table.
 
     Args:
         out: where the store belongs.
@@ -183,7 +183,7 @@ class Preparation:
         self._started = time.perf_counter()
         check_out(out, force=force)
 
-    def run(self, prepare: Callable[[Path], S]) -> S:
+    def write(self, prepare: Callable[[Path], S]) -> S:
         """Return the store that ``prepare`` writes into the folder that it gets, and show it.
 
         Raises:

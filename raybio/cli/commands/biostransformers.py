@@ -20,8 +20,8 @@ from raybio.cli.options import (
 )
 from raybio.cli.stores import (
     Force,
+    NewStore,
     Out,
-    Preparation,
     local_copy,
     matching,
 )
@@ -132,7 +132,7 @@ def medline(
     Example: raybio prepare medline --input 'baseline/*.xml.gz' --out STORE
     """
     config = settings_of(ArticleConfig, locals())
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import parse_here, prepare_medline
 
@@ -146,7 +146,7 @@ def medline(
         parse_all=parse_all,
         parts=parts,
     )
-    preparation.run(write)
+    new_store.write(write)
 
 
 @prepare.command()
@@ -166,12 +166,12 @@ def pairs(
     Example: raybio prepare pairs --input articles.tsv.gz --out STORE
     """
     config = settings_of(ArticleConfig, locals())
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import prepare_pairs
 
     write = partial(prepare_pairs, files=files, config=config, force=force)
-    preparation.run(write)
+    new_store.write(write)
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":

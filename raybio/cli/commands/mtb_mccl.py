@@ -22,8 +22,8 @@ from raybio.cli.options import (
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
+    NewStore,
     Out,
-    Preparation,
     check_store,
     local_copy,
     matching,
@@ -220,7 +220,7 @@ def documents(
 
     Example: raybio prepare documents --input Train.PubTator.gz --dev Dev.PubTator.gz --out STORE
     """
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
@@ -241,7 +241,7 @@ def documents(
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
-    store = preparation.run(write)
+    store = new_store.write(write)
     if dev_share is not None:
         counts = store.manifest["counts"]
         print(

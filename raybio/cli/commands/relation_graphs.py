@@ -17,8 +17,8 @@ from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
     Input,
+    NewStore,
     Out,
-    Preparation,
     check_store,
     local_copy,
     matching,
@@ -179,7 +179,7 @@ def ade(
 
     Example: raybio prepare ade --input train.json --dev dev.json --test test.json --out STORE
     """
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
@@ -195,7 +195,7 @@ def ade(
         force=force,
         max_bad_share=max_bad_share,
     )
-    preparation.run(write)
+    new_store.write(write)
 
 
 @prepare.command()

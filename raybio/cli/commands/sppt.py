@@ -18,8 +18,8 @@ from raybio.cli.options import (
 from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
+    NewStore,
     Out,
-    Preparation,
     check_store,
     local_copy,
     matching,
@@ -259,7 +259,7 @@ def proteins(
             "--strip-prefix and --strip-version: want them with --edges and --proteins; ids of the "
             "Tree of life are those of its files"
         )
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     edge_files = matching(edges or (), "--edges")
     protein_files = matching(proteins or (), "--proteins")
     from raybio.methods.sppt.prepare import ProteinSource, prepare_proteins
@@ -275,7 +275,7 @@ def proteins(
         )
 
     write = partial(prepare_proteins, source=source, config=config, force=force)
-    preparation.run(write)
+    new_store.write(write)
 
 
 @prepare.command()
@@ -330,7 +330,7 @@ def articles(
         )
     if language and not openalex:
         raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
@@ -353,7 +353,7 @@ def articles(
         source = LinkedTables(local_copy(nodes, "--nodes"), local_copy(edges, "--edges"))
 
     write = partial(prepare_linked_texts, source=source, config=config, force=force)
-    preparation.run(write)
+    new_store.write(write)
 
 
 @prepare.command()
@@ -377,11 +377,11 @@ def topics(
     Example: raybio prepare topics --input sentences.txt --num-topics 100 --out STORE
     """
     config = settings_of(TopicConfig, locals())
-    preparation = Preparation(out, force=force)
+    new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.sppt.synthetic.prepare import prepare_topics
 
     write = partial(prepare_topics, files=files, config=config, force=force)
-    store = preparation.run(write)
+    store = new_store.write(write)
     for number, words in enumerate(store.topic_words):
         print(f"topic {number}: {words}")
