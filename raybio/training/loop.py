@@ -86,6 +86,7 @@ class Progress:
         best_step_metric: that value.
         num_skipped: steps skipped by ``on_nonfinite``.
         precision: ``fp32``, ``tf32`` or ``bf16``.
+        report: the report of ``step``, as keyword arguments of ``Report``; None before the first.
     """
 
     step: int = 0
@@ -96,6 +97,7 @@ class Progress:
     best_step_metric: float | None = None
     num_skipped: int = 0
     precision: str | None = None
+    report: dict[str, Any] | None = None
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
@@ -121,7 +123,7 @@ def fit(
     checkpoints: CheckpointStore | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     should_checkpoint: Callable[[], bool] = lambda: False,
-    on_start: Callable[[int], None] = lambda first_step: None,
+    on_start: Callable[[int, Report | None], None] = lambda first_step, report: None,
     restores_best: bool = True,
 ) -> Iterator[Report]:
     """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
@@ -141,7 +143,9 @@ def fit(
             workers save a checkpoint and end.
         should_checkpoint: called after each step; if it returns True on any worker, an extra
             checkpoint is saved, and the run continues.
-        on_start: called once before the first report, with the step that the run starts from.
+        on_start: called once before the first report, with the step that the run starts from and,
+            after a checkpoint, the report of that step: a process that was killed after the
+            checkpoint may not have yielded it.
         restores_best: at the end of training, before the last report, put the best weights by
             ``schedule.best_metric`` into the model; needs ``checkpoints``.
 
@@ -161,7 +165,7 @@ def fit(
     config = config.model_copy(update={"schedule": schedule})
     batches = batches or local_batches(system, schedule.max_steps, collective)
     run = _Run(system, config, collective, torch.device(device), precision, checkpoints)
-    on_start(run.progress.step)
+    on_start(run.progress.step, run.resumed_report)
     for report in run.reports(batches, should_stop, should_checkpoint):
         if restores_best and report.reason in COMPLETE:
             report = replace(report, best_step=run.restore_best())
@@ -201,6 +205,8 @@ class _Run:
         if saved:
             saved.restore(system.model, self.train_step.optimizer, self.base)
             self.train_step.num_skipped = self.progress.num_skipped
+        report = self.progress.report
+        self.resumed_report = None if report is None else Report(**report)
         self.launched: LaunchedStep | None = None
         self.num_read = self.progress.step
         self.watch = None
@@ -241,6 +247,7 @@ class _Run:
         if self._is_evaluation_due() and self.progress.evaluated_step != step:
             # At the very start, or after a signal between an update and its evaluation.
             metrics = self._evaluate()
+            self._keep_report(metrics, is_evaluation=True)
             is_saved = self._save() if self.progress.best_step == step else False
             yield Report(
                 step,
@@ -330,11 +337,21 @@ class _Run:
             if reason or self.progress.best_step == step:
                 is_checkpoint = self.checkpoints is not None
             meter.restart_clock()
+        self._keep_report(metrics, is_evaluation=is_evaluation)
         if is_checkpoint:
             self._save()
         return Report(
             step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision
         )
+
+    def _keep_report(self, metrics: dict[str, float], *, is_evaluation: bool) -> None:
+        """Let the next checkpoint have the report of this step, which follows it."""
+        self.progress.report = {
+            "step": self.progress.step,
+            "metrics": metrics,
+            "is_evaluation": is_evaluation,
+            "precision": self.precision,
+        }
 
     def _on_any_worker(self, condition: Callable[[], bool]) -> bool:
         return self._on_any_worker_each(condition)[0]

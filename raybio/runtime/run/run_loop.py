@@ -61,15 +61,32 @@ def run_loop(
         stop: a file; once it exists, the run ends at its next step.
         goal: metric of a sweep; None: the run is no trial.
     """
+    metrics: dict[str, float] = {}
 
-    def on_start(first_step: int) -> None:
+    def on_start(first_step: int, report: Report | None) -> None:
         if log is not None:
             checkpoints.restore_log(log.path)
             log.rewind(first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
+        if report is not None:
+            write(report)
 
-    metrics: dict[str, float] = {}
+    def write(report: Report) -> None:
+        metrics.update(report.metrics)
+        if log is None or not report.metrics:
+            return
+        if goal is not None and report.is_evaluation:
+            # Before the log has the step: a checkpoint of it waits for that.
+            _export_if_best(folder, system, config, goal, report)
+        log.append(
+            report.step,
+            report.metrics,
+            # A power loss takes no report of a step that a checkpoint has.
+            is_synced=report.is_checkpoint,
+            is_evaluation=report.is_evaluation,
+        )
+
     reports = fit(
         system,
         config,
@@ -84,18 +101,7 @@ def run_loop(
         restores_best=goal is None,
     )
     for report in reports:
-        metrics |= report.metrics
-        if log is not None and report.metrics:
-            if goal is not None and report.is_evaluation:
-                # Before the log has the step: a checkpoint of it waits for that.
-                _export_if_best(folder, system, config, goal, report)
-            log.append(
-                report.step,
-                report.metrics,
-                # A power loss takes no report of a step that a checkpoint has.
-                is_synced=report.is_checkpoint,
-                is_evaluation=report.is_evaluation,
-            )
+        write(report)
         if report.is_last:
             checkpoints.wait()
             _finish(

@@ -60,5 +60,11 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     variants = variants_of(
         request, [Variation("seed", (request.config.seed, request.config.seed + 1))]
     )
-    assert run_remarks(variants, [result, result]) == [inputs["remark"]]
-    assert run_remarks(variants, [whole, result]) == [f"{variants[1].label}: {inputs['remark']}"]
+    assert result.final is not None
+    more = result.final.remarks
+    remarks = [inputs["remark"], *more]
+    assert run_remarks(variants, [result, result]) == remarks
+    assert run_remarks(variants, [whole, result]) == [
+        *(f"{variants[0].label}: {text}" for text in more),
+        *(f"{variants[1].label}: {text}" for text in remarks),
+    ]

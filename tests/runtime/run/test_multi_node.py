@@ -43,10 +43,18 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def nodes(private_home: Path) -> Iterator[Nodes]:
-    """A head that only holds the drivers; each test adds its own nodes and leaves none."""
+    """A head that only holds the drivers."""
     nodes = Nodes(head_cpus=0, environment=ENVIRONMENT)
     yield nodes
     nodes.end()
+
+
+@pytest.fixture(autouse=True)
+def no_nodes_are_left(nodes: Nodes) -> Iterator[None]:
+    """End the nodes that a test added, also where it fails: the next one counts nodes."""
+    yield
+    for node in nodes.nodes[1:]:
+        nodes.kill(node)
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):

@@ -1,5 +1,6 @@
 """The loop of one process with the files of its run, without Ray."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.store.store import Store
 from raybio.training.precision import current_embedding_precision
@@ -45,3 +47,47 @@ def test_the_final_evaluation_embeds_in_the_precision_of_the_run(
     assert [found.name for found in seen] == [precision]
     assert read_record(folder.outcome, "outcome")["precision"] == precision
     assert current_embedding_precision().name == "fp32"
+
+
+def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_resumed_run(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    schedule = {"max_steps": 4, "evaluate_every_steps": 2, "checkpoint_every_steps": 2}
+    config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
+
+    def train(folder: RunFolder, last_step: int) -> None:
+        system = METHODS[NAME].build(config, tiny_store.path)
+        folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+        reports = train_single_process(
+            system,
+            config,
+            folder,
+            device="cpu",
+            precision="fp32",
+            stop=folder.stop,
+            goal=None,
+        )
+        for report in reports:
+            if report.step == last_step:
+                break
+        reports.close()
+        for thread in threading.enumerate():
+            if thread.name == "checkpoint-writer":
+                thread.join()
+
+    unbroken = RunFolder(tmp_path, "unbroken")
+    train(unbroken, last_step=-1)
+    killed = RunFolder(tmp_path, "killed")
+    train(killed, last_step=2)
+    assert [path.name for path in killed.checkpoints.iterdir()] == ["step-00000002"]
+    lines = killed.metrics.read_text().splitlines(keepends=True)
+    killed.metrics.write_text("".join(lines[:-1]))  # as if it was killed just before
+    train(killed, last_step=-1)
+
+    expected, got = (read_reports(folder.metrics) for folder in (unbroken, killed))
+    assert [report["step"] for report in got] == [0, 1, 2, 3, 4]
+    for report, other in zip(expected, got, strict=True):
+        assert report["is_evaluation"] == other["is_evaluation"]
+        for name, value in report["metrics"].items():
+            if name.startswith(("val/", "train/")) or name == "loss":
+                assert other["metrics"][name] == value
