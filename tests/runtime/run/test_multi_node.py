@@ -51,10 +51,11 @@ def nodes(private_home: Path) -> Iterator[Nodes]:
 
 @pytest.fixture(autouse=True)
 def no_nodes_are_left(nodes: Nodes) -> Iterator[None]:
-    """End the nodes that a test added, also where it fails: the next one counts nodes."""
+    """End the nodes that a failed test has left: the next one counts nodes."""
     yield
     for node in nodes.nodes[1:]:
-        nodes.kill(node)
+        if node.poll() is None:
+            nodes.kill(node)
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
