@@ -44,7 +44,7 @@ TINY = {
 @pytest.fixture(scope="session", autouse=True)
 def private_home() -> Iterator[Path]:
     """A home and a temporary folder of Ray's own, with a short path: Ray's sockets lie deep below it."""
-    from raybio.runtime.preflight.here import RAY_STOPS_AT
+    from raybio.runtime.preflight.this_machine import RAY_STOPS_AT
 
     folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
     before = dict(os.environ)

@@ -46,6 +46,20 @@ def test_every_relative_link_leads_to_a_file():
     assert broken == []
 
 
+def test_the_readme_of_a_package_names_each_of_its_modules():
+    # Modules that have the same name and purpose in each method are described once.
+    guide = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    of_each_method = set(re.findall(r"\w+\.py", guide.partition("same file names")[2]))
+    unnamed = []
+    for page in ROOT.glob("raybio/**/README.md"):
+        named = set(re.findall(r"\w+\.py", page.read_text(encoding="utf-8")))
+        if page.is_relative_to(ROOT / "raybio" / "methods"):
+            named |= of_each_method
+        modules = {module.name for module in page.parent.glob("*.py")} - {"__init__.py"}
+        unnamed += [f"{page.parent.relative_to(ROOT)}/{name}" for name in sorted(modules - named)]
+    assert unnamed == []
+
+
 def test_the_guide_for_contributors_shows_the_example_method_as_it_is_tested():
     guide = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
     for name in ("method.py", "loss.py", "system.py"):

@@ -78,7 +78,6 @@ def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
     names = ("report.html", "report.json", "results.csv")
     track_models(
         uri,
-        "benchmark",
         digest_of({"out": str(out), "suite": report.suite}),
         f"{out.name}: {report.title}",
         metrics_by_model,

@@ -114,7 +114,7 @@ def check_out(out: Location, *, force: bool) -> None:
     if isinstance(out, BucketPath):
         from raybio.store.remote_store import check_target
 
-        check_target(out, "--out", force=force)
+        check_target(out, force=force)
         return
     from raybio.store.writer import Draft
 

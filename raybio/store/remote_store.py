@@ -102,15 +102,15 @@ def _num_bytes(manifest: dict[str, Any]) -> int:
     return sum(facts["bytes"] for facts in manifest["files"].values())
 
 
-def check_target(path: BucketPath, option: str, *, force: bool) -> None:
-    """Refuse a path at which no store can be written, before long work starts.
+def check_target(path: BucketPath, *, force: bool) -> None:
+    """Refuse a path of ``--out`` at which no store can be written, before long work starts.
 
     Raises:
         StorageError: if the bucket is missing or refuses.
         StoreError: if a store exists already, and ``force`` is not set.
     """
     bucket = BucketFolder(path, is_patient=False)
-    bucket.check_writable(option)
+    bucket.check_writable("--out")
     if not force:
         _check_absent(bucket)
 

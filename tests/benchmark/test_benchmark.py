@@ -845,7 +845,7 @@ def test_the_interval_of_a_difference_is_over_units_that_both_have() -> None:
 
 
 def test_tracking_that_is_down_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    assert track_models("http://127.0.0.1:1", "benchmark", "key", "name", {"a": {}}, []) is None
+    assert track_models("http://127.0.0.1:1", "key", "name", {"a": {}}, []) is None
     assert "did not take the scores" in caplog.text
 
 

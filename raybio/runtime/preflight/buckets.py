@@ -8,7 +8,7 @@ from time import time
 
 from raybio.core.errors import RaybioError
 from raybio.core.location import BucketPath
-from raybio.runtime.preflight.here import CONNECT_SECONDS
+from raybio.runtime.preflight.this_machine import CONNECT_SECONDS
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_client import endpoint
 from raybio.store.remote_store import store_digest

@@ -22,7 +22,8 @@ from raybio.runtime.cluster.connection import LOCAL_ONLY, others_can_read, token
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, over_nodes
-from raybio.runtime.preflight.here import (
+from raybio.runtime.preflight.ports import open_ports
+from raybio.runtime.preflight.this_machine import (
     CONNECT_SECONDS,
     GIB,
     MIB,
@@ -31,7 +32,6 @@ from raybio.runtime.preflight.here import (
     free_space,
     write_and_read,
 )
-from raybio.runtime.preflight.ports import open_ports
 from raybio.runtime.search.faiss_package import CUDA_BY_PACKAGE
 from raybio.store.remote_model import model_path
 from raybio.store.remote_store import check_copy_fits, has_copy, store_digest

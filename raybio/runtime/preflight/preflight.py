@@ -1,6 +1,6 @@
 """Checks before anything starts: this machine first, then every node of the cluster.
 
-``here`` and ``nodes`` hold the looks themselves; here is their order.
+``this_machine`` and ``nodes`` hold the looks themselves; this file is their order.
 """
 
 import contextlib
@@ -28,8 +28,7 @@ from raybio.runtime.cluster.connection import (
     started,
 )
 from raybio.runtime.cluster.resources import Node, check_resources, trial_resources
-from raybio.runtime.preflight import here
-from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight import nodes, this_machine
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.drivers import look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, run_guarded
@@ -129,9 +128,9 @@ def preflight(intent: Intent) -> list[Finding]:
 
     runs, bucket = _folder(intent)
     plans = [_Plan(runs=runs, store=options.store, compute=options.compute, bucket=bucket)]
-    look("token", here.look_at_token)
-    look("addresses", here.look_at_addresses)
-    look("upload", here.look_at_upload, Path.cwd())
+    look("token", this_machine.look_at_token)
+    look("addresses", this_machine.look_at_addresses)
+    look("upload", this_machine.look_at_upload, Path.cwd())
     _fetch_store(options.store)
     look("settings", _look_at_settings, intent, plans)
     plan = plans[-1]
@@ -145,7 +144,7 @@ def preflight(intent: Intent) -> list[Finding]:
     look("resources", _look_at_resources, intent, plan)
     if plan.compute.use_gpu is not False:
         look("driver", look_at_driver)
-    look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
+    look("object store", this_machine.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
         findings += _look_with_ray(intent, plan)
     return findings
@@ -268,18 +267,18 @@ def _look_at_buckets(plan: _Plan) -> Iterator[Finding]:
 
 
 def _look_at_disks(plan: _Plan, min_free_gib: float) -> Iterator[Finding]:
-    yield from here.look_at_disk(plan.runs, min_free_gib)
+    yield from this_machine.look_at_disk(plan.runs, min_free_gib)
     if plan.buckets:
-        yield from here.look_at_disk_of(cache_folder(), min_free_gib)
+        yield from this_machine.look_at_disk_of(cache_folder(), min_free_gib)
 
 
 def _look_at_storage(plan: _Plan) -> Iterator[Finding]:
-    with here.probe_folder(plan.runs):
+    with this_machine.probe_folder(plan.runs):
         yield Finding("storage", OK, f"{plan.runs.absolute()} is written and read here")
 
 
 def _look_at_tracking(uri: str | None, plan: _Plan) -> Iterator[Finding]:
-    yield from here.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
+    yield from this_machine.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
 
 
 def _look_at_resources(intent: Intent, plan: _Plan) -> Iterator[Finding]:
@@ -341,16 +340,16 @@ def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:
     if address and address != "auto" and "://" not in address:
         host, _, port = address.rpartition(":")
         try:  # Ray itself would try for a minute
-            socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
+            socket.create_connection((host, int(port)), this_machine.CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             raise ClusterError(
                 f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the "
                 "cluster runs"
             ) from None
     stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
-    nodes = len(cluster_nodes())
+    num_nodes = len(cluster_nodes())
     yield Finding(
-        "cluster", OK, f"{address or 'a local one'}: {nodes} node{'s' if nodes > 1 else ''}"
+        "cluster", OK, f"{address or 'a local one'}: {num_nodes} node{'s' if num_nodes > 1 else ''}"
     )
 
 
@@ -383,32 +382,32 @@ def _look_at_dashboard() -> Iterator[Finding]:
         ignore_reinit_error=True, logging_level=logging.ERROR
     )  # the way to what init returned before
     address = context.address_info["webui_url"] or ""
-    is_head = any(node["NodeID"] == me and there.HEAD in node["Resources"] for node in ray.nodes())
+    is_head = any(node["NodeID"] == me and nodes.HEAD in node["Resources"] for node in ray.nodes())
     with_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
-    yield from there.look_at_dashboard(address, with_token, ask=is_head)
+    yield from nodes.look_at_dashboard(address, with_token, ask=is_head)
 
 
 def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
-    with here.probe_folder(plan.runs) as probe:
+    with this_machine.probe_folder(plan.runs) as probe:
         store = None if plan.store is None else str(absolute(plan.store))
         configs = tuple(plan.config_by_source.values())
         # Nodes need not see the folder of a driver's copy.
         shared = "" if plan.bucket is not None else str(probe)
-        query = there.NodeQuery(shared, store, plan.method, configs, plan.buckets)
-        nodes, answered = there.query_nodes(query, intent.seconds)
+        query = nodes.NodeQuery(shared, store, plan.method, configs, plan.buckets)
+        facts, answered = nodes.query_nodes(query, intent.seconds)
         yield answered
-        if not nodes:
+        if not facts:
             return
         if shared:
-            yield there.compare_storage(probe, nodes)
+            yield nodes.compare_storage(probe, facts)
         if plan.buckets:
-            yield there.compare_buckets(nodes)
-        yield from there.compare_versions(there.versions(), nodes)
+            yield nodes.compare_buckets(facts)
+        yield from nodes.compare_versions(nodes.versions(), facts)
         if plan.compute.use_gpu is not False:
-            yield from there.compare_drivers(nodes)
-        yield there.compare_disks(nodes, intent.min_free_gib)
-        yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
-        yield from there.compare_rest(nodes, bool(configs))
-        yield compare_ports({facts.node: facts.ports for facts in nodes})
+            yield from nodes.compare_drivers(facts)
+        yield nodes.compare_disks(facts, intent.min_free_gib)
+        yield nodes.compare_object_stores(facts, MIN_OBJECT_STORE_MIB)
+        yield from nodes.compare_rest(facts, bool(configs))
+        yield compare_ports({each.node: each.ports for each in facts})
         if store is not None:
-            yield there.compare_stores(open_store(store).digest, nodes)
+            yield nodes.compare_stores(open_store(store).digest, facts)

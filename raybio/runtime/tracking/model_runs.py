@@ -13,10 +13,12 @@ from raybio.runtime.tracking.tracker import shown_uri
 
 _log = logging.getLogger(__name__)
 
+_EXPERIMENT = "benchmark"
+"""The experiment in MLflow that all of these runs are in."""
+
 
 def track_models(
     uri: str,
-    experiment: str,
     key: str,
     name: str,
     metrics_by_model: Mapping[str, Mapping[str, float]],
@@ -29,7 +31,6 @@ def track_models(
 
     Args:
         uri: of the tracking server or database.
-        experiment: name of the experiment.
         key: names the report, by which its runs are found again.
         name: of the parent run.
         metrics_by_model: model -> metric -> value.
@@ -37,12 +38,12 @@ def track_models(
     """
     try:
         client = mlflow_run.open_client(uri)
-        parent = _run_of(client, uri, experiment, key, name, {})
+        parent = _run_of(client, uri, key, name, {})
         for model, metrics in metrics_by_model.items():
             tags = {"mlflow.parentRunId": parent}
             # A digest: names of folders may have quotes, which a search does not take.
             own_key = digest_of({"parent": key, "model": model})
-            child = _run_of(client, uri, experiment, own_key, model, tags)
+            child = _run_of(client, uri, own_key, model, tags)
             _send(client, child, metrics)
             client.set_terminated(child)
         mlflow_run.add(client, parent, [*files])
@@ -57,13 +58,11 @@ def track_models(
         return None
 
 
-def _run_of(
-    client: Any, uri: str, experiment: str, key: str, name: str, tags: dict[str, str]
-) -> str:
-    existing = mlflow_run.find_runs(client, experiment, key)
+def _run_of(client: Any, uri: str, key: str, name: str, tags: dict[str, str]) -> str:
+    existing = mlflow_run.find_runs(client, _EXPERIMENT, key)
     if existing:
         return existing[0]
-    return mlflow_run.create_run(client, uri, experiment, name, {mlflow_run.KEY: key} | tags)
+    return mlflow_run.create_run(client, uri, _EXPERIMENT, name, {mlflow_run.KEY: key} | tags)
 
 
 def _send(client: Any, run_id: str, metrics: Mapping[str, float]) -> None:

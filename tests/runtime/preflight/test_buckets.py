@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from raybio.core.location import BucketPath
-from raybio.runtime.preflight import buckets
-from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight import buckets, nodes
 from raybio.runtime.preflight.buckets import bucket_problem
 from raybio.runtime.preflight.finding import ERROR, OK
 from raybio.runtime.preflight.preflight import Intent, preflight
@@ -99,9 +98,9 @@ def test_buckets_of_store_and_runs_are_findings(
 
 def test_a_node_without_permission_is_named_once() -> None:
     bad = replace(node("b"), bucket="s3://x: no permission", store="")
-    finding = there.compare_buckets([node("a"), bad])
+    finding = nodes.compare_buckets([node("a"), bad])
     assert (finding.state, finding.found) == (ERROR, "b: s3://x: no permission")
-    assert there.compare_stores("ab" * 32, [node("a"), bad]).state == OK
+    assert nodes.compare_stores("ab" * 32, [node("a"), bad]).state == OK
 
 
 def test_a_node_looks_at_the_manifest_and_fetches_nothing(
@@ -109,18 +108,18 @@ def test_a_node_looks_at_the_manifest_and_fetches_nothing(
 ) -> None:
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     upload_store(tiny_store.path, bucket / "store", force=False)
-    assert there._digest(str(bucket / "store")) == tiny_store.digest
+    assert nodes._digest(str(bucket / "store")) == tiny_store.digest
     assert not (tmp_path / "cache").exists()
-    assert "is no finished store" in there._digest(str(bucket / "other"))
+    assert "is no finished store" in nodes._digest(str(bucket / "other"))
     # Its cache must hold the store.
     monkeypatch.setenv("RAYBIO_CACHE_SIZE", "1kB")
-    small = replace(node("b"), store=there._digest(str(bucket / "store")))
-    finding = there.compare_stores(tiny_store.digest, [small])
+    small = replace(node("b"), store=nodes._digest(str(bucket / "store")))
+    finding = nodes.compare_stores(tiny_store.digest, [small])
     assert finding.state == ERROR
     assert re.search("b: .*buckets: .* exceed RAYBIO_CACHE_SIZE=1kB", finding.found)
     monkeypatch.delenv("RAYBIO_CACHE_SIZE")
     monkeypatch.setattr(bucket_cache, "SPARE_BYTES", 2**60)
-    assert re.search("buckets: needs .* can be used", there._digest(str(bucket / "store")))
+    assert re.search("buckets: needs .* can be used", nodes._digest(str(bucket / "store")))
     open_copy = tmp_path / "cache" / "buckets" / f"store-{tiny_store.digest}"
     open_copy.mkdir(parents=True)  # it has a copy
-    assert there._digest(str(bucket / "store")) == tiny_store.digest
+    assert nodes._digest(str(bucket / "store")) == tiny_store.digest

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybio.runtime.preflight import drivers
-from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight import drivers, nodes
 from raybio.runtime.preflight.drivers import OLDEST_DRIVERS, driver_finding, look_at_driver
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding
 from tests.paths import ROOT
@@ -84,13 +83,13 @@ def test_a_device_without_a_driver_is_found(machine: Path, monkeypatch: pytest.M
 
 
 def test_nodes_with_other_drivers_are_named() -> None:
-    def node(name: str, driver: str | None, cuda: str | None = "13.0") -> there.NodeFacts:
+    def node(name: str, driver: str | None, cuda: str | None = "13.0") -> nodes.NodeFacts:
         found = driver_finding(True, driver, cuda)
-        return there.NodeFacts(name, name, {}, "", {}, 0, 0, "", "", "", driver=found)
+        return nodes.NodeFacts(name, name, {}, "", {}, 0, 0, "", "", "", driver=found)
 
     new, old, cpu = node("a", "580.95.05"), node("b", "570.133.20"), node("c", "580.95.05", None)
-    [fine] = there.compare_drivers([new, new])
+    [fine] = nodes.compare_drivers([new, new])
     assert fine.state == OK and "on 2 nodes" in fine.found
-    error, warning = there.compare_drivers([new, old, cpu])
+    error, warning = nodes.compare_drivers([new, old, cpu])
     assert error.state == ERROR and error.found.startswith("b: 570.133.20 is too old")
     assert warning.state == WARNING and warning.found.startswith("c: an NVIDIA device")

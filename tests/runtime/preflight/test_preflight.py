@@ -16,7 +16,7 @@ import yaml
 
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster.connection import local_cpus
-from raybio.runtime.preflight import here
+from raybio.runtime.preflight import this_machine
 from raybio.runtime.preflight.finding import (
     ERROR,
     OK,
@@ -64,9 +64,9 @@ def write_token(home: Path, mode: int, content: str = "a" * 64) -> None:
 
 def test_a_token_of_the_owner_alone_is_fine_and_one_that_others_read_is_not(home: Path) -> None:
     write_token(home, 0o600)
-    assert states(here.look_at_token()) == [OK]
+    assert states(this_machine.look_at_token()) == [OK]
     (home / ".ray" / "auth_token").chmod(0o644)
-    [found] = here.look_at_token()
+    [found] = this_machine.look_at_token()
     assert found.state == ERROR
     assert "mode 0644" in found.found
     assert "a" * 64 not in found.found
@@ -75,32 +75,32 @@ def test_a_token_of_the_owner_alone_is_fine_and_one_that_others_read_is_not(home
 
 def test_an_empty_token_is_an_error(home: Path) -> None:
     write_token(home, 0o600, "\n")
-    assert states(here.look_at_token()) == [ERROR]
+    assert states(this_machine.look_at_token()) == [ERROR]
 
 
 def test_a_missing_token_is_made_at_home_and_missed_on_a_cluster(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states(here.look_at_token()) == [OK]
+    assert states(this_machine.look_at_token()) == [OK]
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert states(here.look_at_token()) == [WARNING, ERROR]
+    assert states(this_machine.look_at_token()) == [WARNING, ERROR]
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert states(here.look_at_token()) == [ERROR]
+    assert states(this_machine.look_at_token()) == [ERROR]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert states(here.look_at_token()) == [WARNING]
+    assert states(this_machine.look_at_token()) == [WARNING]
 
 
 def test_a_dashboard_for_everybody_is_a_warning_with_a_token_and_an_error_without(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states(here.look_at_addresses()) == [OK]
+    assert states(this_machine.look_at_addresses()) == [OK]
     monkeypatch.setenv("RAY_DASHBOARD_HOST", "0.0.0.0")
-    assert states(here.look_at_addresses()) == [WARNING]
+    assert states(this_machine.look_at_addresses()) == [WARNING]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert states(here.look_at_addresses()) == [ERROR]
+    assert states(this_machine.look_at_addresses()) == [ERROR]
     monkeypatch.setenv("RAY_DASHBOARD_HOST", "127.0.0.1")
     monkeypatch.setenv("RAY_ADDRESS", "http://10.0.0.1:8265")
-    assert states(here.look_at_addresses()) == [OK, WARNING]
+    assert states(this_machine.look_at_addresses()) == [OK, WARNING]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_what_is_counted_is_what_ray_packs(code: Path, tmp_path: Path) -> None:
     create_package(
         str(code), target, True, excludes=get_runtime_env_default_excludes(), logger=silent
     )
-    sizes, is_whole = here.uploaded(code)
+    sizes, is_whole = this_machine.uploaded(code)
     assert is_whole
     with zipfile.ZipFile(target) as package:
         assert {str(path): size for path, size in sizes.items()} == {
@@ -145,70 +145,75 @@ def test_what_is_counted_is_what_ray_packs(code: Path, tmp_path: Path) -> None:
 def test_a_big_file_in_the_working_directory_is_named(
     code: Path, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    assert states(here.look_at_upload(code)) == [OK]
+    assert states(this_machine.look_at_upload(code)) == [OK]
     with open(code / "weights.pt", "wb") as file:
-        file.truncate(85 * here.MIB)  # a hole: it takes no disk
-    assert states(here.look_at_upload(code)) == [WARNING]
+        file.truncate(85 * this_machine.MIB)  # a hole: it takes no disk
+    assert states(this_machine.look_at_upload(code)) == [WARNING]
     with open(code / "weights.pt", "wb") as file:
-        file.truncate(101 * here.MIB)
-    assert states(here.look_at_upload(code)) == [WARNING]  # nothing is sent without a cluster
+        file.truncate(101 * this_machine.MIB)
+    assert states(this_machine.look_at_upload(code)) == [
+        WARNING
+    ]  # nothing is sent without a cluster
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
-    [found] = here.look_at_upload(code)
+    [found] = this_machine.look_at_upload(code)
     assert found.state == ERROR
     assert "101.0 of at most 100 MiB" in found.found
     assert "weights.pt with 101.0" in found.found
     with open(code / ".rayignore", "a") as file:
         file.write("*.pt\n")
-    assert states(here.look_at_upload(code)) == [OK]
+    assert states(this_machine.look_at_upload(code)) == [OK]
 
 
 def test_a_folder_of_runs_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
-    with here.probe_folder(tmp_path / "new" / "runs") as probe:
+    with this_machine.probe_folder(tmp_path / "new" / "runs") as probe:
         assert (probe / "driver").read_text() == "driver"
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(ClusterError, match="Choose another with --runs"),
-        here.probe_folder(tmp_path / "file" / "runs"),
+        this_machine.probe_folder(tmp_path / "file" / "runs"),
     ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_too_little_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert states(here.look_at_disk(tmp_path / "not" / "yet", 0.0)) == [OK, OK]
-    assert states(here.look_at_disk(tmp_path, 1e9)) == [ERROR, ERROR]
-    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")  # the tests' Ray has no limit
-    monkeypatch.setenv(here.RAY_STOPS_AT, "0.97")
-    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")
-    monkeypatch.delenv(here.RAY_STOPS_AT)
-    assert "96% full; Ray refuses to use it beyond 95%" in here.disk_problem(
+    assert states(this_machine.look_at_disk(tmp_path / "not" / "yet", 0.0)) == [OK, OK]
+    assert states(this_machine.look_at_disk(tmp_path, 1e9)) == [ERROR, ERROR]
+    assert not this_machine.disk_problem(2**40, 0.96, 1.0, "runs")  # the tests' Ray has no limit
+    monkeypatch.setenv(this_machine.RAY_STOPS_AT, "0.97")
+    assert not this_machine.disk_problem(2**40, 0.96, 1.0, "runs")
+    monkeypatch.delenv(this_machine.RAY_STOPS_AT)
+    assert "96% full; Ray refuses to use it beyond 95%" in this_machine.disk_problem(
         2**40, 0.96, 1.0, "runs"
     )
-    assert not here.disk_problem(2**40, 0.94, 1.0, "runs")
+    assert not this_machine.disk_problem(2**40, 0.94, 1.0, "runs")
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path: Path) -> None:
-    assert states(here.look_at_shared_memory(0.0, tmp_path)) == [OK]
-    assert states(here.look_at_shared_memory(1e12, tmp_path)) == [WARNING]
+    assert states(this_machine.look_at_shared_memory(0.0, tmp_path)) == [OK]
+    assert states(this_machine.look_at_shared_memory(1e12, tmp_path)) == [WARNING]
 
 
 def test_a_database_is_fine_unless_another_writes_or_it_is_none(
     empty_database: Path, tmp_path: Path
 ) -> None:
-    assert states(here.look_at_tracking(f"sqlite:///{tmp_path / 'new.db'}", False)) == [OK]
+    assert states(this_machine.look_at_tracking(f"sqlite:///{tmp_path / 'new.db'}", False)) == [OK]
     assert not (tmp_path / "new.db").exists()
     uri = f"sqlite:///{empty_database}"
-    assert states(here.look_at_tracking(uri, False)) == [OK]
-    assert states(here.look_at_tracking(uri, True)) == [WARNING, OK]
+    assert states(this_machine.look_at_tracking(uri, False)) == [OK]
+    assert states(this_machine.look_at_tracking(uri, True)) == [WARNING, OK]
     other = sqlite3.connect(empty_database, isolation_level=None)
     try:
         other.execute("BEGIN IMMEDIATE")
-        assert "locked" in next(here.look_at_tracking(uri, False)).found
+        assert "locked" in next(this_machine.look_at_tracking(uri, False)).found
     finally:
         other.close()
     (tmp_path / "torn.db").write_bytes(b"no database" * 1000)
-    assert next(here.look_at_tracking(f"sqlite:///{tmp_path / 'torn.db'}", False)).state == ERROR
+    assert (
+        next(this_machine.look_at_tracking(f"sqlite:///{tmp_path / 'torn.db'}", False)).state
+        == ERROR
+    )
 
 
 @contextmanager
@@ -245,7 +250,7 @@ def test_a_server_that_is_not_there_fails_or_hangs_is_an_error(
 ) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound, and not listening
-        [found] = here.look_at_tracking(
+        [found] = this_machine.look_at_tracking(
             f"http://user:secret@127.0.0.1:{nobody.getsockname()[1]}", False
         )
     assert found.state == ERROR
@@ -253,13 +258,13 @@ def test_a_server_that_is_not_there_fails_or_hangs_is_an_error(
     assert "secret" not in found.found
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with server(answers=True) as port:
-        [found] = here.look_at_tracking(f"http://user:secret@127.0.0.1:{port}", False)
+        [found] = this_machine.look_at_tracking(f"http://user:secret@127.0.0.1:{port}", False)
     assert (found.check, found.state) == ("MLflow", ERROR)
     assert "500" in found.found
     assert "secret" not in found.found
     with server(answers=False) as port:
         [found] = run_guarded(
-            "MLflow", lambda: here.look_at_tracking(f"http://127.0.0.1:{port}", False), 1
+            "MLflow", lambda: this_machine.look_at_tracking(f"http://127.0.0.1:{port}", False), 1
         )
     assert "not done within 1 s" in found.found
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from raybio.runtime.cluster.connection import ensure_token
-from raybio.runtime.preflight import here
-from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight import nodes, this_machine
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING
 from raybio.store.store import Store
 from tests.methods.published_encoders import PUBLISHED
@@ -30,36 +29,36 @@ def states(findings: object) -> list[str]:
 def test_a_node_that_does_not_see_the_drivers_file_has_no_shared_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(there, "SHARED_SECONDS", 0.3)
-    with here.probe_folder(tmp_path / "runs") as probe:
-        assert there.seen_storage(probe, probe / "node") == ""
+    monkeypatch.setattr(nodes, "SHARED_SECONDS", 0.3)
+    with this_machine.probe_folder(tmp_path / "runs") as probe:
+        assert nodes.seen_storage(probe, probe / "node") == ""
         assert (probe / "node").read_text() == "node"
-        assert "cannot write" in there.seen_storage(probe, probe / "node")  # the name is taken
+        assert "cannot write" in nodes.seen_storage(probe, probe / "node")  # the name is taken
         (probe / "driver").unlink()
-        assert "not shared" in there.seen_storage(probe, probe / "other")
+        assert "not shared" in nodes.seen_storage(probe, probe / "other")
 
 
-def node(name: str, **more: object) -> there.NodeFacts:
-    facts = there.NodeFacts(
-        name, name, there.versions(), "", {"/x": (2**40, 0.5)}, 2**32, 2**30, "ab" * 32, "", ""
+def node(name: str, **more: object) -> nodes.NodeFacts:
+    facts = nodes.NodeFacts(
+        name, name, nodes.versions(), "", {"/x": (2**40, 0.5)}, 2**32, 2**30, "ab" * 32, "", ""
     )
     return replace(facts, **more)  # type: ignore[arg-type]
 
 
 def test_another_version_is_an_error_and_another_build_a_warning() -> None:
-    driver = there.versions()
-    assert states(there.compare_versions(driver, [node("a"), node("b")])) == [OK]
+    driver = nodes.versions()
+    assert states(nodes.compare_versions(driver, [node("a"), node("b")])) == [OK]
     old = node("b", versions=driver | {"torch": "2.0.0", "raybio": "0.1.0 (code 00000000)"})
-    [found] = there.compare_versions(driver, [node("a"), old])
+    [found] = nodes.compare_versions(driver, [node("a"), old])
     assert found.state == ERROR
     assert found.found.startswith("b: raybio 0.1.0 (code 00000000)")
     assert "torch 2.0.0" in found.found
     build = node("b", versions=driver | {"torch": driver["torch"].split("+")[0] + "+cu999"})
-    assert states(there.compare_versions(driver, [node("a"), build])) == [OK, WARNING]
+    assert states(nodes.compare_versions(driver, [node("a"), build])) == [OK, WARNING]
 
 
 def test_versions_hold_raybios_own_code() -> None:
-    found = there.versions()
+    found = nodes.versions()
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     assert "code " in found["raybio"]
     assert "not installed" not in found.values()
@@ -70,20 +69,20 @@ def test_each_node_is_checked_by_its_answer(tmp_path: Path) -> None:
         node("a"),
         node("b", encoder="gone", token="open", store="/x: does not exist.", storage="not shared"),
     ]
-    assert states(there.compare_rest(bad, True)) == [ERROR, ERROR]
-    assert there.compare_stores("ab" * 32, bad).found == "b: /x: does not exist."
-    assert "another store" in there.compare_stores("cd" * 32, bad[:1]).found
-    with here.probe_folder(tmp_path) as probe:
+    assert states(nodes.compare_rest(bad, True)) == [ERROR, ERROR]
+    assert nodes.compare_stores("ab" * 32, bad).found == "b: /x: does not exist."
+    assert "another store" in nodes.compare_stores("cd" * 32, bad[:1]).found
+    with this_machine.probe_folder(tmp_path) as probe:
         seen, unseen = node("a", file=str(probe / "driver")), node("b", file=str(probe / "b"))
-        assert there.compare_storage(probe, [seen]).state == OK
-        found = there.compare_storage(probe, [seen, unseen], seconds=0.2)
+        assert nodes.compare_storage(probe, [seen]).state == OK
+        found = nodes.compare_storage(probe, [seen, unseen], seconds=0.2)
     assert found.state == ERROR
     assert "driver does not see" in found.found
-    assert there.compare_disks([node("a")], 5).state == OK
-    assert there.compare_disks([node("a"), node("b", disks={"/x": (2**20, 0.1)})], 5).state == ERROR
-    assert there.compare_object_stores([node("a")], 512).state == OK
-    assert there.compare_object_stores([node("a", object_store_bytes=2**20)], 512).state == WARNING
-    assert there.compare_object_stores([node("a", shared_memory_bytes=2**26)], 512).state == WARNING
+    assert nodes.compare_disks([node("a")], 5).state == OK
+    assert nodes.compare_disks([node("a"), node("b", disks={"/x": (2**20, 0.1)})], 5).state == ERROR
+    assert nodes.compare_object_stores([node("a")], 512).state == OK
+    assert nodes.compare_object_stores([node("a", object_store_bytes=2**20)], 512).state == WARNING
+    assert nodes.compare_object_stores([node("a", shared_memory_bytes=2**26)], 512).state == WARNING
 
 
 def test_a_node_checks_encoders_as_their_method_does(
@@ -93,18 +92,18 @@ def test_a_node_checks_encoders_as_their_method_does(
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     PUBLISHED["tape"].write(tmp_path / "tape")
     config = PUBLISHED["tape"].config(str(tmp_path / "tape"))
-    query = there.NodeQuery("probe", str(tiny_store.path), "sppt_protein", (config,))
-    assert there._encoder_problem(query) == ""
+    query = nodes.NodeQuery("probe", str(tiny_store.path), "sppt_protein", (config,))
+    assert nodes._encoder_problem(query) == ""
     (converted,) = (tmp_path / "cache").rglob("model.safetensors")
     assert converted.parent.name.endswith("-tape")
     (tmp_path / "tape" / "pytorch_model.bin").unlink()
-    assert "pytorch_model.bin" in there._encoder_problem(query)
+    assert "pytorch_model.bin" in nodes._encoder_problem(query)
     # A store that cannot be opened is a finding of its own.
-    assert there._encoder_problem(replace(query, store=str(tmp_path / "none"))) == ""
+    assert nodes._encoder_problem(replace(query, store=str(tmp_path / "none"))) == ""
 
 
 def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:
-    assert states(there.look_at_dashboard("", True, ask=True)) == [OK]
+    assert states(nodes.look_at_dashboard("", True, ask=True)) == [OK]
 
     class Open(BaseHTTPRequestHandler):
         status = 200
@@ -120,10 +119,10 @@ def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:
     threading.Thread(target=one.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{one.server_port}"
     try:
-        assert states(there.look_at_dashboard(address, True, ask=True)) == [ERROR]
-        assert states(there.look_at_dashboard(address, True, ask=False)) == [OK]
+        assert states(nodes.look_at_dashboard(address, True, ask=True)) == [ERROR]
+        assert states(nodes.look_at_dashboard(address, True, ask=False)) == [OK]
         Open.status = 401
-        assert states(there.look_at_dashboard(address, True, ask=True)) == [OK]
+        assert states(nodes.look_at_dashboard(address, True, ask=True)) == [OK]
     finally:
         one.shutdown()
         one.server_close()

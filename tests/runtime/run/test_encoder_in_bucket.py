@@ -13,7 +13,7 @@ from raybio.encoders.text import MASK_HEAD_FILE, check_mask_head
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.encoder import PARTS, read_parts
 from raybio.methods.relation_graphs.encoder import HEADS, read_heads
-from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight import nodes
 from raybio.runtime.run.card import _without_local_paths
 from raybio.runtime.run.encoder_source import encoder_record, pin_on_worker
 from raybio.runtime.run.folder import RunFolder
@@ -190,8 +190,8 @@ def test_nodes_look_at_a_model_before_a_start_and_fetch_nothing(
 ) -> None:
     def problem(source: str) -> str:
         config = BERT.config(source)
-        query = there.NodeQuery("", str(tiny_articles.path), BERT.method, (config,))
-        return there._encoder_problem(query)
+        query = nodes.NodeQuery("", str(tiny_articles.path), BERT.method, (config,))
+        return nodes._encoder_problem(query)
 
     assert problem(str(run)) == ""
     assert not (tmp_path / "disk").exists()
