@@ -324,7 +324,7 @@ def _print_result(swept: "SweepResult") -> None:
     lines = {"report": f"{path / 'report.html'}", "best": f"{path / 'best.yaml'}"}
     if swept.ranking:
         first = swept.ranking[0].trials[0]
-        export = path / "trials" / first.name / "export"
+        export = swept.folder_of(first).export
         lines["model"] = f"{export}, of its step {first.best_step:,}"
     if swept.spec.run.bucket is not None:
         lines["bucket"] = f"{swept.spec.run.bucket / swept.folder.name}, with all of it"

@@ -13,7 +13,7 @@ Of a sweep in a bucket, ``sweeps`` is the driver's copy (``runtime/spool``).
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raybio.core.config import override, value_at
 from raybio.core.errors import ConfigError
@@ -60,6 +60,9 @@ MODEL = "model"
 METRIC = "val/log_likelihood"
 AFTER_LAST = ", last training"
 """Suffix of the rows of last trainings."""
+
+ScoresByFold = dict[int, dict[str, float]]
+"""fold -> name of a score -> value"""
 
 
 def fold_space(
@@ -227,7 +230,7 @@ def _evaluate_together(
     store = absolute(run.store)
     exports = {}
     for trial in swept.trials:
-        exports[_key(swept, trial)] = folder.path / "trials" / trial.name / "export"
+        exports[_key(swept, trial)] = swept.folder_of(trial).export
     rows = _folder_rows(folder, exports, "")
     folds = sorted({fold for _, fold, _ in exports})
     untrained = untrained_evaluations(folder, sentences, swept.spec.run.config, folds)
@@ -262,8 +265,7 @@ def _unfinished_rows(swept: "SweepResult", evaluations: Sequence[FoldEvaluation]
     for trial in swept.trials:
         reason = unfinished_trial(swept.spec, trial)
         if reason is not None:
-            export = swept.folder.path / "trials" / trial.name / "export"
-            reason_by_export[export] = reason
+            reason_by_export[swept.folder_of(trial).export] = reason
     reason_by_row: dict[str, str] = {}
     for evaluation in evaluations:
         for export in (evaluation.relations, evaluation.entities):
@@ -282,19 +284,53 @@ def _write_tables(
     unfinished: Mapping[str, str],
 ) -> None:
     """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
-    from raybio.methods.relation_graphs.sentence_scores import chance_scores
     from raybio.runtime.tracking.tracker import add_artifacts
 
-    chance = {}
     spert_overlaps = untrained[0].config.evaluation.spert_overlaps
+    scores = {"chance": _chance_by_fold(sentences, spert_overlaps=spert_overlaps)}
+    evaluated, num_seeds = _scores_by_row(untrained, evaluations)
+    scores |= evaluated
+    is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
+    unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
+    table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished, num_seeds)
+    data = {}
+    for row, by_fold in scores.items():
+        data[row] = {str(fold): own for fold, own in by_fold.items()}
+    content = {
+        "scores": data,
+        "num_seeds": num_seeds,
+        "differences": _difference_records(scores),
+        "unfinished": unfinished,
+    }
+    write_record(folder.path / "folds.json", "cross-validation", content)
+    folders = markdown_table(["model", "fold", "seed", "folder"], folder_rows)
+    (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
+    add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
+
+
+def _chance_by_fold(sentences: WordStore, *, spert_overlaps: bool) -> ScoresByFold:
+    """Return the scores of chance on each fold's test sentences."""
+    from raybio.methods.relation_graphs.sentence_scores import chance_scores
+
+    chance = {}
     for fold in range(1, sentences.num_folds + 1):
         rows = read_fold(sentences, FoldConfig(fold=fold))
         chance[fold] = chance_scores(sentences, rows, "test", spert_overlaps=spert_overlaps)
-    scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
-    seed_scores: dict[tuple[str, int], list[dict[str, float]]] = {}
+    return chance
+
+
+def _scores_by_row(
+    untrained: Sequence[UntrainedEvaluation], evaluations: Sequence[FoldEvaluation]
+) -> tuple[dict[str, ScoresByFold], int]:
+    """Return row -> scores, means over seeds, and the most seeds of a row and fold.
+
+    Rows without training come first.
+    """
+    scores: dict[str, ScoresByFold] = {}
     for kept in untrained:
         for row, row_scores in (kept.known() or {}).items():
             scores.setdefault(row, {})[kept.config.data.fold] = row_scores
+    seed_scores: dict[tuple[str, int], list[dict[str, float]]] = {}
     for evaluation in evaluations:
         known = evaluation.known()
         if known is None:
@@ -305,27 +341,16 @@ def _write_tables(
             fixed.append(known.fixed_scores)
     for (row, fold), seeds in seed_scores.items():
         scores.setdefault(row, {})[fold] = mean_scores(seeds)
-    is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
-    unfinished = {row: reason for row, reason in unfinished.items() if row in scores}
-    num_seeds = max((len(seeds) for seeds in seed_scores.values()), default=1)
-    table = fold_table(scores, tuple(PUBLISHED) if is_ade else (), unfinished, num_seeds)
-    data = {}
-    for row, by_fold in scores.items():
-        data[row] = {str(fold): own for fold, own in by_fold.items()}
-    differences = []
+    return scores, max((len(seeds) for seeds in seed_scores.values()), default=1)
+
+
+def _difference_records(scores: Mapping[str, ScoresByFold]) -> list[dict[str, Any]]:
+    """Return the differences between rows as they stand in ``folds.json``."""
+    records = []
     for one, two, measure, difference, p_holm in fold_differences(scores):
         pair = {"one": one, "two": two, "measure": measure, "p_holm": p_holm}
-        differences.append(pair | difference._asdict())
-    content = {
-        "scores": data,
-        "num_seeds": num_seeds,
-        "differences": differences,
-        "unfinished": unfinished,
-    }
-    write_record(folder.path / "folds.json", "cross-validation", content)
-    folders = markdown_table(["model", "fold", "seed", "folder"], folder_rows)
-    (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
-    add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
+        records.append(pair | difference._asdict())
+    return records
 
 
 def _run_last_trainings(
@@ -388,7 +413,7 @@ def last_trainings(
     trainings = {}
     for trial in swept.trials:
         key = _key(swept, trial)
-        trained = RunFolder(swept.folder.path / "trials", trial.name)
+        trained = swept.folder_of(trial)
         assert trial.best_step is not None  # the trial reached its end
         config = last_config(
             swept.spec.config(trial.settings), trial.best_step, rule_by_export[trained.export]

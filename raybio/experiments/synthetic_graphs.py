@@ -205,64 +205,129 @@ def report(
     experiments: Experiments,
 ) -> list[Path]:
     """Write table and figures into the sweep's folder, and return their paths, the table first."""
-    from raybio.evaluation.figures import save_figure
-    from raybio.methods.sppt.synthetic.plots import draw_nodes, plot_noise
+    from raybio.methods.sppt.synthetic.plots import plot_noise
 
     folder = swept.folder.path
-    value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
-    before = {_key(trial.settings): trial.initial for trial in swept.trials}
+    results = _TrialResults.of(swept)
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
-    draws = range(experiments.repeats)
-    reason = {
-        _key(trial.settings): unfinished_trial(
-            swept.spec, trial, paper_recipe(_key(trial.settings)[0])
-        )
-        for trial in swept.trials
-    }
     scores = []
     for kind in experiments.kinds:
         for noise in experiments.noise:
-            graphs = [_graph(store, config_by_kind[kind], kind, draw, noise) for draw in draws]
-            homophily = [describe(graph)["homophily"] for graph in graphs]
-            letters = [
-                float(classify_letters(graph, config_by_kind[kind]).auroc_N.mean())
-                for graph in graphs
-            ]
-            initial_of_draws = [before[kind, draw, noise, weight] for draw in draws]
-            initial = [auroc for auroc in initial_of_draws if auroc is not None]
-            alone = [value[kind, draw, noise, 0.0] for draw in draws]
-            with_graph = [value[kind, draw, noise, weight] for draw in draws]
-            reasons = [reason[kind, draw, noise, own] for own in (0.0, weight) for draw in draws]
-            unfinished = next(filter(None, reasons), None)
-            scores.append(
-                GraphScores(kind, noise, homophily, letters, initial, alone, with_graph, unfinished)
-            )
+            keys = [TrialKey(kind, draw, noise, weight) for draw in range(experiments.repeats)]
+            scores.append(_graph_scores(results, keys, store, config_by_kind[kind]))
     content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
     write_record(folder / "graphs.json", "synthetic graphs", content)
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
     files = [folder / "graphs.md", folder / "graphs.json"]
     if len(experiments.noise) > 1:
         files.append(plot_noise(scores, folder / "noise.png"))
-    exports = {
-        _key(trial.settings): folder / "trials" / trial.name / "export" for trial in swept.trials
-    }
     for kind in experiments.kinds:
-        chosen = override_all(
-            config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: experiments.noise[0]}
-        )
-        panels = {}
-        for title, own_weight in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
-            export = exports[kind, 0, experiments.noise[0], own_weight]
-            nodes, embedding_ND = embedded_nodes(export, store, chosen)
-            panels[title] = embedding_ND
-        files.append(save_figure(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
+        key = TrialKey(kind, 0, experiments.noise[0], weight)
+        files.append(_draw_map(results, key, store, config_by_kind[kind], folder))
     return files
 
 
-def _graph(store: TopicStore, config: Config, kind: str, draw: int, noise: float) -> Any:
-    return synthetic_graph(
-        store, override_all(config, {KIND: kind, REPEAT: draw, NOISE: noise}).graph
+class TrialKey(NamedTuple):
+    """Settings by which the trials differ.
+
+    Attributes:
+        kind: the graph.
+        draw: number of the draw.
+        noise: probability that an unlinked pair of nodes is linked.
+        weight: λ; 0 for the language model alone.
+    """
+
+    kind: str
+    draw: int
+    noise: float
+    weight: float
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "TrialKey":
+        """Return the key of a trial with these settings."""
+        return cls(
+            kind=str(settings[KIND]),
+            draw=int(settings[REPEAT]),
+            noise=float(settings[NOISE]),
+            weight=float(settings[WEIGHT]),
+        )
+
+    @property
+    def alone(self) -> "TrialKey":
+        """The key of the same graph without the graph loss."""
+        return self._replace(weight=0.0)
+
+
+class _TrialResults(NamedTuple):
+    """Results of the trials.
+
+    Attributes:
+        auroc: after training.
+        initial: AUROC before training; None where it was not evaluated.
+        unfinished: why the training is not finished; None: it is.
+        export: folder of the model.
+    """
+
+    auroc: dict[TrialKey, float]
+    initial: dict[TrialKey, float | None]
+    unfinished: dict[TrialKey, str | None]
+    export: dict[TrialKey, Path]
+
+    @classmethod
+    def of(cls, swept: "SweepResult") -> "_TrialResults":
+        results = cls({}, {}, {}, {})
+        for trial in swept.trials:
+            key = TrialKey.of(trial.settings)
+            results.auroc[key] = trial.values[-1][1]
+            results.initial[key] = trial.initial
+            results.unfinished[key] = unfinished_trial(swept.spec, trial, paper_recipe(key.kind))
+            results.export[key] = swept.folder_of(trial).export
+        return results
+
+
+def _graph_scores(
+    results: _TrialResults, keys: Sequence[TrialKey], store: TopicStore, config: Config
+) -> GraphScores:
+    """Return the results on one graph.
+
+    Args:
+        results: of all trials.
+        keys: the trials with the graph loss, one a draw.
+        store: sentences of the nodes.
+        config: settings of the graph's kind.
+    """
+    graphs = [synthetic_graph(store, _config_of(key, config).graph) for key in keys]
+    initial = [results.initial[key] for key in keys]
+    reasons = [results.unfinished[key] for key in [*(key.alone for key in keys), *keys]]
+    return GraphScores(
+        kind=keys[0].kind,
+        noise=keys[0].noise,
+        homophily=[describe(graph)["homophily"] for graph in graphs],
+        letters=[float(classify_letters(graph, config).auroc_N.mean()) for graph in graphs],
+        initial=[auroc for auroc in initial if auroc is not None],
+        alone=[results.auroc[key.alone] for key in keys],
+        with_graph=[results.auroc[key] for key in keys],
+        unfinished=next(filter(None, reasons), None),
     )
+
+
+def _draw_map(
+    results: _TrialResults, key: TrialKey, store: TopicStore, config: Config, folder: Path
+) -> Path:
+    """Write the figure of a graph in the embedding spaces without and with the graph loss."""
+    from raybio.evaluation.figures import save_figure
+    from raybio.methods.sppt.synthetic.plots import draw_nodes
+
+    panels = {}
+    for title, trial in (("language model alone", key.alone), (f"λ = {key.weight:g}", key)):
+        nodes, embedding_ND = embedded_nodes(results.export[trial], store, _config_of(key, config))
+        panels[title] = embedding_ND
+    return save_figure(draw_nodes(panels, nodes, key.kind), folder / f"map-{key.kind}.png")
+
+
+def _config_of(key: TrialKey, config: Config) -> Config:
+    """Return the settings of a trial's graph."""
+    return override_all(config, {KIND: key.kind, REPEAT: key.draw, NOISE: key.noise})
 
 
 def _draws(experiments: Experiments) -> Sequence[dict[str, Any]]:
@@ -272,15 +337,6 @@ def _draws(experiments: Experiments) -> Sequence[dict[str, Any]]:
         for draw in range(experiments.repeats)
         for noise in experiments.noise
     ]
-
-
-def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
-    return (
-        str(settings[KIND]),
-        int(settings[REPEAT]),
-        float(settings[NOISE]),
-        float(settings[WEIGHT]),
-    )
 
 
 def _describe_graph(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:

@@ -111,6 +111,10 @@ class SweepResult:
         """The parent run in MLflow, and how to look at it."""
         return how_to_show(self.mlflow_run_id, self.uri)
 
+    def folder_of(self, trial: TrialRecord) -> RunFolder:
+        """Return the folder of a trial."""
+        return RunFolder(self.folder.path / "trials", trial.name)
+
     def check_finished(self) -> None:
         """Refuse a sweep of which a trial has failed or was stopped.
 
