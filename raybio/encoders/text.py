@@ -14,6 +14,7 @@ from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, PreT
 from raybio.core.batch import PackedTokens, Tokens
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoded, Encoder
+from raybio.core.randomness import derive_seed
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import MAX_LENGTH, SCRATCH, Pooling, TextEncoderConfig
 from raybio.encoders.lora import add_adapters, check_adapters, check_lora
@@ -276,6 +277,23 @@ def build_text_encoder(
         is_normalized=is_normalized,
     )
     return encoder.train()
+
+
+def initial_encoder(
+    config: TextEncoderConfig, *, seed: int, count_by_word: Mapping[str, int]
+) -> TextEncoder:
+    """Return the encoder at the start of training.
+
+    Args:
+        config: the settings.
+        seed: of the run.
+        count_by_word: as ``build_text_encoder``.
+
+    Raises:
+        ConfigError: as ``build_text_encoder``.
+    """
+    weights_seed = derive_seed(seed, "weights")
+    return build_text_encoder(config, seed=weights_seed, count_by_word=count_by_word)
 
 
 def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:

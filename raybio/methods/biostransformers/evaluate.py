@@ -12,8 +12,7 @@ from torch import Tensor
 from raybio.core.batch import TokenBatch
 from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
-from raybio.core.randomness import derive_seed
-from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.text import initial_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
 from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
@@ -37,16 +36,6 @@ from raybio.methods.biostransformers.term_retrieval import (
 from raybio.ops.retrieval import Retrieval
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
-
-
-def initial_encoder(config: Config, store: ArticleStore) -> TextEncoder:
-    """Return the encoder at the start of training.
-
-    Raises:
-        ConfigError: if it cannot be loaded.
-    """
-    seed = derive_seed(config.seed, "weights")
-    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
 def has_term_queries(config: Config, store: ArticleStore) -> bool:
@@ -100,7 +89,9 @@ class TermRetrievalEvaluator(Evaluator):
 
     def initial_encoder(self) -> Encoder:
         """Return the encoder at the start of training."""
-        return initial_encoder(self.config, self.store)
+        return initial_encoder(
+            self.config.encoder, seed=self.config.seed, count_by_word=self.store.count_by_word
+        )
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the rankings that need no encoder, unless the settings leave them out."""

@@ -18,7 +18,7 @@ from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, counted_rows, text_lengths
-from raybio.encoders.text import check_text_encoder, text_reader
+from raybio.encoders.text import check_text_encoder, initial_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.biostransformers.batches import PairBatch
 from raybio.methods.biostransformers.collate import PairCollate, first_characters, term_names
@@ -27,7 +27,6 @@ from raybio.methods.biostransformers.demo import SIMULATED_LITERATURE
 from raybio.methods.biostransformers.evaluate import (
     TermRetrievalEvaluator,
     has_term_queries,
-    initial_encoder,
 )
 from raybio.methods.biostransformers.loss import MultipleNegativesRanking
 from raybio.methods.biostransformers.plan import PairPlan
@@ -110,7 +109,7 @@ def build(config: Config, store_path: str | Location) -> System:
     store = open_store(store_path, ArticleStore)
     _check_fields(config, store)
     _check_queries(config, store)
-    encoder = initial_encoder(config, store)
+    encoder = initial_encoder(config.encoder, seed=config.seed, count_by_word=store.count_by_word)
     if config.objective.learn_temperature:
         encoder.learn_temperature(config.objective.temperature)
     tokenizer = TokenizerSource.of(encoder.tokenizer)

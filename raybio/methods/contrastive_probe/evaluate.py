@@ -9,8 +9,7 @@ import numpy as np
 
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
-from raybio.core.randomness import derive_seed
-from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.text import TextEncoder, initial_encoder
 from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
@@ -71,7 +70,9 @@ class ProbeEvaluator(Evaluator):
 
     def initial_encoder(self) -> Encoder:
         """Return the encoder as training begins with it."""
-        return build_encoder(self.config, self.store)
+        return initial_encoder(
+            self.config.encoder, seed=self.config.seed, count_by_word=self.store.count_by_word
+        )
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the predictions that need no encoder, unless the settings leave them out."""
@@ -197,12 +198,6 @@ class ProbeEvaluator(Evaluator):
     def _max_tokens(self) -> dict[str, int]:
         config = self.config.evaluation
         return {"name_tokens": config.max_name_tokens, "query_tokens": config.max_query_tokens}
-
-
-def build_encoder(config: Config, store: ClozeStore) -> TextEncoder:
-    """Return the encoder as training begins with it."""
-    seed = derive_seed(config.seed, "weights")
-    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
 def _embedder(model: Encoder, collective: Collective) -> TextEmbedder:

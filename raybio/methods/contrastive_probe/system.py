@@ -8,13 +8,13 @@ from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, lengths_of_texts, text_lengths
-from raybio.encoders.text import check_text_encoder, text_reader
+from raybio.encoders.text import check_text_encoder, initial_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.contrastive_probe.batches import ClozeBatch
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan
 from raybio.methods.contrastive_probe.config import Config
 from raybio.methods.contrastive_probe.demo import SIMULATED_KNOWLEDGE
-from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator, build_encoder
+from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator
 from raybio.methods.contrastive_probe.loss import ClozeContrast
 from raybio.methods.contrastive_probe.step_selection import write_step_selection
 from raybio.methods.contrastive_probe.store import ClozeStore
@@ -87,7 +87,7 @@ def build(config: Config, store_path: str | Location) -> System:
     """
     store = open_store(store_path, ClozeStore)
     plan = _check_and_plan(config, store)
-    encoder = build_encoder(config, store)
+    encoder = initial_encoder(config.encoder, seed=config.seed, count_by_word=store.count_by_word)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     mask_token = encoder.tokenizer.mask_token
     if mask_token is None:

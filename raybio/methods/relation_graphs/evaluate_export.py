@@ -26,8 +26,8 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.system import build_evaluator
 from raybio.methods.relation_graphs.word_model import (
     WordModel,
-    encoder_before_training,
     head_of,
+    initial_encoder,
     read_export_config,
 )
 from raybio.store.store import open_store
@@ -237,7 +237,7 @@ def graph_accuracy_of_sentences(
     if num_negatives is not None:
         config = override(config, "graphs.num_negatives", num_negatives)
     # The features of graph nodes come from the encoder before training.
-    evaluator = build_evaluator(config, store, encoder_before_training(config, store))
+    evaluator = build_evaluator(config, store, initial_encoder(config, store))
     validation = evaluator.validate_graphs(model.encoder, evaluator.fold.test, SingleProcess())
     if not len(validation.accuracy_S):
         raise ConfigError(

@@ -16,7 +16,7 @@ from raybio.methods.relation_graphs.graph_encoder import graph_convolution
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.untrained_features import untrained_features
-from raybio.methods.relation_graphs.word_model import encoder_before_training, head_of
+from raybio.methods.relation_graphs.word_model import head_of, initial_encoder
 from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.store.store import open_store
 
@@ -112,7 +112,7 @@ def build(config: Config, store_path: str | Location) -> System:
         ConfigError: if the encoder cannot be loaded, or the fold does not exist.
     """
     store = open_store(store_path, WordStore)
-    encoder = encoder_before_training(config, store)
+    encoder = initial_encoder(config, store)
     evaluator = build_evaluator(config, store, encoder)
     collate = evaluator.collate
     data_digest = f"{store.digest} read as {collate.reader.digest}"

@@ -26,7 +26,7 @@ from raybio.training.collective import SingleProcess
 from raybio.training.precision import default_device
 
 
-def encoder_before_training(config: Config, store: WordStore | None) -> WordEncoder:
+def initial_encoder(config: Config, store: WordStore | None) -> WordEncoder:
     """Build encoder and head with their initial weights.
 
     Args:
@@ -67,7 +67,7 @@ def untrained_encoder(config: Config, store: WordStore) -> WordEncoder:
     Raises:
         ConfigError: if the encoder cannot be loaded.
     """
-    encoder = encoder_before_training(config, store)
+    encoder = initial_encoder(config, store)
     head_of(encoder).entity = None
     return encoder
 
@@ -85,7 +85,7 @@ def trained_encoder(config: Config, folder: Path) -> WordEncoder:
         ConfigError: if they cannot be loaded.
     """
     changes = {"encoder": exported_encoder_config(config, folder)}
-    encoder = encoder_before_training(config.model_copy(update=changes), None)
+    encoder = initial_encoder(config.model_copy(update=changes), None)
     saved = {name.removeprefix("head."): part for name, part in read_heads(str(folder)).items()}
     try:
         head_of(encoder).load_state_dict(saved)

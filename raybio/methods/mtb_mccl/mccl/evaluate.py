@@ -39,7 +39,7 @@ from raybio.ops.spread import spread_metrics
 from raybio.training.collective import SingleProcess
 
 
-def encoder_before_training(config: Config, store: DocumentStore) -> RelationEncoder:
+def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     """Build encoder and head with their initial weights; "lazy" freezes all but the biases."""
     seed = derive_seed(config.seed, "weights")
     encoder = build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
@@ -102,7 +102,7 @@ class RelationEvaluator(Evaluator):
         if "projection.weight" not in read_parts(config.encoder.source):
             encoder = config.encoder.model_copy(update={"projection": "none"})
             config = config.model_copy(update={"encoder": encoder})
-        return encoder_before_training(config, self.reader.store)
+        return initial_encoder(config, self.reader.store)
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score what needs no training of an encoder, unless the settings leave it out."""

@@ -17,8 +17,8 @@ from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
 from raybio.methods.mtb_mccl.mccl.config import Config
 from raybio.methods.mtb_mccl.mccl.evaluate import (
     RelationEvaluator,
-    encoder_before_training,
     head_of,
+    initial_encoder,
 )
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationObjective
@@ -72,7 +72,7 @@ def build(config: Config, store_path: str | Location) -> System:
         ConfigError: if the encoder cannot be loaded, or no training pair keeps its label.
     """
     store = open_store(store_path, DocumentStore)
-    encoder = encoder_before_training(config, store)
+    encoder = initial_encoder(config, store)
     tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
     reader = DocumentReader(
         store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens

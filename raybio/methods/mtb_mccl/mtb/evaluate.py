@@ -34,7 +34,7 @@ from raybio.ops.retrieval import Retrieval, cosine_scores
 from raybio.ops.spread import spread_metrics
 
 
-def encoder_before_training(config: Config, store: DocumentStore) -> RelationEncoder:
+def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     """Build the encoder with its initial weights."""
     seed = derive_seed(config.seed, "weights")
     return build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
@@ -65,7 +65,7 @@ class PairRetrievalEvaluator(Evaluator):
 
     def initial_encoder(self) -> Encoder:
         """Return the encoder with its initial weights."""
-        return encoder_before_training(self.config, self.reader.store)
+        return initial_encoder(self.config, self.reader.store)
 
     def rivals(self, device: Any, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
         """Score the rankings that need no encoder, unless the settings leave them out."""

@@ -22,7 +22,7 @@ from raybio.methods.mtb_mccl.encoder import RelationEncoder
 from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.mtb.collate import BlankCollate
 from raybio.methods.mtb_mccl.mtb.config import Config
-from raybio.methods.mtb_mccl.mtb.evaluate import PairRetrievalEvaluator, encoder_before_training
+from raybio.methods.mtb_mccl.mtb.evaluate import PairRetrievalEvaluator, initial_encoder
 from raybio.methods.mtb_mccl.mtb.loss import MatchingTheBlanks
 from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan
 from raybio.store.store import open_store
@@ -70,7 +70,7 @@ def build(config: Config, store_path: str | Location) -> System:
         DataError: if no two entities occur together often enough.
     """
     store = open_store(store_path, DocumentStore)
-    encoder = encoder_before_training(config, store)
+    encoder = initial_encoder(config, store)
     if config.objective.mlm_weight:
         encoder.add_mask_head(config.encoder, seed=derive_seed(config.seed, "mask head"))
     tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)

@@ -7,7 +7,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
-from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.text import TextEncoder, initial_encoder
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.collate import HasTexts, TextRows, read_lengths, tokenize_rows
 from raybio.methods.sppt.articles.store import LinkedTextStore
@@ -33,9 +33,7 @@ def initial_text_encoder(
     Raises:
         ConfigError: if the encoder cannot be loaded, or has no masked-word head and cannot get one.
     """
-    encoder = build_text_encoder(
-        config, seed=derive_seed(seed, "weights"), count_by_word=count_by_word
-    )
+    encoder = initial_encoder(config, seed=seed, count_by_word=count_by_word)
     if objective.lambda_spml < 1:
         encoder.add_mask_head(config, seed=derive_seed(seed, "mask head"))
     return encoder
