@@ -168,6 +168,19 @@ class TokenBatch(Batch):
     indptr_R1: Tensor
     label_T: Tensor
 
+    @staticmethod
+    def from_numpy(
+        token_T: np.ndarray, indptr_R1: np.ndarray, label_T: np.ndarray | None = None
+    ) -> "TokenBatch":
+        """Return a batch of copied tokens, of any integer type; labels None: none is predicted."""
+        if label_T is None:
+            label_T = np.full(len(token_T), IGNORED_LABEL, np.int64)
+        return TokenBatch(
+            token_T=torch.from_numpy(token_T.astype(np.int64)),
+            indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
+            label_T=torch.from_numpy(label_T),
+        )
+
     @property
     def num_rows(self) -> int:
         """Number of sequences."""

@@ -13,10 +13,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from tokenizers import Encoding, Tokenizer
 
-from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.batch import TokenBatch
 from raybio.core.errors import ConfigError
 from raybio.ops.segments import indptr_from_lengths
 
@@ -266,8 +265,4 @@ Tokenize = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 def read_texts(texts: Sequence[str], tokenize: Tokenize) -> TokenBatch:
     """Return a batch of texts to embed, without labels."""
     token_T, indptr_R1 = tokenize(texts)
-    return TokenBatch(
-        token_T=torch.from_numpy(token_T.astype(np.int64)),
-        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
-        label_T=torch.full((len(token_T),), IGNORED_LABEL),
-    )
+    return TokenBatch.from_numpy(token_T, indptr_R1)

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch, deal
 from raybio.core.randomness import derive_seed, hash_uniform
@@ -52,11 +51,7 @@ class ReadRows(Protocol):
 def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
     """Return rows as tokens without masks, for embedding."""
     token_T, indptr_R1, _ = read(row_R)
-    return TokenBatch(
-        token_T=torch.from_numpy(token_T.astype(np.int64)),
-        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
-        label_T=torch.full((len(token_T),), IGNORED_LABEL),
-    )
+    return TokenBatch.from_numpy(token_T, indptr_R1)
 
 
 class HasGraph(Protocol):

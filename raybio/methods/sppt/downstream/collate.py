@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch, deal
 from raybio.core.randomness import shuffled_epochs
@@ -96,8 +95,5 @@ def read_residues(
 def read_labeled(store: TaskStore, read: ReadRows, row_R: np.ndarray) -> TokenBatch:
     """Return the tokens of these rows with their labels, for evaluation."""
     token_T, indptr_R1, is_special_T = read(row_R)
-    return TokenBatch(
-        token_T=torch.from_numpy(token_T.astype(np.int64)),
-        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
-        label_T=torch.from_numpy(token_labels(store, row_R, indptr_R1, is_special_T)),
-    )
+    label_T = token_labels(store, row_R, indptr_R1, is_special_T)
+    return TokenBatch.from_numpy(token_T, indptr_R1, label_T)
