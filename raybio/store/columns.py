@@ -154,6 +154,12 @@ def column_tables(kind: type[Store], values: Mapping[str, Any]) -> dict[str, dic
     return tables
 
 
+def numbered_texts(text: pa.Array, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+    """Return the numbers of rows, from 1, and their texts, as ``Store.inputs`` of unnamed rows."""
+    keys = pa.array(range(start + 1, end + 1), pa.int64()).cast(pa.string())
+    return keys, text.slice(start, end - start).cast(pa.large_binary())
+
+
 def compact_int(array: np.ndarray) -> np.ndarray:
     """Return the integers as int32 where they fit, else as int64."""
     is_small = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))

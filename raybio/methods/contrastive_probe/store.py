@@ -21,6 +21,7 @@ from raybio.store.columns import (
     TextColumn,
     column_tables,
     compact_int,
+    numbered_texts,
 )
 from raybio.store.prefetch import byte_lengths, take_rows
 from raybio.store.store import Store
@@ -61,8 +62,7 @@ class ClozeStore(Store):
 
     def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
         """Return numbers, from 1, and texts of some sentences."""
-        keys = pa.array(range(start + 1, end + 1), pa.int64()).cast(pa.string())
-        return keys, self.text.slice(start, end - start).cast(pa.large_binary())
+        return numbered_texts(self.text, start, end)
 
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Return sentences, words separated by single spaces."""

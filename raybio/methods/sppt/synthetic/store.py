@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.methods.sppt.synthetic.config import NUM_KEPT
-from raybio.store.columns import ArrowColumn, TextColumn, column_tables
+from raybio.store.columns import ArrowColumn, TextColumn, column_tables, numbered_texts
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 
@@ -36,8 +36,7 @@ class TopicStore(Store):
 
     def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
         """Return numbers, from 1, and texts of some sentences."""
-        keys = pa.array(range(start + 1, end + 1), pa.int64()).cast(pa.string())
-        return keys, self.text.slice(start, end - start).cast(pa.large_binary())
+        return numbered_texts(self.text, start, end)
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return these sentences."""
