@@ -3,7 +3,7 @@
 Accuracies are in percent; "ours" and "published" mark the rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,14 +99,9 @@ def _table_3(full: Mapping[str, Any]) -> Table:
 
 def _table_10(set_by_name: Mapping[str, Any]) -> Table:
     columns = [(name, mean) for name, mean in TABLE_10_COLUMNS if name in set_by_name]
-    chance = [_two(set_by_name[name]["chance"][mean], "1", "10") for name, mean in columns]
-    rows = [["model", *(f"{name}, {mean}" for name, mean in columns)], ["chance", *chance]]
-    first_set = set_by_name[columns[0][0]]
-    for kind in ("rivals", "results"):
-        for index, result in enumerate(first_set[kind]):
-            scores = [set_by_name[name][kind][index][mean] for name, mean in columns]
-            cells = [_two(accuracies, "1", "10") for accuracies in scores]
-            rows.append([result["label"], *cells])
+    rows = [["model", *(f"{name}, {mean}" for name, mean in columns)]]
+    for _, label, cells in _rows_of_sets(set_by_name, columns, 10):
+        rows.append([label, *cells])
     for model, pair_by_column in table_10().items():
         cells = [_published_pair(pair_by_column[column]) for column in columns]
         rows.append([f"{model} (published)", *cells])
@@ -115,19 +110,33 @@ def _table_10(set_by_name: Mapping[str, Any]) -> Table:
 
 def _table_7(set_by_name: Mapping[str, Any]) -> Table:
     sources = [source for source in BIOLAMA_SOURCES if source in set_by_name]
-    chance = [_two(set_by_name[source]["chance"]["micro"], "1", "5") for source in sources]
-    rows = [["approach", "model", *sources], ["chance", "", *chance]]
-    first_set = set_by_name[sources[0]]
-    for kind in ("rivals", "results"):
-        for index, result in enumerate(first_set[kind]):
-            scores = [set_by_name[source][kind][index]["micro"] for source in sources]
-            cells = [_two(micro, "1", "5") for micro in scores]
-            named = [result["label"], ""] if kind == "rivals" else ["ours", result["label"]]
-            rows.append([*named, *cells])
+    rows = [["approach", "model", *sources]]
+    columns = [(source, "micro") for source in sources]
+    for kind, label, cells in _rows_of_sets(set_by_name, columns, 5):
+        named = ["ours", label] if kind == "results" else [label, ""]
+        rows.append([*named, *cells])
     for row in table_7():
         cells = [_published_pair(row.pair_by_source[source]) for source in sources]
         rows.append([f"{row.approach} (published)", row.model, *cells])
     return rows
+
+
+def _rows_of_sets(
+    set_by_name: Mapping[str, Any], columns: Sequence[tuple[str, str]], k: int
+) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield kind ("chance", "rivals", "results"), label and cells of each row that we computed.
+
+    Args:
+        set_by_name: query sets with the same rivals and results.
+        columns: query set and mean of each cell.
+        k: cells hold acc@1 and acc@k.
+    """
+    yield "chance", "chance", [_two(set_by_name[name]["chance"][mean], k) for name, mean in columns]
+    first_set = set_by_name[columns[0][0]]
+    for kind in ("rivals", "results"):
+        for index, result in enumerate(first_set[kind]):
+            cells = [_two(set_by_name[name][kind][index][mean], k) for name, mean in columns]
+            yield kind, result["label"], cells
 
 
 def _score_table(query_set: Mapping[str, Any]) -> Table:
@@ -162,9 +171,7 @@ def _by_relation(
 def _by_layer(results: Sequence[Mapping[str, Any]]) -> Table:
     models = list(dict.fromkeys(result["model"] for result in results))
     layers = list(dict.fromkeys(result["layer"] for result in results))
-    cells = {
-        (result["model"], result["layer"]): _two(result["micro"], "1", "10") for result in results
-    }
+    cells = {(result["model"], result["layer"]): _two(result["micro"], 10) for result in results}
     rows = [["layers", *models]]
     for layer in layers:
         row = [cells.get((model, layer), "") for model in models]
@@ -208,8 +215,9 @@ def _published_pair(pair: tuple[float, float]) -> str:
     return f"{pair[0]:.2f} / {pair[1]:.2f}"
 
 
-def _two(scores: Mapping[str, Any], first: str, second: str) -> str:
-    return f"{_percent(scores[first]['value'])} / {_percent(scores[second]['value'])}"
+def _two(scores: Mapping[str, Any], k: int) -> str:
+    """Return acc@1 and acc@k."""
+    return f"{_percent(scores['1']['value'])} / {_percent(scores[str(k)]['value'])}"
 
 
 def _interval(score: Mapping[str, float]) -> str:

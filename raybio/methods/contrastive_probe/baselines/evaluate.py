@@ -13,7 +13,7 @@ names of one token. The paper finds such models better at these names.
 Q queries, C names.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,7 +45,11 @@ from raybio.methods.contrastive_probe.baselines.masked_lm import (
     load_masked_lm,
 )
 from raybio.methods.contrastive_probe.baselines.queries import BaselineQueries
-from raybio.methods.contrastive_probe.baselines.x_factr import is_exact_match, predict_answers
+from raybio.methods.contrastive_probe.baselines.x_factr import (
+    blocks_by_length,
+    is_exact_match,
+    predict_answers,
+)
 from raybio.methods.contrastive_probe.config import BaselineMethod, DecodeConfig
 from raybio.methods.contrastive_probe.probe import embed_benchmark
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder, load_embedder
@@ -308,7 +312,7 @@ def _x_factr(
     queries_per_block = max(1, max_rows // decode.beam)
     first_Q = np.full(len(texts), NO_HIT)
     tokens_by_row: dict[int, tuple[int, ...]] = {}
-    for rows in _blocks_by_length(texts, 8 * queries_per_block):
+    for rows in blocks_by_length(texts, 8 * queries_per_block):
         log(f"{name}: x-factr, {len(rows):,} of {len(texts):,} queries")
         predictions = predict_answers(
             [texts[row] for row in rows],
@@ -404,9 +408,3 @@ def _max_query_tokens_of_x_factr(
             f"want {max_tokens // 2} at most, so that half of them are left for the query"
         )
     return max_tokens - (decode.max_masks - 1)
-
-
-def _blocks_by_length(texts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    order = np.argsort([len(tokens) for tokens in texts], kind="stable")
-    for start in range(0, len(order), size):
-        yield order[start : start + size]

@@ -99,7 +99,8 @@ def predict_answers(
     """
     gaps = [_gap(index, tokens, mask_id) for index, tokens in enumerate(queries)]
     answers: list[Prediction] = [Prediction((), -np.inf)] * len(queries)
-    for rows in _blocks([len(tokens) for tokens in queries], queries_per_block):
+    for index_Q in blocks_by_length(queries, queries_per_block):
+        rows = index_Q.tolist()
         for num_masks in range(1, config.max_masks + 1):
             texts = [_widened(queries[row], gaps[row], num_masks) for row in rows]
             token_QL = torch.full((len(rows), max(map(len, texts))), pad_id)
@@ -113,6 +114,13 @@ def predict_answers(
                 if not answers[row].tokens or mean > answers[row].mean_log_prob:
                     answers[row] = Prediction(tuple(tokens), mean)
     return answers
+
+
+def blocks_by_length(texts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    """Yield the indices of ``size`` texts of similar length each, the shortest first."""
+    order = np.argsort([len(tokens) for tokens in texts], kind="stable")
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
 def is_exact_match(
@@ -133,12 +141,6 @@ def _gap(index: int, tokens: np.ndarray, mask_id: int) -> int:
             "want one where its answer belongs"
         )
     return int(gaps[0])
-
-
-def _blocks(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    order = np.argsort(lengths, kind="stable")
-    for start in range(0, len(order), size):
-        yield order[start : start + size].tolist()
 
 
 def _widened(tokens: np.ndarray, gap: int, num_masks: int) -> np.ndarray:
