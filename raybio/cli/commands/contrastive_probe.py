@@ -2,10 +2,10 @@
 
 import typer
 
-from raybio.cli.contrastive_probe.ask import ask
 from raybio.cli.contrastive_probe.baselines import baselines
 from raybio.cli.contrastive_probe.curves import curves
 from raybio.cli.contrastive_probe.probe import probe, sheet
+from raybio.cli.contrastive_probe.query import ask
 
 evaluate = typer.Typer()
 

@@ -100,8 +100,8 @@ def baselines(
     models = [model_source(one, "--model") for one in model]
     rewired_source = None if rewired is None else model_source(rewired, "--rewired")
     folder = local_copy(benchmark, "--benchmark")
-    from raybio.methods.contrastive_probe.baselines.baseline_report import report_baselines
     from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder
+    from raybio.methods.contrastive_probe.baselines.run_baselines import report_baselines
 
     encoder = None
     if rewired_source is not None:

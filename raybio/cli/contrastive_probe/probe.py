@@ -88,7 +88,7 @@ def probe(
     check_writable_folder(out)
     models = [model_source(name, "--model") for name in model]
     folders = [local_copy(each, "--benchmark") for each in benchmark]
-    from raybio.methods.contrastive_probe.probe_report import write_probe_report
+    from raybio.methods.contrastive_probe.run_probe import write_probe_report
 
     write_probe_report(
         models,

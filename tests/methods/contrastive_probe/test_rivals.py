@@ -13,12 +13,12 @@ from raybio.core.interfaces import Collective
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator
-from raybio.methods.contrastive_probe.probe_report import write_probe_report
 from raybio.methods.contrastive_probe.rivals import (
     ORACLE_PRIOR,
     predict_by_rivals,
     prior_scores,
 )
+from raybio.methods.contrastive_probe.run_probe import write_probe_report
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.contrastive_probe.system import build
 from raybio.training.collective import SingleProcess

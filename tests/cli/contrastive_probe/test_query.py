@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import typer
 
-from raybio.cli.contrastive_probe.ask import ask
+from raybio.cli.contrastive_probe.query import ask
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sentence_folder import write_sentence_files
