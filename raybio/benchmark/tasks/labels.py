@@ -41,8 +41,9 @@ from raybio.methods.sppt.downstream.rivals import (
     ridge_rival,
     tfidf,
 )
-from raybio.methods.sppt.downstream.scores import LIMITS, class_scores
+from raybio.methods.sppt.downstream.scores import class_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.scores import LIMITS
 from raybio.runtime.run.options import default_folder
 from raybio.store.store import open_store
 

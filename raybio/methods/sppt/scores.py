@@ -1,10 +1,10 @@
-"""Scores of link retrieval for the final report: intervals, chance values, unit scores.
+"""Scores for the final report: intervals; chance values and unit scores of link retrieval.
 
 Scores of a stage are ``{split: {measure: {"value", "low", "high"}}}``: "train" for training links,
 "val" for held-out links, and the names of their parts.
 
 Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links,
-K cut-offs, R resamples, M measures.
+K cut-offs, R resamples, M measures, N rows of a supervised task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,15 @@ from raybio.ops.chance import (
     expected_recall,
     expected_reciprocal_rank,
 )
-from raybio.ops.significance import MAX_RESAMPLED_UNITS, Interval, closed_form_interval
+from raybio.ops.significance import (
+    MAX_RESAMPLED_UNITS,
+    Interval,
+    closed_form_interval,
+    mean_interval,
+)
+
+LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
+"""The lowest and the highest value of bounded scores."""
 
 
 def scores_with_intervals(
@@ -36,6 +44,32 @@ def scores_with_intervals(
     for split, retrieval in retrievals.items():
         intervals = bootstrap_intervals(retrieval, rng)
         scores[split] = {name: interval._asdict() for name, interval in intervals.items()}
+    return scores
+
+
+def with_intervals(
+    value_by_measure: dict[str, Floats],
+    seed: int,
+    limits: Mapping[str, tuple[float, float]] = LIMITS,
+) -> dict[str, dict[str, float]]:
+    """Return ``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows.
+
+    An undefined score has NaN.
+
+    Args:
+        value_by_measure: contribution of each row (N,).
+        seed: seed of the bootstrap.
+        limits: lowest and highest value of bounded scores, by name. Linearized contributions, and
+            so their intervals, may leave them: intervals are cut there.
+    """
+    scores = {}
+    for name, value_N in value_by_measure.items():
+        if np.isnan(value_N).any():
+            scores[name] = {"value": np.nan, "low": np.nan, "high": np.nan}
+            continue
+        value, low, high = mean_interval(value_N, np.random.default_rng(seed))
+        lowest, highest = limits.get(name, (-np.inf, np.inf))
+        scores[name] = {"value": value, "low": max(low, lowest), "high": min(high, highest)}
     return scores
 
 

@@ -36,10 +36,10 @@ from raybio.methods.sppt.articles.link_samples import (
     whole_graph,
 )
 from raybio.methods.sppt.articles.store import LinkedTextStore
-from raybio.methods.sppt.downstream.scores import with_intervals
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.link_retrieval import LinkRetrieval
 from raybio.methods.sppt.rivals import Rival, link_rivals
+from raybio.methods.sppt.scores import with_intervals
 from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess

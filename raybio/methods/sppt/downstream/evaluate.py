@@ -33,14 +33,13 @@ from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.residue_rivals import residue_rivals, residue_states
 from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
-    LIMITS,
     NAMES,
     class_scores,
     number_scores,
     token_scores,
-    with_intervals,
 )
 from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.methods.sppt.scores import LIMITS, with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
 

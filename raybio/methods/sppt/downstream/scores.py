@@ -5,16 +5,10 @@ Every score is the mean of one number a row, so that runs can be compared in pai
 Shape letters: N rows.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from raybio.core.arrays import Floats, Integers
 from raybio.evaluation.unit_scores import linear_share
-from raybio.ops.significance import mean_interval
-
-LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
-"""The lowest and the highest value of bounded scores."""
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's ρ"}
 """The measures as tables name them."""
@@ -74,32 +68,6 @@ def token_scores(correct_N: Floats, labeled_N: Floats) -> dict[str, Floats]:
         labeled_N: labeled tokens of each protein.
     """
     return {"accuracy": linear_share(correct_N, labeled_N)}
-
-
-def with_intervals(
-    value_by_measure: dict[str, Floats],
-    seed: int,
-    limits: Mapping[str, tuple[float, float]] = LIMITS,
-) -> dict[str, dict[str, float]]:
-    """Return ``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows.
-
-    An undefined score has NaN.
-
-    Args:
-        value_by_measure: contribution of each row (N,).
-        seed: seed of the bootstrap.
-        limits: lowest and highest value of bounded scores, by name. Linearized contributions, and
-            so their intervals, may leave them: intervals are cut there.
-    """
-    scores = {}
-    for name, value_N in value_by_measure.items():
-        if np.isnan(value_N).any():
-            scores[name] = {"value": np.nan, "low": np.nan, "high": np.nan}
-            continue
-        value, low, high = mean_interval(value_N, np.random.default_rng(seed))
-        lowest, highest = limits.get(name, (-np.inf, np.inf))
-        scores[name] = {"value": value, "low": max(low, lowest), "high": min(high, highest)}
-    return scores
 
 
 def _linear_correlation(first_N: Floats, second_N: Floats) -> Floats:

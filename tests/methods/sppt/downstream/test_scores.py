@@ -9,8 +9,8 @@ from raybio.methods.sppt.downstream.scores import (
     class_scores,
     number_scores,
     token_scores,
-    with_intervals,
 )
+from raybio.methods.sppt.scores import with_intervals
 
 
 def test_scores_classes_are_those_of_scikit_learn() -> None:

@@ -15,7 +15,7 @@ from raybio.methods.sppt.downstream.evaluate import MIN_NEW_ROWS
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.heads import ConvTokenHead
 from raybio.methods.sppt.downstream.prepare import prepare_task
-from raybio.methods.sppt.downstream.scores import with_intervals
+from raybio.methods.sppt.scores import with_intervals
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
