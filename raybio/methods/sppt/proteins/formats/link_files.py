@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.proteins.formats.columns import (
+from raybio.methods.sppt.table_columns import (
     DELIMITERS,
     QUOTED,
     read_columns,

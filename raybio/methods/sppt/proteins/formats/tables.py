@@ -27,7 +27,6 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order, number_groups
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
-from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_table, skip_rows
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.id_rule import (
     FORMS,
@@ -45,6 +44,7 @@ from raybio.methods.sppt.proteins.formats.links import (
     taxid_of,
 )
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
+from raybio.methods.sppt.table_columns import BLOCK_BYTES, read_table, skip_rows
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import open_source
