@@ -20,7 +20,6 @@ from raybio.core.records import read_record
 from raybio.encoders.text import TextEncoder
 from raybio.methods.sppt.articles import system as articles
 from raybio.methods.sppt.articles.config import Config as ArticleConfig
-from raybio.methods.sppt.articles.encoder import text_rows
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.graph_store import open_graph
 from raybio.methods.sppt.proteins import system as proteins
@@ -28,6 +27,7 @@ from raybio.methods.sppt.proteins.config import Config as ProteinConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.system import KeptEmbeddings, LinkEvaluator
+from raybio.methods.sppt.text_encoder import text_rows
 from raybio.store.manifest import PREPARED_BY, kind_and_command
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess

@@ -25,15 +25,15 @@ from raybio.encoders.text import TextEncoder, check_mask_head, check_text_encode
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.methods.sppt.articles.config import Config
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS
-from raybio.methods.sppt.articles.encoder import initial_text_encoder, stored_tokens, text_rows
 from raybio.methods.sppt.articles.evaluate import SAMPLES_SEED, ArticleLinkEvaluator
 from raybio.methods.sppt.articles.link_samples import num_linked_test_nodes, whole_graph
 from raybio.methods.sppt.articles.store import LinkedTextStore, text_copies
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, link_system
+from raybio.methods.sppt.text_encoder import initial_text_encoder, text_rows
 from raybio.store.store import open_store
-from raybio.store.token_cache import preparation
+from raybio.store.token_cache import CachedTokens, preparation
 
 DEMO_CORPUS = SIMULATED_CITATIONS
 """The corpus it trains on if no store is given."""
@@ -88,7 +88,7 @@ def build(config: Config, store_path: str | Location) -> System:
     encoder = new_encoder()
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     rows_per_step = config.plan.global_batch_rows * (1 + config.plan.num_positives_per_anchor)
-    tokens = stored_tokens(store, encoder, config.schedule.max_steps * rows_per_step)
+    tokens = _stored_tokens(store, encoder, config.schedule.max_steps * rows_per_step)
     read = replace(text_rows(store, encoder), tokens=tokens)
     evaluator = link_evaluator(config, store, read, fresh=new_encoder)
     return link_system(
@@ -144,3 +144,21 @@ def _heldout_parts(store: LinkedTextStore) -> dict[str, np.ndarray]:
         return {}  # Texts are read only where there are parts.
     classes = link_classes(store.graph, store.heldout, text_copies(store.text))
     return classes.parts(store.heldout)
+
+
+def _stored_tokens(store: LinkedTextStore, encoder: TextEncoder, num_reads: float) -> CachedTokens:
+    """Return the reader of a store's texts as the encoder's tokens, which uses their cache.
+
+    Args:
+        store: the texts.
+        encoder: has the tokenizer.
+        num_reads: rows that the run reads.
+    """
+    source = TokenizerSource.of(encoder.tokenizer)
+    return CachedTokens(
+        store.texts,
+        partial(source.tokenize, max_length=encoder.max_tokens),
+        num_rows=store.num_rows,
+        identity=f"{store.digest}, text, {source.identity(encoder.max_tokens)}",
+        num_reads=num_reads,
+    )

@@ -16,7 +16,6 @@ from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.collate import TextRows, read_lengths, tokenize_rows
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TASKS, Config, HeadKind
 from raybio.methods.sppt.downstream.heads import build_head, resolve_head
@@ -24,6 +23,7 @@ from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.methods.sppt.text_encoder import TextRows, read_lengths, tokenize_rows
 from raybio.ops.similarity import at_least_fp32
 
 SHARED_SETTINGS = (

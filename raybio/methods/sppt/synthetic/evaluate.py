@@ -21,7 +21,6 @@ from raybio.evaluation.evaluator import (
     exact_scores,
 )
 from raybio.evaluation.projection import embedding_map
-from raybio.methods.sppt.articles.encoder import text_rows
 from raybio.methods.sppt.collate import unmasked
 from raybio.methods.sppt.config import LinkEvaluationConfig
 from raybio.methods.sppt.evaluate import draw_link_queries, evaluate_links
@@ -29,6 +28,7 @@ from raybio.methods.sppt.graph.homophily import edge_homophily, homophily
 from raybio.methods.sppt.synthetic.config import Config
 from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.leave_one_out import LeaveOneOut, leave_one_out
+from raybio.methods.sppt.text_encoder import text_rows
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
 

@@ -30,7 +30,6 @@ from raybio.encoders.text import (
     text_reader,
 )
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.articles.encoder import initial_text_encoder, text_rows
 from raybio.methods.sppt.synthetic.config import Config, GraphKind
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS
 from raybio.methods.sppt.synthetic.evaluate import NodeLabelEvaluator, embed_nodes
@@ -38,6 +37,7 @@ from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synt
 from raybio.methods.sppt.synthetic.simplicial import SURFACES
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.system import check_link_plan, link_steps_per_epoch, link_system
+from raybio.methods.sppt.text_encoder import initial_text_encoder, text_rows
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 
