@@ -15,7 +15,7 @@ from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
+from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime import embed

@@ -22,7 +22,7 @@ from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
+from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
 from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult, probe_relations
 from raybio.store.store import open_store
 

@@ -119,7 +119,7 @@ def relation_probe(
     folder = model_folder(model, "--model")
     check_model_sources([folder])
     documents = _documents(store, ("train", "dev", "test"))
-    from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
+    from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
     from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
     from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 

@@ -24,13 +24,13 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
 from raybio.methods.mtb_mccl.export import SETTINGS
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import (
+from raybio.methods.mtb_mccl.frozen_encoder import (
     FrozenEncoder,
     frozen_config,
     load_frozen,
     truncation_remarks,
 )
-from raybio.methods.mtb_mccl.mccl.predict import (
+from raybio.methods.mtb_mccl.new_documents import (
     candidate_pairs,
     check_direction,
     describe_entity,

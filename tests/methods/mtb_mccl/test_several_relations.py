@@ -12,7 +12,7 @@ from raybio.core.final_report import FinalReport
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
-from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
+from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, embed_with_frozen, predict_classes
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
@@ -110,7 +110,7 @@ def found_by(
 ) -> tuple[GoldPairs, np.ndarray, set[tuple]]:
     """The pairs of a split, their classes as an export tells them, and the facts that these are."""
     model = load_relation_model(folder)
-    queries = model.frozen.embed_gold(LabeledPairs(store, split, 1.0, seed=0))
+    queries = embed_with_frozen(model.frozen, LabeledPairs(store, split, 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, rule, queries.pairs.embedding_PD)
     facts = {
         (store.document_id(row), head, tail, store.relation_names[label])
@@ -207,7 +207,7 @@ def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, labeled)
 
 def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, labeled) -> None:
     model = load_relation_model(trained.folder)
-    queries = model.frozen.embed_gold(LabeledPairs(labeled[0], "test", 1.0, seed=0))
+    queries = embed_with_frozen(model.frozen, LabeledPairs(labeled[0], "test", 1.0, seed=0))
     rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )

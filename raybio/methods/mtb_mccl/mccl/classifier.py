@@ -7,7 +7,7 @@ Shape letters: P pairs, B pairs of the reference set, C classes (NA first), D em
 F gold facts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
+from raybio.methods.mtb_mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import above_threshold
 from raybio.methods.mtb_mccl.mccl.classwise_knn import classwise_means
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
@@ -27,6 +28,7 @@ from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, pair_labels
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts
 from raybio.methods.mtb_mccl.mccl.training_facts import is_in_training_facts
+from raybio.training.collective import SingleProcess
 
 
 class GoldPairs(NamedTuple):
@@ -100,6 +102,15 @@ def embed_gold_pairs(
     if not store.is_multi_label:
         return gold
     return gold._replace(is_in_train_F=is_in_training_facts(store, gold.gold_facts))
+
+
+def embed_with_frozen(
+    frozen: FrozenEncoder, labeled: LabeledPairs, say: Callable[[str], None] = lambda text: None
+) -> GoldPairs:
+    """Embed the labeled pairs of a split by an encoder that is no longer trained."""
+    say(f"embedding {labeled.num_pairs:,} pairs of {len(labeled.rows):,} {labeled.split} documents")
+    reader = frozen.reader(labeled.store)
+    return embed_gold_pairs(frozen.model, reader, labeled, SingleProcess(), MAX_TOKENS_AT_ONCE)
 
 
 @dataclass(frozen=True)

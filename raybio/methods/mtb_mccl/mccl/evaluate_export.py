@@ -9,15 +9,16 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.location import Location
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
 from raybio.methods.mtb_mccl.mccl.classifier import (
     GoldPairs,
     choose_knn_settings,
+    embed_with_frozen,
     predict_classes,
     score_most_frequent,
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
 from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
@@ -87,7 +88,7 @@ def evaluate_relations(
 
     def gold_pairs(name: str) -> GoldPairs:
         fraction, seed = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
-        return model.frozen.embed_gold(LabeledPairs(store, name, fraction, seed), say)
+        return embed_with_frozen(model.frozen, LabeledPairs(store, name, fraction, seed), say)
 
     truncation = truncation_remarks(str(Path(folder).expanduser()), store, store.split_rows(split))
     for remark in truncation:

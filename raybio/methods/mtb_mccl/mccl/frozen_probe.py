@@ -14,9 +14,11 @@ import torch
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
+from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.classifier import (
     Classifier,
     GoldPairs,
+    embed_with_frozen,
     predict_classes,
     score_most_frequent,
     score_predictions,
@@ -28,7 +30,6 @@ from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
     centroid_classifier,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, read_words, words_rival
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
@@ -92,7 +93,9 @@ def probe_relations(
                 "all splits"
             )
     frozen = load_frozen(model)
-    train, dev, test = (frozen.embed_gold(labeled_by_split[split], say) for split in _SPLITS)
+    train, dev, test = (
+        embed_with_frozen(frozen, labeled_by_split[split], say) for split in _SPLITS
+    )
     if not train.label_PC[:, 1:].any():
         raise ConfigError(
             "no training pair with a relation is left; want a larger --label-fraction "

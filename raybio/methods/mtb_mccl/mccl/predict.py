@@ -5,7 +5,7 @@ Shape letters: K candidate pairs of a document, P pairs of a block, C classes.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ import pyarrow as pa
 import torch
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.entities import RawDocument
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
@@ -29,12 +28,18 @@ from raybio.methods.mtb_mccl.documents.write import (
     write_pubtator,
 )
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
+from raybio.methods.mtb_mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, truncation_remarks
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, truncation_remarks
 from raybio.methods.mtb_mccl.mccl.trained_model import (
     RelationModel,
     load_relation_model,
     read_relation_settings,
+)
+from raybio.methods.mtb_mccl.new_documents import (
+    candidate_pairs,
+    check_direction,
+    describe_entity,
+    document_matcher,
 )
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files
@@ -193,24 +198,6 @@ def read_predictor(folder: Path) -> RelationPredictor:
     return RelationPredictor(folder, bool(settings.get("is_directed")))
 
 
-def check_direction(folder: str | Path, is_directed: bool | None, store: DocumentStore) -> None:
-    """Refuse documents of another kind than a model was trained on; None: it reads both.
-
-    Raises:
-        ConfigError: if they are.
-    """
-    if is_directed is None or store.is_directed == is_directed:
-        return
-    formats = {
-        True: "DocRED documents, whose relations have a direction",
-        False: "PubTator or BioC documents",
-    }
-    raise ConfigError(
-        f"{folder}: was trained on {formats[is_directed]}, and the input holds "
-        f"{formats[store.is_directed]}; want the same kind"
-    )
-
-
 def predict_documents(
     model: RelationModel, knn: KnnSettings, block: DocumentBlock
 ) -> list[InputPrediction]:
@@ -250,40 +237,6 @@ def predict_documents(
     ]
 
 
-def candidate_pairs(
-    types: frozenset[tuple[str, str]] | None, store: DocumentStore, row: int
-) -> Pairs:
-    """Return the pairs of a document that have the types that a model was trained on."""
-    head_K, tail_K = store.candidates(row)
-    if types is None:
-        return head_K, tail_K
-    type_E = [store.entity_types[number] for number in store.types(row).tolist()]
-    is_candidate_K = np.array(
-        [
-            (type_E[head], type_E[tail]) in types
-            for head, tail in zip(head_K.tolist(), tail_K.tolist(), strict=True)
-        ],
-        dtype=bool,
-    )
-    return head_K[is_candidate_K], tail_K[is_candidate_K]
-
-
-def describe_entity(store: DocumentStore, row: int, entity: int, end: str) -> dict[str, Any]:
-    """Return an entity's id as the input writes it, its type, and its first mention."""
-    mention_C, entity_C = store.links(row)
-    start_M, end_M = store.mentions(row)
-    first = int(mention_C[entity_C == entity].min())
-    start = int(start_M[first])
-    stop = int(end_M[first])
-    return {
-        f"{end}_id": store.entity_keys[int(store.keys(row)[entity])].as_py(),
-        f"{end}_type": store.entity_types[int(store.types(row)[entity])],
-        end: " ".join(store.text(row)[start:stop].split()),
-        f"{end}_start": start,
-        f"{end}_end": stop,
-    }
-
-
 def _annotated(inputs: Inputs, predictions: Iterable[InputPrediction]) -> Iterator[Annotated]:
     """Yield the documents of the input with the relations that were found.
 
@@ -301,20 +254,6 @@ def _annotated(inputs: Inputs, predictions: Iterable[InputPrediction]) -> Iterat
 def _documents(files: Sequence[Path]) -> Iterator[RawDocument]:
     for file in files:
         yield from read_documents(file, Quarantine())
-
-
-def document_matcher(store: DocumentStore, row: int) -> Callable[[RawDocument], bool]:
-    """Return whether a document is that of a row: its id, its text and its mentions."""
-    document_id = store.document_id(row)
-    text = store.text(row)
-    spans = [*zip(*(part.tolist() for part in store.mentions(row)), strict=True)]
-
-    def is_row(raw: RawDocument) -> bool:
-        if (raw.document_id, raw.text) != (document_id, text):
-            return False
-        return sorted({(mention.start, mention.end) for mention in raw.mentions}) == spans
-
-    return is_row
 
 
 def _relation(value: Any) -> FoundRelation:

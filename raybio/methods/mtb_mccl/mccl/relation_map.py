@@ -15,7 +15,7 @@ from raybio.encoders.checkpoints import model_names
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import (
+from raybio.methods.mtb_mccl.frozen_encoder import (
     MAX_TOKENS_AT_ONCE,
     FrozenEncoder,
     load_frozen,

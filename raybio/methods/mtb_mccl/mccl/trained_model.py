@@ -14,13 +14,13 @@ from raybio.core.records import export_record
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
 from raybio.methods.mtb_mccl.encoder import read_parts
 from raybio.methods.mtb_mccl.export import REFERENCE_SET, SETTINGS
+from raybio.methods.mtb_mccl.frozen_encoder import FrozenEncoder, load_frozen
 from raybio.methods.mtb_mccl.mccl.classifier import Classifier, GoldPairs
 from raybio.methods.mtb_mccl.mccl.config import (
     KnnSettings,
     RelationEvaluationConfig,
     RelationObjectiveConfig,
 )
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder, load_frozen
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 
 

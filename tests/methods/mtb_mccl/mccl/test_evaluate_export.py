@@ -16,9 +16,9 @@ from raybio.core.records import read_record, write_record
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.frozen_encoder import load_frozen, truncation_remarks
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen, truncation_remarks
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit

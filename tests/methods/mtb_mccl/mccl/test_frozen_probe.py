@@ -17,6 +17,7 @@ from raybio.core.published import published
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl import rivals
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
@@ -24,7 +25,6 @@ from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
     centroid_classifier,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, probe_relations
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown

@@ -17,7 +17,7 @@ from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
-from raybio.methods.mtb_mccl.mccl.classifier import predict_classes
+from raybio.methods.mtb_mccl.mccl.classifier import embed_with_frozen, predict_classes
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.runtime.predict import predict_file, read_predictor
@@ -72,7 +72,7 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
         )
     )
     model = load_relation_model(trained)
-    queries = model.frozen.embed_gold(LabeledPairs(tiny_documents, "test", 1.0, seed=0))
+    queries = embed_with_frozen(model.frozen, LabeledPairs(tiny_documents, "test", 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, model.knn_settings, queries.pairs.embedding_PD)
     expected = set()
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):

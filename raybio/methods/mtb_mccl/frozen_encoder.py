@@ -1,6 +1,5 @@
 """Encoders that are no longer trained: our exports, or any text encoder."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +15,6 @@ from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
 from raybio.methods.mtb_mccl.export import SETTINGS
-from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, embed_gold_pairs
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
-from raybio.training.collective import SingleProcess
 from raybio.training.precision import default_device
 
 MAX_TOKENS_AT_ONCE = 16_384
@@ -40,22 +36,6 @@ class FrozenEncoder(NamedTuple):
         tokenizer = OffsetTokenizer.of(self.model.text.tokenizer)
         markers = Markers(**self.model.markers)
         return DocumentReader(store, tokenizer, markers, self.max_document_tokens)
-
-    def embed_gold(
-        self, labeled: LabeledPairs, say: Callable[[str], None] = lambda text: None
-    ) -> GoldPairs:
-        """Embed the labeled pairs of a split."""
-        say(
-            f"embedding {labeled.num_pairs:,} pairs of {len(labeled.rows):,} {labeled.split} "
-            "documents"
-        )
-        return embed_gold_pairs(
-            self.model,
-            self.reader(labeled.store),
-            labeled,
-            SingleProcess(),
-            MAX_TOKENS_AT_ONCE,
-        )
 
 
 def load_frozen(source: str) -> FrozenEncoder:
