@@ -2,7 +2,7 @@
 
 Files are golden batches such as ``7B1_golden.json``, or a training file of the same form: an object
 whose "questions" have id, body, type, snippets, ideal_answer and, except for summaries,
-exact_answer.
+exact_answer. Of exact answers only those of yes/no questions are read.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,6 @@ class BioasqQuestion:
         snippets: passages that answer it, repetitions included.
         ideal_answers: answers in prose, at least one.
         is_yes: answer of a yes/no question, None for others.
-        exact_answers: entities of a factoid or list question, each with its synonyms; empty for
-            others.
     """
 
     id: str
@@ -45,7 +43,6 @@ class BioasqQuestion:
     snippets: tuple[Snippet, ...]
     ideal_answers: tuple[str, ...]
     is_yes: bool | None
-    exact_answers: tuple[tuple[str, ...], ...]
 
 
 def read_bioasq(paths: Path | Iterable[Path]) -> tuple[BioasqQuestion, ...]:
@@ -108,7 +105,6 @@ def _bioasq_question(numbered: Record) -> BioasqQuestion:
         snippets=_snippets(record),
         ideal_answers=answers,
         is_yes=_is_yes(record) if kind == "yesno" else None,
-        exact_answers=_entities(record) if kind in ("factoid", "list") else (),
     )
 
 
@@ -132,15 +128,3 @@ def _is_yes(record: Record) -> bool:
     if word not in ("yes", "no"):
         raise record.wrong("exact_answer", "yes or no")
     return word == "yes"
-
-
-def _entities(record: Record) -> tuple[tuple[str, ...], ...]:
-    """Return the entities. Editions write [["name", "synonym"], ...], ["name", ...] or "name"."""
-    value = record.fields.get("exact_answer")
-    listed = value if isinstance(value, list) else [value]
-    entities: list[list[Any]] = [
-        entity if isinstance(entity, list) else [entity] for entity in listed
-    ]
-    if not entities or not all(isinstance(name, str) for names in entities for name in names):
-        raise record.wrong("exact_answer", "a list of lists of names")
-    return tuple(tuple(name.strip() for name in names) for names in entities)
