@@ -136,7 +136,7 @@ class TaskEvaluator(Evaluator):
         """Return the task's measure and the number of truncated labels of test rows."""
         return {
             "measure": TASKS[self.store.task].measure,
-            "test_labels_not_read": self._num_truncated_labels("test"),
+            "test_labels_not_read": self._num_truncated_test_labels(),
         }
 
     def remarks(self) -> Sequence[str]:
@@ -254,11 +254,11 @@ class TaskEvaluator(Evaluator):
         labeled_N = np.bincount(number_T, label_T != IGNORED_LABEL, minlength=len(row_N))
         return token_scores(correct_N.astype(np.float64), labeled_N.astype(np.float64))
 
-    def _num_truncated_labels(self, split: str) -> int:
-        """Return the number of labeled residues beyond the encoder's maximum length."""
+    def _num_truncated_test_labels(self) -> int:
+        """Return the number of labeled test residues beyond the encoder's maximum length."""
         if TASKS[self.store.task].labels != "residues":
             return 0
-        row_N = self.store.split_rows(split)
+        row_N = self.store.split_rows("test")
         is_labeled_T = self.store.class_T >= 0
         num_labels = int((is_labeled_T & np.isin(self._row_of_residue_T, row_N)).sum())
         label_T = read_labeled(self.store, self.read, row_N).label_T
