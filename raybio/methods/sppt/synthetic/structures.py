@@ -15,6 +15,9 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.synthetic.simplicial import geodesic_distances
 from raybio.ops.segments import Positions, expand
 
+CYCLE_LENGTH = 36
+"""Nodes of the cycle that graphlets are attached to."""
+
 JOINT_DISTANCE = 4
 """Distance on the cycle between nodes with a graphlet."""
 
@@ -59,7 +62,7 @@ class CycleWithGraphlets(NamedTuple):
     part_N: NDArray[np.int64]
 
 
-def cycle_with_graphlets(rng: np.random.Generator, *, cycle: int = 36) -> CycleWithGraphlets:
+def cycle_with_graphlets(rng: np.random.Generator) -> CycleWithGraphlets:
     """Return a cycle with a random connected graph attached by one edge to every few nodes.
 
     A graphlet has 2 to ``MAX_NODES`` nodes: a random tree, to which each other pair is added with a
@@ -67,16 +70,10 @@ def cycle_with_graphlets(rng: np.random.Generator, *, cycle: int = 36) -> CycleW
 
     Args:
         rng: source of randomness.
-        cycle: nodes of the cycle.
-
-    Raises:
-        ValueError: for a cycle of fewer than three nodes.
     """
-    if cycle < 3:
-        raise ValueError(f"got a cycle of {cycle} nodes, want at least 3")
-    edges = [(node, (node + 1) % cycle) for node in range(cycle)]
-    parts = [0] * cycle
-    for number, joint in enumerate(range(0, cycle, JOINT_DISTANCE), start=1):
+    edges = [(node, (node + 1) % CYCLE_LENGTH) for node in range(CYCLE_LENGTH)]
+    parts = [0] * CYCLE_LENGTH
+    for number, joint in enumerate(range(0, CYCLE_LENGTH, JOINT_DISTANCE), start=1):
         first = len(parts)
         size = int(rng.integers(2, MAX_NODES + 1))
         density = rng.random()

@@ -84,5 +84,3 @@ def test_noise_adds_its_share_of_pairs_and_removes_only_if_it_may() -> None:
 def test_what_is_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match="rate is 2, want a probability"):
         with_noise(cliques(np.zeros(3)), 2, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="got a cycle of 2 nodes, want at least 3"):
-        cycle_with_graphlets(np.random.default_rng(0), cycle=2)
