@@ -36,10 +36,7 @@ def test_a_record_becomes_a_question_with_its_article(tmp_path, name):
         2011,
         "maybe",
     )
-    assert (one.contexts, one.sections) == (
-        ("It was tried.", "It was measured."),
-        ("AIM", "RESULTS"),
-    )
+    assert one.contexts == ("It was tried.", "It was measured.")
     assert one.context == "It was tried. It was measured."
     assert (one.long_answer, one.mesh_terms) == ("Nobody knows.", ("Humans", "Mice"))
 
@@ -47,7 +44,7 @@ def test_a_record_becomes_a_question_with_its_article(tmp_path, name):
 def test_fields_that_other_editions_lack_may_be_missing(tmp_path):
     record = {name: RECORD[name] for name in ("QUESTION", "CONTEXTS", "LONG_ANSWER")}
     (one,) = read_pubmedqa(write(tmp_path / "ori.json", {"12": record}))
-    assert (one.decision, one.year, one.mesh_terms, one.sections) == (None, None, (), ())
+    assert (one.decision, one.year, one.mesh_terms) == (None, None, ())
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,6 @@ def test_a_torn_or_missing_file_is_refused(tmp_path):
 def test_pqa_l_has_the_counts_of_its_readme():
     questions = read_pubmedqa(PQA_L)
     assert Counter(one.decision for one in questions) == {"yes": 552, "no": 338, "maybe": 110}
-    assert all(len(one.sections) == len(one.contexts) for one in questions)
     assert len({one.long_answer for one in questions}) == 1000
     assert all(one.mesh_terms for one in questions)
     assert sum(one.year is None for one in questions) == 58

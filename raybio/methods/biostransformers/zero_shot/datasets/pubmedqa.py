@@ -24,7 +24,6 @@ class PubMedQuestion:
         pmid: the article's PubMed id.
         question: the question, most often the article's title.
         contexts: sections of the abstract without its conclusion.
-        sections: names of the sections, such as "METHODS"; as many as contexts, or none.
         long_answer: the conclusion.
         decision: the answer; None in unlabeled sets.
         mesh_terms: the article's MeSH terms.
@@ -34,7 +33,6 @@ class PubMedQuestion:
     pmid: str
     question: str
     contexts: tuple[str, ...]
-    sections: tuple[str, ...]
     long_answer: str
     decision: Literal["yes", "no", "maybe"] | None
     mesh_terms: tuple[str, ...]
@@ -84,7 +82,6 @@ def _pubmedqa_question(record: Record) -> PubMedQuestion:
         pmid=record.name,
         question=record.text("QUESTION"),
         contexts=contexts,
-        sections=sections,
         long_answer=record.text("LONG_ANSWER"),
         decision=decision,
         mesh_terms=record.texts("MESHES"),
