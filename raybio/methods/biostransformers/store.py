@@ -51,7 +51,7 @@ class ArticleStore(Store):
     """PMIDs, ascending."""
 
     year_N = NumberColumn(ROWS, "year", np.int16)
-    """Year of publication; 0 if unknown."""
+    """Year of publication; 0 if unknown. Written for users: no method reads it."""
 
     is_validation_N = NumberColumn(ROWS, "is_validation", np.bool_)
     """Whether an article is excluded from training."""
