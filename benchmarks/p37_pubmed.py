@@ -151,9 +151,7 @@ def simulate(folder: Path, num_articles: int) -> dict[str, Any]:
             for first in range(0, len(pmids), ROWS_PER_BATCH):
                 writer.add(batch.slice(first, ROWS_PER_BATCH), deleted if first == 0 else [])
             writer.finish(Quarantine())
-        report = FileReport(
-            path.name, str(path), len(pmids), len(pmids), len(deleted), {}, False, ""
-        )
+        report = FileReport(path.name, str(path), len(pmids), len(pmids), len(deleted), {}, "")
         reports.append(report._asdict())
     (folder / "reports.json").write_text(json.dumps(reports))
     return {"part_bytes": size_of(parts)}

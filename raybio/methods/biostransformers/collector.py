@@ -53,7 +53,7 @@ class ArticleCollector:
             self._part.finish(Quarantine())
         num_articles = self._part.num_articles
         path = str(self.path)
-        reports = [FileReport(path, path, num_articles, num_articles, 0, {}, False, "")]
+        reports = [FileReport(path, path, num_articles, num_articles, 0, {}, "")]
         merged = merge_parts(reports, draft.folder, articles_per_bucket=bucket_size(reports))
         provenance = {**provenance, "replaced_records": merged.num_revised}
         return write_articles(draft, reports, merged, config, provenance)

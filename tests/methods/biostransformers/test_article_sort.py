@@ -74,7 +74,7 @@ def write_parts(files, folder):
             if not records:
                 writer.add(ArticleColumns().finish(), deleted)
             writer.finish(Quarantine())
-        reports.append(FileReport(str(path), str(path), len(records), 0, 0, {}, False, ""))
+        reports.append(FileReport(str(path), str(path), len(records), 0, 0, {}, ""))
     return reports
 
 

@@ -79,7 +79,7 @@ def test_tables_that_need_more_disk_than_there_is_are_refused(tmp_path):
 def test_parts_are_weighed_before_they_are_sorted(tmp_path):
     part = str(file_of_holes(tmp_path / "x.arrow"))
     with pytest.raises(StoreError, match="of the store and its sorting"):
-        check_disk_of_parts([FileReport("", part, 1, 1, 0, {}, False, "")], out=tmp_path)
+        check_disk_of_parts([FileReport("", part, 1, 1, 0, {}, "")], out=tmp_path)
 
 
 @pytest.mark.skipif(

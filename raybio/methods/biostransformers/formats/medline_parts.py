@@ -45,7 +45,6 @@ class FileReport(NamedTuple):
         num_citations: citations read, skipped ones included.
         num_deleted: deletions in the file.
         quarantine: ``Quarantine.summary()`` of the file.
-        is_reused: whether an earlier call finished the part.
         problem: why the file is broken, with its name and line; "" for a sound one.
     """
 
@@ -55,7 +54,6 @@ class FileReport(NamedTuple):
     num_citations: int
     num_deleted: int
     quarantine: dict[str, Any]
-    is_reused: bool
     problem: str
 
 
@@ -98,8 +96,8 @@ def parse_file(path: str | Path, part_folder: str | Path) -> FileReport:
         finally:
             draft.unlink(missing_ok=True)
     except DataError as error:
-        return FileReport(str(path), "", 0, 0, 0, {}, False, str(error))
-    return _report(path, part, account, is_reused=False)
+        return FileReport(str(path), "", 0, 0, 0, {}, str(error))
+    return _report(path, part, account)
 
 
 def part_path(path: str | Path, part_folder: str | Path) -> Path:
@@ -223,7 +221,7 @@ def _finished(path: Path, part: Path, source: dict[str, Any]) -> FileReport | No
     except StoreError:
         return None
     part_source = json.loads((table.schema.metadata or {}).get(SOURCE_KEY, b"null"))
-    return _report(path, part, account, is_reused=True) if part_source == source else None
+    return _report(path, part, account) if part_source == source else None
 
 
 def _open_part(part: Path) -> tuple[pa.Table, dict[str, Any]]:
@@ -246,7 +244,7 @@ def _unreadable(part: str | Path, error: Exception) -> StoreError:
     return StoreError(f"{part}: cannot be read ({error}). Remove it and parse its file again.")
 
 
-def _report(path: Path, part: Path, account: dict[str, Any], *, is_reused: bool) -> FileReport:
+def _report(path: Path, part: Path, account: dict[str, Any]) -> FileReport:
     return FileReport(
         str(path),
         str(part),
@@ -254,7 +252,6 @@ def _report(path: Path, part: Path, account: dict[str, Any], *, is_reused: bool)
         account["num_citations"],
         len(account["deleted"]),
         account["quarantine"],
-        is_reused,
         "",
     )
 

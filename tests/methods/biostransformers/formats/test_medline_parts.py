@@ -76,20 +76,21 @@ def test_the_quarantines_of_all_files_come_together(tmp_path, parts):
 def test_a_finished_part_is_used_again_unless_its_file_changed(tmp_path, parts):
     path = write_medline(tmp_path / "x.xml", citation(1), citation(None), others=deletion(4))
     first = parse_file(path, parts)
-    written = os.stat(first.part).st_mtime_ns
+    written = os.stat(first.part)
     again = parse_file(path, parts)
-    assert (first.is_reused, again.is_reused) == (False, True)
-    assert again == first._replace(is_reused=True)
-    assert os.stat(again.part).st_mtime_ns == written
+    assert again == first
+    assert os.stat(again.part).st_mtime_ns == written.st_mtime_ns
+    assert os.stat(again.part).st_ino == written.st_ino
     status = path.stat()
     write_medline(path, citation(2), citation(None), others=deletion(4))
     # Same size and time: the digest tells.
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert path.stat().st_size == status.st_size
     changed = parse_file(path, parts)
-    assert (changed.is_reused, read_articles(changed.part)["pmid"].to_pylist()) == (False, [2])
+    assert read_articles(changed.part)["pmid"].to_pylist() == [2]
+    written = os.stat(changed.part)
     os.utime(path, ns=(1, 1))
-    assert not parse_file(path, parts).is_reused
+    assert os.stat(parse_file(path, parts).part).st_ino != written.st_ino
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
@@ -102,7 +103,7 @@ def test_a_torn_part_is_made_anew_and_never_read(tmp_path, parts, keep):
     part.write_bytes(content[:cut])
     with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
         read_keys(report)
-    assert not parse_file(path, parts).is_reused
+    parse_file(path, parts)
     assert part.read_bytes() == content
 
 
@@ -112,7 +113,7 @@ def test_a_stream_that_is_no_part_is_refused(tmp_path, schema):
     with pa.OSFile(part, "wb") as file, pa.ipc.new_stream(file, schema):
         pass
     with pytest.raises(StoreError, match=r"x\.arrow: is not whole"):
-        read_keys(FileReport("x.xml", part, 0, 0, 0, {}, False, ""))
+        read_keys(FileReport("x.xml", part, 0, 0, 0, {}, ""))
 
 
 def test_a_broken_file_gives_a_report_that_says_where_and_leaves_no_part(tmp_path, parts):
