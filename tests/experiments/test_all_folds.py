@@ -7,7 +7,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray
@@ -42,6 +41,7 @@ from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
 from raybio.runtime.spool import relay, spool
 from raybio.runtime.spool.relay import _Link
+from raybio.runtime.tune.driver import SweepResult
 from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import SweepSpec, Trial
 from raybio.store.bucket import BucketFolder
@@ -126,7 +126,7 @@ def test_seeds_of_a_fold_are_averaged_in_the_table_and_lie_in_files_of_their_own
         (folder.export / "words.json").write_text("{}")
         MetricsLog(folder.metrics).append(6, {"epoch": 20.0})
         trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
-    swept = SimpleNamespace(spec=spec, folder=run.folder, trials=trials)
+    swept = SweepResult(run.folder, spec, [], trials, None, "")
 
     def evaluate(tasks, *_, **__):
         for task in tasks:
@@ -277,7 +277,7 @@ def test_a_row_is_unfinished_if_either_of_its_models_is_on_any_fold(tiny_words, 
         trials.append(TrialRecord(folder.name, settings, "", "finished", best_step=6))
         exports[settings["model"], settings["data.fold"], 0] = folder.export
     evaluations = fold_evaluations(spec.run.folder, None, tmp_path, exports, models)
-    swept = SimpleNamespace(spec=spec, folder=spec.run.folder, trials=trials)
+    swept = SweepResult(spec.run.folder, spec, [], trials, None, "")
     reason = "5 of 20 published epochs"
     assert all_folds._unfinished_rows(swept, evaluations) == {
         "cldr + clner": reason,

@@ -28,6 +28,9 @@ BLOCK_BYTES = 16 << 20
 DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", " ": "blank"}
 QUOTED = (",", ";")
 
+# Missing values as spreadsheets and data frames write them. Some would pass as peptides: N-A-N.
+NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
+
 
 def read_table(
     path: Path,
@@ -252,6 +255,17 @@ def skip_rows(
     details = zip(*(column.take(first).to_pylist() for column in shown), strict=True)
     examples = zip(line.take(first).to_pylist(), map(" ".join, details), strict=True)
     quarantine.add_many(record, reason, Path(path).name, int(is_bad.sum()), examples)
+
+
+def is_missing(column: pa.Array) -> np.ndarray:
+    """Return where a column of strings is empty or has a word for a missing value, bool (N,)."""
+    is_null_N = np.asarray(pc.is_in(column, value_set=null_words(column.type)))
+    return is_null_N | (np.asarray(pc.binary_length(column)) == 0)
+
+
+def null_words(kind: pa.DataType) -> pa.Array:
+    """Return ``NULL_WORDS`` as an array of this type of strings."""
+    return pa.array([word.encode() for word in NULL_WORDS], type=pa.binary()).cast(kind)
 
 
 def _explain(

@@ -193,7 +193,6 @@ def score_predictions(gold: GoldPairs, predicted_PC: np.ndarray) -> RelationScor
         _numbered_from_0(gold_facts, rows),
         num_documents=max(len(rows), 1),
         num_relations=predicted_PC.shape[1],
-        na_index=0,
         is_in_train_F=gold.is_in_train_F,
     )
 

@@ -2,7 +2,7 @@
 
 A fact is (document, head, tail, relation). Facts of all documents are pooled.
 
-Shape letters: F facts, G distinct facts, P entity pairs, U documents, R relations (NA among them),
+Shape letters: F facts, G distinct facts, P entity pairs, U documents, R relations (NA first),
 X bootstrap samples; the axis of length 4 holds the counts correct, predicted, gold, and correct
 facts that the training documents already state.
 """
@@ -17,6 +17,9 @@ from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.ops.significance import Interval
+
+NA_COLUMN = 0
+"""Number of NA among the relations."""
 
 MEASURES = ("f1", "precision", "recall", "macro_f1", "ign_f1")
 
@@ -71,7 +74,6 @@ def score_facts(
     *,
     num_documents: int,
     num_relations: int,
-    na_index: int,
     is_in_train_F: NDArray[np.bool_] | None = None,
 ) -> "RelationScores":
     """Count correct, predicted and gold facts by document and relation; NA facts are ignored.
@@ -81,7 +83,6 @@ def score_facts(
         gold: all gold facts, also those between entities that are no candidate pair.
         num_documents: U, all evaluated documents, with or without facts.
         num_relations: R, NA included.
-        na_index: NA's number.
         is_in_train_F: bool, which gold facts some training document states between the same names;
             None: no Ign-F1.
 
@@ -112,7 +113,7 @@ def score_facts(
         is_known_G[gold_number_F[is_in_train_F]] = True
     is_correct_G = is_predicted_G & is_gold_G
     cell_G = fact_G4[:, 0] * num_relations + fact_G4[:, 1]
-    is_relation_G = fact_G4[:, 1] != na_index
+    is_relation_G = fact_G4[:, 1] != NA_COLUMN
     counts = [
         np.bincount(cell_G[chosen_G & is_relation_G], minlength=num_documents * num_relations)
         for chosen_G in (is_correct_G, is_predicted_G, is_gold_G, is_correct_G & is_known_G)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from raybio.evaluation.unit_scores import paired_difference
-from raybio.methods.mtb_mccl.mccl.scores import Facts, confusion_matrix, score_facts
+from raybio.methods.mtb_mccl.mccl.scores import NA_COLUMN, Facts, confusion_matrix, score_facts
 from tests import relation_oracles
 
-NUM_DOCUMENTS, NUM_RELATIONS, NA = 30, 5, 0
-SIZES = {"num_documents": NUM_DOCUMENTS, "num_relations": NUM_RELATIONS, "na_index": NA}
+NUM_DOCUMENTS, NUM_RELATIONS = 30, 5
+SIZES = {"num_documents": NUM_DOCUMENTS, "num_relations": NUM_RELATIONS}
 
 
 def facts_of(rows) -> Facts:
@@ -79,10 +79,12 @@ def test_labels_of_all_pairs_are_scored_as_their_facts_and_na_is_none() -> None:
     found = score_facts(
         Facts(document, head, tail, predicted), Facts(document, head, tail, gold), **SIZES
     ).values
-    right = int(((gold == predicted) & (gold != NA)).sum())
-    assert found["precision"] == pytest.approx(right / (predicted != NA).sum())
-    assert found["recall"] == pytest.approx(right / (gold != NA).sum())
-    assert found["f1"] == pytest.approx(2 * right / ((predicted != NA).sum() + (gold != NA).sum()))
+    right = int(((gold == predicted) & (gold != NA_COLUMN)).sum())
+    assert found["precision"] == pytest.approx(right / (predicted != NA_COLUMN).sum())
+    assert found["recall"] == pytest.approx(right / (gold != NA_COLUMN).sum())
+    assert found["f1"] == pytest.approx(
+        2 * right / ((predicted != NA_COLUMN).sum() + (gold != NA_COLUMN).sum())
+    )
     assert "ign_f1" not in found
     one_hot = Facts.of_labels(document, head, tail, np.eye(5, dtype=bool)[predicted])
     assert score_facts(one_hot, Facts(document, head, tail, gold), **SIZES).values == found
@@ -91,7 +93,7 @@ def test_labels_of_all_pairs_are_scored_as_their_facts_and_na_is_none() -> None:
     assert all(
         table[g, p] == ((gold == g) & (predicted == p)).sum() for g in range(5) for p in range(5)
     )
-    assert right / (predicted != NA).sum() == pytest.approx(
+    assert right / (predicted != NA_COLUMN).sum() == pytest.approx(
         np.trace(table[1:, 1:]) / table[:, 1:].sum()
     )
 
@@ -201,17 +203,11 @@ def test_a_better_run_is_distinguished_from_a_worse_one_in_pairs_of_documents() 
 def test_wrong_arguments_are_refused() -> None:
     predicted, gold, _ = problem()
     with pytest.raises(ValueError, match="num_documents is 0"):
-        score_facts(
-            facts_of(predicted), facts_of(gold), num_documents=0, num_relations=5, na_index=0
-        )
+        score_facts(facts_of(predicted), facts_of(gold), num_documents=0, num_relations=5)
     with pytest.raises(ValueError, match=r"documents of facts span \[0, 24\], want \[0, 20\)"):
-        score_facts(
-            facts_of(predicted), facts_of(gold), num_documents=20, num_relations=5, na_index=0
-        )
+        score_facts(facts_of(predicted), facts_of(gold), num_documents=20, num_relations=5)
     with pytest.raises(ValueError, match="relations of facts span"):
-        score_facts(
-            facts_of(predicted), facts_of(gold), num_documents=30, num_relations=4, na_index=0
-        )
+        score_facts(facts_of(predicted), facts_of(gold), num_documents=30, num_relations=4)
     with pytest.raises(ValueError, match="of gold"):
         score_facts(
             facts_of(predicted), facts_of(gold), is_in_train_F=np.ones(3, dtype=bool), **SIZES

@@ -17,8 +17,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
-from raybio.methods.sppt.proteins.formats.residues import is_missing
-from raybio.methods.sppt.table_columns import read_table, skip_rows
+from raybio.methods.sppt.table_columns import is_missing, read_table, skip_rows
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.table_rows import choose_columns

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from raybio.methods.sppt.ids import find_ids
 from raybio.methods.sppt.proteins.formats.id_rule import IdRule
 from raybio.methods.sppt.proteins.formats.link_files import LinkFile, read_link_columns
-from raybio.methods.sppt.proteins.formats.residues import is_missing
-from raybio.methods.sppt.table_columns import skip_rows
+from raybio.methods.sppt.table_columns import is_missing, skip_rows
 from raybio.store.quarantine import Quarantine
 
 LINKS_BLOCK_BYTES = 8 << 20

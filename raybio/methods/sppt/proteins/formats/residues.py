@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raybio.methods.sppt.table_columns import is_missing, null_words
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged
 
@@ -18,9 +19,6 @@ LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 UPPER = bytes.maketrans(LETTERS.lower(), LETTERS)
 _IS_LEGAL = np.zeros(256, dtype=bool)
 _IS_LEGAL[list(LETTERS)] = True
-
-# Missing values as spreadsheets and data frames write them. Some would pass as peptides: N-A-N.
-NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
 
 PROTEIN_SCHEMA = pa.schema(
     [
@@ -58,7 +56,7 @@ def clean(
     length_N = np.diff(ragged.indptr_N1)
     num_illegal_N, first_illegal_N = _illegal(ragged)
     is_null_N = np.asarray(
-        pc.is_in(batch.column("sequence"), value_set=_null_words(pa.large_binary()))
+        pc.is_in(batch.column("sequence"), value_set=null_words(pa.large_binary()))
     )
     reasons = [
         ("no id", is_missing(batch.column("key"))),
@@ -82,16 +80,6 @@ def clean(
         batch.schema.get_field_index("sequence"), "sequence", ragged.to_arrow()
     )
     return cleaned.take(pa.array(np.flatnonzero(~bad_N))) if bad_N.any() else cleaned
-
-
-def is_missing(column: pa.Array) -> np.ndarray:
-    """Return where a column of strings is empty or has a word for a missing value, bool (N,)."""
-    is_null_N = np.asarray(pc.is_in(column, value_set=_null_words(column.type)))
-    return is_null_N | (np.asarray(pc.binary_length(column)) == 0)
-
-
-def _null_words(kind: pa.DataType) -> pa.Array:
-    return pa.array([word.encode() for word in NULL_WORDS], type=pa.binary()).cast(kind)
 
 
 def _without_stop(ragged: Ragged) -> Ragged:

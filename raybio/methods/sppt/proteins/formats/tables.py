@@ -43,8 +43,8 @@ from raybio.methods.sppt.proteins.formats.links import (
     rows_by_id,
     taxid_of,
 )
-from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
-from raybio.methods.sppt.table_columns import BLOCK_BYTES, read_table, skip_rows
+from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean
+from raybio.methods.sppt.table_columns import BLOCK_BYTES, is_missing, read_table, skip_rows
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import begins_with

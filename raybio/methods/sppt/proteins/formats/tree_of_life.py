@@ -23,8 +23,8 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
-from raybio.methods.sppt.proteins.formats.residues import NULL_WORDS, is_missing
 from raybio.methods.sppt.proteins.formats.tables import check_taxids
+from raybio.methods.sppt.table_columns import NULL_WORDS, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
