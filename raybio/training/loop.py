@@ -220,55 +220,80 @@ class _Run:
         should_checkpoint: Callable[[], bool],
     ) -> Iterator[Report]:
         """Train on the batches; see ``fit``."""
-        first_step = self.progress.step
+        for early_report in self._reports_before(should_stop):
+            yield early_report
+            if early_report.is_last:
+                return
+        meter = _Meter()
+        self.system.model.train()
+        for step, batch in meter.timed(batches(self.progress.step)):
+            report = self._train_one(step, batch, meter, should_stop, should_checkpoint)
+            if report is None:
+                continue
+            yield report
+            if report.is_last:
+                break
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
+    def _reports_before(self, should_stop: Callable[[], bool]) -> Iterator[Report]:
+        """Yield the reports before the first batch: an evaluation, and the end if it is reached."""
+        step = self.progress.step
         if self._on_any_worker(should_stop):
-            yield Report(first_step, {}, is_last=True, reason="stopped", precision=self.precision)
+            yield Report(step, {}, is_last=True, reason="stopped", precision=self.precision)
             return
-        if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
+        if self._is_evaluation_due() and self.progress.evaluated_step != step:
             # At the very start, or after a signal between an update and its evaluation.
             metrics = self._evaluate()
-            is_saved = self._save() if self.progress.best_step == first_step else False
+            is_saved = self._save() if self.progress.best_step == step else False
             yield Report(
-                first_step,
+                step,
                 metrics,
                 is_evaluation=True,
                 is_checkpoint=is_saved,
                 precision=self.precision,
             )
-        reason = "early_stopping" if self._has_stopped_improving() else ""
-        if first_step >= self.schedule.max_steps:
-            reason = "finished"
+        reason = self._reason_to_end_at_start()
         if reason:
-            yield Report(first_step, {}, is_last=True, reason=reason, precision=self.precision)
-            return
-        meter = _Meter()
-        self.system.model.train()
-        for step, batch in meter.timed(batches(first_step)):
-            if step != self.progress.step:
-                raise ConfigError(
-                    f"the stream brought step {step}, want {self.progress.step}: steps come in "
-                    "order"
-                )
-            launched = self.train_step.launch(step, batch)
-            # A GPU computes this step while the host waits for the metrics of the one before.
-            self._read_step(meter)
-            self.launched = launched
-            self.progress.step = step + 1
-            is_last = self.progress.step >= self.schedule.max_steps
-            reason = "finished" if is_last else ""
-            is_checkpoint_requested = False
-            if not is_last:
-                is_stopped, is_checkpoint_requested = self._on_any_worker_each(
-                    should_stop, should_checkpoint
-                )
-                reason = "stopped" if is_stopped else ""
-            report = self._report(meter, reason, is_checkpoint_requested)
-            if report is not None:
-                yield report
-            if reason or (report is not None and report.is_last):
-                break
-        if self.checkpoints is not None:
-            self.checkpoints.wait()
+            yield Report(step, {}, is_last=True, reason=reason, precision=self.precision)
+
+    def _reason_to_end_at_start(self) -> str:
+        """Return why a resumed run trains no step; an empty string if it does."""
+        if self.progress.step >= self.schedule.max_steps:
+            return "finished"
+        if self._has_stopped_improving():
+            return "early_stopping"
+        return ""
+
+    def _train_one(
+        self,
+        step: int,
+        batch: TokenBatch,
+        meter: "_Meter",
+        should_stop: Callable[[], bool],
+        should_checkpoint: Callable[[], bool],
+    ) -> Report | None:
+        """Train one step; return its report, None if none is due.
+
+        Raises:
+            ConfigError: if the batch belongs to another step.
+            DivergedError: see ``_read_step``.
+        """
+        if step != self.progress.step:
+            raise ConfigError(
+                f"the stream brought step {step}, want {self.progress.step}: steps come in order"
+            )
+        launched = self.train_step.launch(step, batch)
+        # A GPU computes this step while the host waits for the metrics of the one before.
+        self._read_step(meter)
+        self.launched = launched
+        self.progress.step = step + 1
+        if self.progress.step >= self.schedule.max_steps:
+            return self._report(meter, "finished", is_checkpoint_requested=False)
+        is_stopped, is_checkpoint_requested = self._on_any_worker_each(
+            should_stop, should_checkpoint
+        )
+        return self._report(meter, "stopped" if is_stopped else "", is_checkpoint_requested)
 
     def _read_step(self, meter: "_Meter") -> None:
         """Read the metrics of the launched step, if they have not been read.
