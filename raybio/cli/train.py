@@ -1,7 +1,7 @@
 """The command that trains a method. It imports neither torch nor Ray until training begins."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -47,21 +47,12 @@ def training_app(
         sources: options that ``expand`` takes off the arguments, and that take paths and URIs.
     """
     default_comparison = METHODS[method].comparison
-    has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
+    has_folds = _has_folds(method)
     texts = texts or help_texts(method)
     app = typer.Typer(add_completion=False)
 
-    class Command(TyperCommand):
-        """Keeps the parts of the training in the context."""
-
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            # Completion parses what is typed so far; it must prepare no store.
-            if expand is not None and not ctx.resilient_parsing:
-                args, ctx.obj = expand(args)
-            return super().parse_args(ctx, args)
-
     @app.command(
-        cls=Command,
+        cls=TyperCommand if expand is None else _parts_command(expand),
         help=texts.description,
         options_metavar=texts.usage,
         context_settings={"help_option_names": []},
@@ -114,89 +105,143 @@ def training_app(
         all_settings = [*(settings or ()), *options.init_settings(init)]
         if fold is not None:
             all_settings.append(f"{FOLD}={fold}")
-        compared = tuple(compare_with or ())
-        _refuse_contradictions(
-            method,
-            compared=compared,
+        request = TrainingRequest(
+            method=method,
+            options=RunOptions(
+                store=store,
+                recipe=recipe,
+                config=config,
+                settings=tuple(all_settings),
+                name=name,
+                runs=runs,
+                tracking=tracking_uri,
+                compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
+                verbose=verbose,
+                accepts_long_run=yes,
+                is_strict=strict,
+            ),
+            compared=tuple(compare_with or ()),
+            seeds=seeds,
             no_baseline=no_baseline,
-            has_folds=has_folds,
             all_folds=all_folds,
             last_training=last_training,
             dry_run=dry_run,
             register=register,
             alias=alias,
         )
-        registration = None if register is None else Registration(register, alias)
-        given = RunOptions(
-            store=store,
-            recipe=recipe,
-            config=config,
-            settings=tuple(all_settings),
-            name=name,
-            runs=runs,
-            tracking=tracking_uri,
-            compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
-            verbose=verbose,
-            accepts_long_run=yes,
-            is_strict=strict,
-        )
-        if all_folds:
-            from raybio.experiments.cross_validation import cross_validate
-
-            cross_validate(
-                method, given, compared=compared, seeds=seeds, has_last_training=last_training
-            )
-            return
-        if default_comparison is not None and not (compared or no_baseline):
-            compared = (default_comparison,)
-        specs = {
-            part: resolve(method, part_options)
-            for part, part_options in options_by_part(given, context.obj or {}).items()
-        }
-        from raybio.cli.train_and_compare import train_and_compare
-
-        train_and_compare(specs, compared, seeds, is_dry_run=dry_run, registration=registration)
+        _check(request)
+        _run(request, context.obj or {})
 
     command.uri_options = tuple(sources)  # type: ignore[attr-defined]
     return app
 
 
-def _refuse_contradictions(
-    method: str,
-    *,
-    compared: Sequence[str],
-    no_baseline: bool,
-    has_folds: bool,
-    all_folds: bool,
-    last_training: bool,
-    dry_run: bool,
-    register: str | None,
-    alias: str | None,
-) -> None:
+def _parts_command(expand: Expand) -> type[TyperCommand]:
+    """Return the class of a command whose arguments are expanded before they are parsed."""
+
+    class PartsCommand(TyperCommand):
+        """Keeps the parts of the training in the context."""
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            # Completion parses what is typed so far; it must prepare no store.
+            if not ctx.resilient_parsing:
+                args, ctx.obj = expand(args)
+            return super().parse_args(ctx, args)
+
+    return PartsCommand
+
+
+def _has_folds(method: str) -> bool:
+    return any(field.path == FOLD for field in fields(METHODS[method].config))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """The options of one command line.
+
+    Attributes:
+        method: key in ``METHODS``.
+        options: of each run.
+        compared: other values of settings, as ``--compare`` takes them.
+        seeds: number of seeds that each run is trained with.
+        no_baseline: train only this run.
+        all_folds: train every fold of a cross-validation.
+        last_training: after all folds, train each model again for its best number of steps.
+        dry_run: print the runs, and train none.
+        register: name of the registered model in MLflow; None: none is registered.
+        alias: alias of its version.
+    """
+
+    method: str
+    options: RunOptions
+    compared: tuple[str, ...]
+    seeds: int
+    no_baseline: bool
+    all_folds: bool
+    last_training: bool
+    dry_run: bool
+    register: str | None
+    alias: str | None
+
+
+def _check(request: TrainingRequest) -> None:
     """Refuse options that exclude or lack one another.
 
     Raises:
         ConfigError: naming both.
     """
-    if no_baseline and compared:
+    if request.no_baseline and request.compared:
         raise ConfigError(
-            f"--compare {' '.join(compared)} and --no-baseline: got both, want other runs next "
-            "to this one, or none"
+            f"--compare {' '.join(request.compared)} and --no-baseline: got both, want other runs "
+            "next to this one, or none"
         )
-    if all_folds and not has_folds:
-        raise ConfigError(f"--all-folds: {method} has no setting {FOLD}; leave it out")
-    if last_training and not all_folds:
+    if request.all_folds and not _has_folds(request.method):
+        raise ConfigError(f"--all-folds: {request.method} has no setting {FOLD}; leave it out")
+    if request.last_training and not request.all_folds:
         raise ConfigError(
             "--last-training: follows --all-folds, which finds the best number of steps; give both"
         )
-    if alias is not None and register is None:
-        raise ConfigError(f"--alias {alias}: names a registered version; give --register, too")
-    if register is not None and all_folds:
+    if request.alias is not None and request.register is None:
+        raise ConfigError(
+            f"--alias {request.alias}: names a registered version; give --register, too"
+        )
+    if request.register is not None and request.all_folds:
         raise ConfigError(
             "--register and --all-folds: got both, want one of them: folds are many models"
         )
-    if all_folds and dry_run:
+    if request.all_folds and request.dry_run:
         raise ConfigError("--dry-run and --all-folds: got both, want one of them")
+
+
+def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
+    """Train all folds, or each part with what it is compared with."""
+    if request.all_folds:
+        from raybio.experiments.cross_validation import cross_validate
+
+        cross_validate(
+            request.method,
+            request.options,
+            compared=request.compared,
+            seeds=request.seeds,
+            has_last_training=request.last_training,
+        )
+        return
+    compared = request.compared
+    default_comparison = METHODS[request.method].comparison
+    if default_comparison is not None and not (compared or request.no_baseline):
+        compared = (default_comparison,)
+    registration = None
+    if request.register is not None:
+        registration = Registration(request.register, request.alias)
+    specs = {
+        part: resolve(request.method, part_options)
+        for part, part_options in options_by_part(request.options, parts).items()
+    }
+    from raybio.cli.train_and_compare import train_and_compare
+
+    train_and_compare(
+        specs, compared, request.seeds, is_dry_run=request.dry_run, registration=registration
+    )
 
 
 def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:
