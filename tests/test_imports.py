@@ -44,13 +44,13 @@ LIGHT = [
     "raybio.cli.export",
     "raybio.cli.evaluate",
     "raybio.cli.main",
-    "raybio.cli.methods",
     "raybio.cli.predict",
     "raybio.cli.preflight",
     "raybio.cli.prepare",
     "raybio.cli.push",
     "raybio.cli.sweep",
     "raybio.cli.tensorboard",
+    "raybio.cli.train",
     "raybio.cli.wandb",
     "raybio.runtime.run.options",
     "raybio.runtime.tune.plan",
@@ -240,7 +240,7 @@ def commands_before_a_start() -> Iterator[tuple[list[str], int]]:
         sppt,
     )
     from raybio.cli.main import Commands
-    from raybio.cli.methods import Trainings
+    from raybio.cli.train import Trainings
 
     for path in sorted((ROOT / "jobs").glob("*.py")):
         if path.stem != "launch":

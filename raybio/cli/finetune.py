@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from raybio.cli.options import path_or_uri
 from raybio.cli.stores import local_copy
-from raybio.cli.train import training_app
+from raybio.cli.training_command import training_app
 from raybio.cli.training_help import help_texts
 from raybio.core.config import did_you_mean, load, override_all
 from raybio.core.errors import ConfigError

@@ -23,7 +23,7 @@ class Commands(LazyGroup):
             "Prepare a store or a benchmark from source files.", app_of("raybio.cli.prepare")
         ),
         "train": Entry(
-            "Train a method, and compare it with variants and rivals.", app_of("raybio.cli.methods")
+            "Train a method, and compare it with variants and rivals.", app_of("raybio.cli.train")
         ),
         "sweep": Entry(
             "Try many settings of a method, and keep the best.", app_of("raybio.cli.sweep")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from raybio.cli.finetune import with_tasks
-from raybio.cli.train import options_by_part
 from raybio.cli.train_and_compare import train_and_compare
+from raybio.cli.training_command import options_by_part
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.config import TASKS, Config

@@ -7,7 +7,7 @@ import argparse
 
 from raybio.cli.options import path_or_uri
 from raybio.cli.stores import local_copy
-from raybio.cli.train import training_app
+from raybio.cli.training_command import training_app
 from raybio.cli.training_help import CORPUS, help_texts
 from raybio.core.errors import ConfigError
 
