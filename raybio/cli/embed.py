@@ -1,11 +1,11 @@
 """Embed proteins, texts, words or pairs of entities into one Parquet file; resumable."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import check_precision, parse_pooling, positive
+from raybio.cli.options import PRECISIONS, parse_choice, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from raybio.training.embedding_model import InputEmbedder
 
 app = typer.Typer(help=__doc__, add_completion=False)
+
+NumberType = Literal["float32", "float16"]
+NUMBER_TYPES: tuple[NumberType, ...] = ("float32", "float16")
+
+Unit = Literal["input", "token"]
+UNITS: tuple[Unit, ...] = ("input", "token")
 
 
 @app.command()
@@ -82,11 +88,9 @@ def embed(
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
     chosen_pooling = parse_pooling(pooling)
-    if dtype not in ("float32", "float16"):
-        raise ConfigError(f"--dtype: got {dtype!r}, want float32 or float16")
-    check_precision(precision)
-    if per not in ("input", "token"):
-        raise ConfigError(f"--per: got {per!r}, want input or token")
+    number_type = parse_choice(dtype, NUMBER_TYPES, "--dtype")
+    chosen_precision = parse_choice(precision, PRECISIONS, "--precision")
+    unit = parse_choice(per, UNITS, "--per")
     if run is not None and pooling is not None:
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
@@ -112,12 +116,12 @@ def embed(
         field=field,
         strip_stop=strip_stop,
         max_bad_share=max_bad_share,
-        form=EmbeddingFormat(dtype, precision, per),  # type: ignore[arg-type]
+        form=EmbeddingFormat(number_type, chosen_precision, unit),
         verbose=verbose,
         say=print,
     )
     parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
-    noun = "tokens" if per == "token" else chosen.row_noun
+    noun = "tokens" if unit == "token" else chosen.row_noun
     print(f"{out}: {summary.num_rows:,} {noun}; {parts}")
     if summary.cut:
         print(summary.cut)

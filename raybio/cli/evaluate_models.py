@@ -9,11 +9,12 @@ import typer
 
 from raybio.cli.console import stdout_console
 from raybio.cli.options import (
+    PRECISIONS,
     LocationType,
     PoolingOption,
-    check_precision,
     location_option,
     model_option,
+    parse_choice,
     parse_pooling,
 )
 from raybio.cli.stores import check_store, local_copy
@@ -64,7 +65,7 @@ def retrieval(
     --queries queries.jsonl --qrels test.tsv --out report/
     """
     chosen_pooling = parse_pooling(pooling)
-    check_precision(precision)
+    parse_choice(precision, PRECISIONS, "--precision")
     check_writable_folder(out)
     folder_by_name = _folders(model)
     sources = [
@@ -155,10 +156,11 @@ def links(
     from raybio.methods.sppt.table import LINK_RETRIEVAL
 
     layout = _shown(LINK_RETRIEVAL, split)
-    if metric not in (None, "euclidean", "cosine"):
-        raise ConfigError(f"--metric: got {metric!r}, want euclidean or cosine")
+    if metric is not None:
+        parse_choice(metric, ("euclidean", "cosine"), "--metric")
     chosen_pooling = parse_pooling(pooling)
-    check_precision(precision)
+    if precision is not None:
+        parse_choice(precision, PRECISIONS, "--precision")
     check_writable_folder(out)
     folder_by_name = _folders(model)
     check_store(store)

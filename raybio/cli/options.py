@@ -1,9 +1,9 @@
 """Options of all trainings, and parsers of numbers for options of all commands."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import typer
 
@@ -55,19 +55,32 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
     return value
 
 
+Choice = TypeVar("Choice", bound=str)
+
+
+def parse_choice(text: str, choices: Sequence[Choice], option: str) -> Choice:
+    """Return the choice that equals ``text``.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    for choice in choices:
+        if choice == text:
+            return choice
+    *others, last = choices
+    raise ConfigError(f"{option}: got {text!r}, want {', '.join(others)} or {last}")
+
+
+POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
+
+
 def parse_pooling(text: str | None) -> Pooling | None:
     """Return the pooling that an option gives, or None.
 
     Raises:
         ConfigError: if it is neither cls nor mean.
     """
-    poolings: tuple[Pooling, ...] = ("cls", "mean")
-    for pooling in poolings:
-        if text == pooling:
-            return pooling
-    if text is not None:
-        raise ConfigError(f"--pooling: got {text!r}, want cls or mean")
-    return None
+    return None if text is None else parse_choice(text, POOLINGS, "--pooling")
 
 
 PoolingOption = Annotated[
@@ -75,14 +88,8 @@ PoolingOption = Annotated[
 ]
 
 
-def check_precision(text: str | None) -> None:
-    """Check the value of ``--precision``.
-
-    Raises:
-        ConfigError: if it is none of fp32, tf32 and bf16.
-    """
-    if text not in (None, "fp32", "tf32", "bf16"):
-        raise ConfigError(f"--precision: got {text!r}, want fp32, tf32 or bf16")
+EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
 
 
 StripStop = Annotated[

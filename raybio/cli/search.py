@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
+    parse_choice,
     parse_pooling,
     path_or_uri,
 )
@@ -23,6 +24,9 @@ from raybio.core.files import check_writable_file
 from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
+
+Metric = Literal["cosine", "l2"]
+METRICS: tuple[Metric, ...] = ("cosine", "l2")
 
 
 @app.command()
@@ -46,8 +50,7 @@ def index(
 
     Example: raybio search index --embeddings embeddings.parquet --out index/
     """
-    if metric not in ("cosine", "l2"):
-        raise ConfigError(f"--metric: got {metric!r}, want cosine or l2")
+    chosen_metric = parse_choice(metric, METRICS, "--metric")
     file = local_copy(embeddings, "--embeddings")
     # Imported here: torch takes seconds to import.
     from raybio.runtime.search.build import build_index
@@ -55,7 +58,7 @@ def index(
     build_index(
         file,
         out,
-        metric=metric,  # type: ignore[arg-type]
+        metric=chosen_metric,
         recall=recall,
         force=force,
         say=lambda line: print(f"{out}: {line}"),

@@ -63,9 +63,9 @@ def synthetic(
     """The command line; ``--help`` is the description."""
     if all_ == bool(graph):
         raise ConfigError("want either --graph (repeatable) or --all")
-    for kind in graph or ():
-        if kind not in KINDS:
-            raise ConfigError(f"--graph: got {kind!r}, want one of {', '.join(KINDS)}")
+    kinds = KINDS
+    if graph:
+        kinds = tuple(shared.parse_choice(kind, KINDS, "--graph") for kind in dict.fromkeys(graph))
     options = RunOptions(
         store=store,
         recipe=recipe,
@@ -82,5 +82,4 @@ def synthetic(
     )
     from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments
 
-    kinds = tuple(dict.fromkeys(graph or KINDS))
     run_experiments(options, Experiments(kinds, repeats, numbers(noise, "--noise")))

@@ -15,6 +15,7 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
+    parse_choice,
     positive,
     sources_option,
 )
@@ -56,7 +57,9 @@ DEV_SHARE = (
 def relations(
     model: Annotated[str, model_option("run of relation_finetune, or its export/")],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
-    split: Annotated[str, typer.Option(help="dev or test")] = "test",
+    split: Annotated[
+        str, typer.Option(help="dev or test; the model's neighbors are training pairs")
+    ] = "test",
     out: ScoresFile = None,
 ) -> None:
     """Extract relations between entities: F1 with intervals, by relation, and confusions.
@@ -64,10 +67,7 @@ def relations(
     Example: raybio evaluate relations --model runs/mccl --store BIORED --split test
     """
     check_store(store)
-    if split not in ("dev", "test"):
-        raise ConfigError(
-            f"--split: got {split!r}, want dev or test; the model's neighbors are training pairs"
-        )
+    parse_choice(split, ("dev", "test"), "--split")
     if out is not None:
         check_writable_file(out)
     folder = model_folder(model, "--model")
@@ -158,8 +158,7 @@ def relation_map(
     check_model_sources(models)
     from raybio.store.store import SPLITS
 
-    if split not in SPLITS:
-        raise ConfigError(f"--split: got {split!r}, want one of {', '.join(SPLITS)}")
+    parse_choice(split, SPLITS, "--split")
     documents = _documents(store, (split,))
     from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps, write_coordinates
     from raybio.methods.mtb_mccl.mccl.relation_map import relation_maps, select_map_pairs

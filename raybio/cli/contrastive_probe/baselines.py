@@ -12,9 +12,15 @@ from raybio.cli.contrastive_probe.options import (
     POOLING_HELP,
     QUERIES_HELP,
     SUBSETS,
-    parse_choice,
 )
-from raybio.cli.options import LocationType, fraction, location_option, model_option, parse_pooling
+from raybio.cli.options import (
+    LocationType,
+    fraction,
+    location_option,
+    model_option,
+    parse_choice,
+    parse_pooling,
+)
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder

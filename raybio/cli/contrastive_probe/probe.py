@@ -12,9 +12,14 @@ from raybio.cli.contrastive_probe.options import (
     QUERIES_HELP,
     SUBSETS,
     Subset,
-    parse_choice,
 )
-from raybio.cli.options import LocationType, location_option, model_option, parse_pooling
+from raybio.cli.options import (
+    LocationType,
+    location_option,
+    model_option,
+    parse_choice,
+    parse_pooling,
+)
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -23,6 +28,8 @@ from raybio.runtime.model_paths import model_source
 
 Prompts = Literal["human", "default", "released"]
 PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
+
+SUBSETS_OR_BOTH: tuple[Literal["full", "hard", "both"], ...] = (*SUBSETS, "both")
 
 DEFAULTS = ProbeConfig()
 HELP = meanings(ProbeConfig)
@@ -137,12 +144,8 @@ def sheet(
 
 
 def _parse_subsets(text: str) -> tuple[Subset, ...]:
-    if text == "both":
-        return SUBSETS
-    for subset in SUBSETS:
-        if subset == text:
-            return (subset,)
-    raise ConfigError(f"--subset {text}: want full, hard or both")
+    subset = parse_choice(text, SUBSETS_OR_BOTH, "--subset")
+    return SUBSETS if subset == "both" else (subset,)
 
 
 def _parse_layers(text: str) -> list[int] | None:

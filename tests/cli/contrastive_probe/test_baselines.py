@@ -195,7 +195,7 @@ def test_the_report_of_a_hybrid_separates_queries_with_answers_of_one_token(
             ["--methods", "hybrid", "--rewired", "folder", "--pooling", "max"],
             "--pooling: got 'max', want cls or mean",
         ),
-        (["--subset", "easy"], "--subset easy: want full or hard"),
+        (["--subset", "easy"], "--subset: got 'easy', want full or hard"),
         (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
         (["--weight", "0.5"], "--weight: only for hybrid"),
