@@ -205,6 +205,23 @@ CpusPerWorker = Annotated[
 ]
 
 
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(
+        parser=non_negative,
+        metavar="FLOAT",
+        help="GPUs of each worker of a trial; a fraction lets trials share one; default: 1 if "
+        "there are any",
+    ),
+]
+
+
+Budget = Annotated[
+    list[str] | None,
+    typer.Option("--budget", help="override the space's budget: num_trials=6; repeatable"),
+]
+
+
 Device = Annotated[str, typer.Option(help="auto, cpu or gpu")]
 
 

@@ -36,20 +36,8 @@ def preflight(
     init: shared.Init = None,
     workers: shared.Workers = None,
     cpus_per_worker: shared.CpusPerWorker = None,
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            parser=non_negative,
-            metavar="FLOAT",
-            help="with --space: GPUs of each worker, or a fraction",
-        ),
-    ] = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--budget", help="with --space: override its budget: num_trials=6; repeatable"
-        ),
-    ] = None,
+    gpus_per_worker: shared.GpusPerWorker = None,
+    budget: shared.Budget = None,
     device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
     runs: Annotated[
         shared.LocationType | None,

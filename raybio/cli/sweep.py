@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from raybio.cli import options as shared
 from raybio.cli.console import stdout_console
 from raybio.cli.contrastive_probe.train import prepare_given_store
-from raybio.cli.options import non_negative, positive
+from raybio.cli.options import positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
@@ -75,10 +75,7 @@ def sweep(
     ] = None,
     settings: shared.Settings = None,
     init: shared.Init = None,
-    budget: Annotated[
-        list[str] | None,
-        typer.Option("--budget", help="override the space's budget: num_trials=6; repeatable"),
-    ] = None,
+    budget: shared.Budget = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -93,14 +90,7 @@ def sweep(
             help="logical CPUs of each worker; default: equal parts",
         ),
     ] = None,
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            parser=non_negative,
-            metavar="FLOAT",
-            help="GPUs of each worker; trials share one by a fraction; default: 1 if there are any",
-        ),
-    ] = None,
+    gpus_per_worker: shared.GpusPerWorker = None,
     name: Annotated[
         str | None, typer.Option(help="the sweep's name; the same name resumes that sweep")
     ] = None,

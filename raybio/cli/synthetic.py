@@ -44,14 +44,7 @@ def synthetic(
     settings: shared.Settings = None,
     cpus_per_worker: shared.CpusPerWorker = None,
     device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
-    gpus_per_worker: Annotated[
-        float | None,
-        typer.Option(
-            parser=shared.non_negative,
-            metavar="FLOAT",
-            help="GPUs of each trial; a fraction lets trials share one",
-        ),
-    ] = None,
+    gpus_per_worker: shared.GpusPerWorker = None,
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,
     tracking_uri: shared.TrackingUri = None,
