@@ -9,6 +9,7 @@ from raybio.cli.options import PRECISIONS, parse_choice, parse_pooling, positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location
+from raybio.core.text import skipped_lines
 from raybio.encoders.config import Pooling
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RunFolder
@@ -125,8 +126,8 @@ def embed(
     print(f"{out}: {summary.num_rows:,} {noun}; {parts}")
     if summary.cut:
         print(summary.cut)
-    for reason, facts in summary.quarantine.items():
-        print(f"skipped: {reason}: {facts['count']:,}")
+    for line in skipped_lines(summary.quarantine):
+        print(line)
 
 
 def _embedder_of_run(run: str, runs: Location | None) -> "tuple[InputEmbedder, BucketPath | None]":

@@ -12,6 +12,7 @@ from raybio.cli.options import LocationType, location_option
 from raybio.cli.stores import local_copy
 from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.records import write_record
+from raybio.core.text import skipped_lines
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 
 benchmarks = typer.Typer()
@@ -54,8 +55,8 @@ def medlama(
         print(f"{relation}: {', '.join(counts)}")
     for relation in manifest["without_queries"]:
         print(f"{relation}: no queries")
-    for reason, summary in manifest["skipped"].items():
-        print(f"skipped: {reason}: {summary['count']:,}")
+    for line in skipped_lines(manifest["skipped"]):
+        print(line)
     has_hard = any(counts["hard"] for counts in manifest["relations"].values())
     hard = read_medlama(out, "hard") if has_hard else None
     statistics = benchmark_statistics(read_medlama(out), hard)

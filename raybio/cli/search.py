@@ -21,6 +21,7 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
+from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -136,5 +137,5 @@ def query(
         with replaced_file(out) as partial:
             num_rows = write_rows(partial, out.suffix.lower(), schema, rows)
         print(f"{out}: {num_rows:,} neighbors")
-    for reason, facts in queries.quarantine.summary().items():
-        print(f"skipped: {reason}: {facts['count']:,}", file=sys.stderr)
+    for line in skipped_lines(queries.quarantine.summary()):
+        print(line, file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from raybio.core.text import skipped_lines
 from raybio.store.quarantine import SkippedRecord
 
 
@@ -108,13 +109,10 @@ class Predictor(ABC):
 
 
 def skipped_remarks(quarantine: Mapping[str, Any]) -> list[str]:
-    """Return a line for each reason to skip records, with the first such record.
-
-    Args:
-        quarantine: ``Quarantine.summary``, which the manifest of a store has, too.
-    """
+    """Return ``skipped_lines``, each with the first such record."""
     remarks = []
-    for reason, facts in quarantine.items():
-        first = [f", first {SkippedRecord(**example)}" for example in facts["examples"][:1]]
-        remarks.append(f"skipped: {reason}: {facts['count']:,}{''.join(first)}")
+    for line, facts in zip(skipped_lines(quarantine), quarantine.values(), strict=True):
+        if facts["examples"]:
+            line += f", first {SkippedRecord(**facts['examples'][0])}"
+        remarks.append(line)
     return remarks

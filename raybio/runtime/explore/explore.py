@@ -9,6 +9,7 @@ import numpy as np
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
+from raybio.core.text import skipped_lines
 from raybio.encoders.config import Pooling
 from raybio.evaluation.projection import embedding_map
 from raybio.runtime.embed_inputs import inputs_of, open_input_store
@@ -106,8 +107,8 @@ def explore(
         field_of_store = field if inputs is None else None
         chosen = inputs_of(embedded, model, field=field_of_store, strip_stop=strip_stop)
         points = points_of_model(model, chosen, quarantine, max_points)
-        for reason, facts in quarantine.summary().items():
-            say(f"skipped: {reason}: {facts['count']:,}")
+        for line in skipped_lines(quarantine.summary()):
+            say(line)
     data = _data(points, opened, field, inputs, labels, read_fasta)
     data["title"] = Path(source).name
     data["about"] = _about(points, opened)
