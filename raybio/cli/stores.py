@@ -165,6 +165,35 @@ def prepare_store(out: Location, prepare: Callable[[Path], S], *, force: bool) -
     return open_store(out, type(store), digest=digest)
 
 
+class StorePreparation:
+    """The preparation of one store by a command, from its refusal to the table of the store.
+
+    Args:
+        out: where the store belongs.
+        force: replace an existing store.
+
+    Raises:
+        RaybioError: as ``check_out``.
+    """
+
+    def __init__(self, out: Location, *, force: bool) -> None:
+        """Start the clock, and refuse ``out`` before source files are read."""
+        self.out = out
+        self.force = force
+        self._started = time.perf_counter()
+        check_out(out, force=force)
+
+    def run(self, prepare: Callable[[Path], S]) -> S:
+        """Return the store that ``prepare`` writes into the folder that it gets, and show it.
+
+        Raises:
+            RaybioError: as ``prepare_store``.
+        """
+        store = prepare_store(self.out, prepare, force=self.force)
+        show_store(store, self._started)
+        return store
+
+
 LINKS = {"links": "links for training", "heldout_links": "held-out links, for evaluation"}
 
 COUNTS = {

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,11 +21,9 @@ from raybio.cli.options import (
 from raybio.cli.stores import (
     Force,
     Out,
-    check_out,
+    StorePreparation,
     local_copy,
     matching,
-    prepare_store,
-    show_store,
 )
 from raybio.core.errors import ClusterError
 from raybio.core.files import check_writable_folder
@@ -135,8 +132,7 @@ def medline(
     Example: raybio prepare medline --input 'baseline/*.xml.gz' --out STORE
     """
     config = settings_of(ArticleConfig, locals())
-    started = time.perf_counter()
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import parse_here, prepare_medline
 
@@ -150,7 +146,7 @@ def medline(
         parse_all=parse_all,
         parts=parts,
     )
-    show_store(prepare_store(out, write, force=force), started)
+    preparation.run(write)
 
 
 @prepare.command()
@@ -170,13 +166,12 @@ def pairs(
     Example: raybio prepare pairs --input articles.tsv.gz --out STORE
     """
     config = settings_of(ArticleConfig, locals())
-    started = time.perf_counter()
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import prepare_pairs
 
     write = partial(prepare_pairs, files=files, config=config, force=force)
-    show_store(prepare_store(out, write, force=force), started)
+    preparation.run(write)
 
 
 def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":

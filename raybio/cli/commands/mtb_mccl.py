@@ -23,12 +23,10 @@ from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
     Out,
-    check_out,
+    StorePreparation,
     check_store,
     local_copy,
     matching,
-    prepare_store,
-    show_store,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
@@ -222,8 +220,7 @@ def documents(
 
     Example: raybio prepare documents --input Train.PubTator.gz --dev Dev.PubTator.gz --out STORE
     """
-    started = time.perf_counter()
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
@@ -244,8 +241,7 @@ def documents(
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
-    store = prepare_store(out, write, force=force)
-    show_store(store, started)
+    store = preparation.run(write)
     if dev_share is not None:
         counts = store.manifest["counts"]
         print(

@@ -1,6 +1,5 @@
 """Commands of CLDR, CLGS and CLNER: stores of sentences, entities and relations, maps of words."""
 
-import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +18,10 @@ from raybio.cli.stores import (
     Force,
     Input,
     Out,
-    check_out,
+    StorePreparation,
     check_store,
     local_copy,
     matching,
-    prepare_store,
-    show_store,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
@@ -182,8 +179,7 @@ def ade(
 
     Example: raybio prepare ade --input train.json --dev dev.json --test test.json --out STORE
     """
-    started = time.perf_counter()
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     files = matching(source)
     dev_files = matching(dev or (), "--dev")
     test_files = matching(test or (), "--test")
@@ -199,7 +195,7 @@ def ade(
         force=force,
         max_bad_share=max_bad_share,
     )
-    show_store(prepare_store(out, write, force=force), started)
+    preparation.run(write)
 
 
 @prepare.command()

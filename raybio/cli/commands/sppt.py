@@ -1,6 +1,5 @@
 """Commands of SPPT: stores of proteins, articles and sentences with topics; links and task fit."""
 
-import time
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,12 +19,10 @@ from raybio.cli.scores import ScoresFile, write_scores
 from raybio.cli.stores import (
     Force,
     Out,
-    check_out,
+    StorePreparation,
     check_store,
     local_copy,
     matching,
-    prepare_store,
-    show_store,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file
@@ -251,7 +248,6 @@ def proteins(
     """
     given = {"taxids": tuple(taxid or ()), "strip_prefixes": tuple(strip_prefix or ())}
     config = settings_of(PrepareConfig, locals() | given)
-    started = time.perf_counter()
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
@@ -263,7 +259,7 @@ def proteins(
             "--strip-prefix and --strip-version: want them with --edges and --proteins; ids of the "
             "Tree of life are those of its files"
         )
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     edge_files = matching(edges or (), "--edges")
     protein_files = matching(proteins or (), "--proteins")
     from raybio.methods.sppt.prepare import ProteinSource, prepare_proteins
@@ -279,7 +275,7 @@ def proteins(
         )
 
     write = partial(prepare_proteins, source=source, config=config, force=force)
-    show_store(prepare_store(out, write, force=force), started)
+    preparation.run(write)
 
 
 @prepare.command()
@@ -325,7 +321,6 @@ def articles(
     Example: raybio prepare articles --nodes articles.tsv --edges citations.tsv --out STORE
     """
     config = settings_of(LinkedTextConfig, locals())
-    started = time.perf_counter()
     given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
     given["openalex"] = (openalex,)
     layouts = [name for name, options in given.items() if any(options)]
@@ -335,7 +330,7 @@ def articles(
         )
     if language and not openalex:
         raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
@@ -358,7 +353,7 @@ def articles(
         source = LinkedTables(local_copy(nodes, "--nodes"), local_copy(edges, "--edges"))
 
     write = partial(prepare_linked_texts, source=source, config=config, force=force)
-    show_store(prepare_store(out, write, force=force), started)
+    preparation.run(write)
 
 
 @prepare.command()
@@ -382,13 +377,11 @@ def topics(
     Example: raybio prepare topics --input sentences.txt --num-topics 100 --out STORE
     """
     config = settings_of(TopicConfig, locals())
-    started = time.perf_counter()
-    check_out(out, force=force)
+    preparation = StorePreparation(out, force=force)
     files = matching(source)
     from raybio.methods.sppt.synthetic.prepare import prepare_topics
 
     write = partial(prepare_topics, files=files, config=config, force=force)
-    store = prepare_store(out, write, force=force)
-    show_store(store, started)
+    store = preparation.run(write)
     for number, words in enumerate(store.topic_words):
         print(f"topic {number}: {words}")
