@@ -31,7 +31,7 @@ from raybio.training.precision import (
     embedding_precision,
     resolve_precision,
 )
-from raybio.training.settings import TrainingConfig
+from raybio.training.settings import COMPLETE, TrainingConfig
 from raybio.training.sharded_optimizer import ShardedAdamW
 from raybio.training.snapshot import BaseWeights, TrainingState
 from raybio.training.step import LaunchedStep, TrainStep
@@ -43,10 +43,6 @@ Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 
 FIRST_REPORTED_STEPS = (1, 3, 10)
 """Reported with any ``log_every_steps``: the first loss, and the speed once the data flows."""
-
-
-COMPLETE_REASONS = ("finished", "early_stopping")
-"""Reasons of a run that came to its end."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +163,7 @@ def fit(
     run = _Run(system, config, collective, torch.device(device), precision, checkpoints)
     on_start(run.progress.step)
     for report in run.reports(batches, should_stop, should_checkpoint):
-        if restores_best and report.reason in COMPLETE_REASONS:
+        if restores_best and report.reason in COMPLETE:
             report = replace(report, best_step=run.restore_best())
         yield report
 

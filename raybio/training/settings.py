@@ -1,4 +1,4 @@
-"""Settings of every training run."""
+"""Settings of every training run, and how runs end."""
 
 import math
 from typing import Literal
@@ -16,6 +16,10 @@ EXACT_ENVIRONMENT = {
 
 They are read when cuBLAS starts, torch's compiler is imported and the first collective is called.
 """
+
+
+COMPLETE = ("finished", "early_stopping")
+"""Reasons and statuses of a run that came to its end."""
 
 
 class ScheduleConfig(BaseConfig):

@@ -35,10 +35,7 @@ from raybio.core.records import (
     to_record,
     write_record,
 )
-
-COMPLETE = ("finished", "early_stopping")
-"""Status of runs that came to their end."""
-
+from raybio.training.settings import COMPLETE
 
 RUN = "run.json"
 """The identity of a run: method, configuration, store, precision."""
