@@ -9,8 +9,7 @@ import typer
 from raybio.cli import options as shared
 from raybio.cli.console import stdout_console
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_writable_folder
-from raybio.runtime.run.folder import RUN
+from raybio.core.files import RUN, check_writable_folder
 from raybio.runtime.run.options import runs_folder
 
 if TYPE_CHECKING:

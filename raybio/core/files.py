@@ -15,6 +15,9 @@ from typing import BinaryIO
 from raybio.core.errors import ConfigError
 from raybio.core.location import is_uri, without_credentials
 
+RUN = "run.json"
+"""The record that makes a folder a run: method, configuration, store, precision."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk or quota."""
 
@@ -81,7 +84,7 @@ def check_model_sources(models: Sequence[str], option: str = "--model") -> None:
 
 
 def _check_model_folder(model: str, folder: Path, option: str) -> None:
-    if (folder / "run.json").is_file():
+    if (folder / RUN).is_file():
         raise ConfigError(
             f"{option} {model}: is a run's folder; want its model, {folder / 'export'}"
         )

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from raybio.core.errors import ConfigError, named_by
+from raybio.core.files import RUN
 from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_folder import fetch_folder
-
-RUN = "run.json"
-"""The record that makes a folder a run."""
 
 EXPORT = "export"
 """The folder of a run with its model."""

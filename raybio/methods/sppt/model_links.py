@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, StoreError
+from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Encoder
 from raybio.core.location import Location
@@ -198,7 +199,7 @@ def _run_of(model: EmbeddingModel, store: LinkedStore, as_in_its_run: bool) -> _
     """Return what ``run.json`` next to an export says, if it counts and was over this store."""
     is_protein = isinstance(store, ProteinStore)
     config_type = ProteinConfig if is_protein else ArticleConfig
-    record = read_record(Path(model.folder).absolute().parent / "run.json", "run") or {}
+    record = read_record(Path(model.folder).absolute().parent / RUN, "run") or {}
     method = "sppt_protein" if is_protein else "sppt_mag"
     is_over_store = str(record.get("data_digest", "")).startswith(store.digest)
     if not as_in_its_run or record.get("method") != method or not is_over_store:

@@ -11,6 +11,7 @@ from typing import Any
 
 from raybio.core.config import flatten
 from raybio.core.errors import ConfigError
+from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
@@ -195,7 +196,7 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
 def _paths(text: str, folder: Path) -> list[Path]:
     """Return the folders of runs that a name, path or pattern stands for."""
     for path in (folder / text, Path(text)):
-        identity = read_record(path / "run.json", "run")
+        identity = read_record(path / RUN, "run")
         if identity is None:
             continue
         if "space" in identity["config"]:
@@ -205,7 +206,7 @@ def _paths(text: str, folder: Path) -> list[Path]:
         matches = _matches(pattern)
         if matches:
             return matches
-    names = sorted(path.parent.name for path in folder.glob("*/run.json"))
+    names = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
     raise ConfigError(
         f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; "
         + (f"want one of {', '.join(names)}, " if names else "there are no runs yet; want a name ")
@@ -226,7 +227,7 @@ def _trials(text: str, sweep: Path) -> list[Path]:
 
 
 def _matches(pattern: str) -> list[Path]:
-    return sorted(Path(path) for path in glob.glob(pattern) if (Path(path) / "run.json").is_file())
+    return sorted(Path(path) for path in glob.glob(pattern) if (Path(path) / RUN).is_file())
 
 
 def _check(runs: Sequence[GivenRun], same_data: bool) -> None:

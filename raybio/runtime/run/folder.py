@@ -25,7 +25,7 @@ from raybio.core.errors import (
     RecordError,
     RecordFormatError,
 )
-from raybio.core.files import FULL, check_local, disk_problem, replace_text
+from raybio.core.files import FULL, RUN, check_local, disk_problem, replace_text
 from raybio.core.location import Location
 from raybio.core.records import (
     FORMATS,
@@ -36,10 +36,6 @@ from raybio.core.records import (
     write_record,
 )
 from raybio.training.settings import COMPLETE
-
-RUN = "run.json"
-"""The identity of a run: method, configuration, store, precision."""
-
 
 LAUNCH = "launch.json"
 """The last start of the run: workers, CPUs, tracking; of a sweep the budget too."""

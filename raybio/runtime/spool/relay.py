@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
+from raybio.core.files import RUN
 from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
@@ -36,7 +37,7 @@ POLL_SECONDS = 0.2
 CHUNK_BYTES = 4 << 20
 
 _TO_WORKERS = (
-    "run.json",
+    RUN,
     "launch.json",
     "tracking.json",
     "metrics.jsonl",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.errors import ConfigError, RecordError, RecordFormatError, StoreError
+from raybio.core.files import RUN
 from raybio.core.randomness import derive_seed
 from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
@@ -134,7 +135,7 @@ def training_pmids(model: str) -> np.ndarray | None:
     Raises:
         RecordError: if ``run.json`` is damaged or of another format version.
     """
-    record = Path(model).parent / "run.json"
+    record = Path(model).parent / RUN
     try:
         run = read_record(record, "run")
     except OSError:
