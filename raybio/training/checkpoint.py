@@ -29,6 +29,7 @@ from raybio.core.files import sync
 from raybio.training import durable
 from raybio.training.checkpoint_files import (
     FOLDER_NAME,
+    RETRY_DELAYS_SECONDS,
     STATE,
     CheckpointState,
     Contents,
@@ -43,8 +44,6 @@ from raybio.training.checkpoint_files import (
 )
 from raybio.training.remote_checkpoints import RemoteCheckpoints, restore_log
 from raybio.training.snapshot import Staging, TrainingState, model_tensors, optimizer_tensors
-
-RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 
 _WRITING = ".writing-"
 _REMOVING = ".removing-"

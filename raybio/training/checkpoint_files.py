@@ -31,6 +31,9 @@ STATE = "state.json"
 MANIFEST = "manifest.json"
 FILES = (MODEL, OPTIMIZER, STATE)
 
+RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
+"""Pauses after a failed save, and after an upload whose requests were repeated for minutes."""
+
 FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 """Names of the folders of checkpoints: the step, and a number if there are several of a step."""
 

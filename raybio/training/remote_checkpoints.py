@@ -36,15 +36,13 @@ from raybio.training.checkpoint_files import (
     FILES,
     FOLDER_NAME,
     MANIFEST,
+    RETRY_DELAYS_SECONDS,
     DamagedError,
     PrunedError,
     step_of_name,
 )
 
 LOG = "metrics.jsonl"
-
-RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
-"""Pauses after an upload that failed, although its requests were repeated for minutes."""
 
 _log = logging.getLogger(__name__)
 
