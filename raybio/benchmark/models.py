@@ -19,6 +19,7 @@ from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
 from raybio.benchmark.task import RANDOM, Reads
 from raybio.core.errors import ConfigError
+from raybio.core.files import RUN
 from raybio.core.interfaces import Encoder
 from raybio.core.randomness import derive_seed
 from raybio.core.records import FORMATS, read_record
@@ -27,7 +28,6 @@ from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
-from raybio.runtime.run.folder import RUN
 from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
 

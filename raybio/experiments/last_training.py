@@ -14,11 +14,11 @@ from raybio.core.records import read_recomputable
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
 from raybio.store.store import open_store
-from raybio.training.settings import TrainingConfig
+from raybio.training.settings import COMPLETE, TrainingConfig
 
 
 @dataclass(frozen=True)

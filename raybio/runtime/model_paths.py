@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raybio.core.errors import ConfigError
+from raybio.core.files import RUN
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.records import read_record
-from raybio.runtime.run.folder import RUN, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.training.bucket_source import fetch_source
 
 MAX_NAMED_RUNS = 10

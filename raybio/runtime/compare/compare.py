@@ -33,7 +33,7 @@ from raybio.runtime.compare.runs import (
 )
 from raybio.runtime.compare.table import ResultTable, over_repetitions, untrained_label
 from raybio.runtime.compare.unfinished import last_epoch, unfinished_reasons
-from raybio.runtime.run.folder import COMPLETE
+from raybio.training.settings import COMPLETE
 
 Table = list[list[str]]
 

@@ -12,12 +12,13 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.labels import REPETITIONS
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
 from raybio.runtime.run.duration import in_words
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.parallel import Concurrency, Placement, concurrency
 from raybio.runtime.run.result import finished_result
 from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import open_store
 from raybio.training.checkpoint import step_of_checkpoint
+from raybio.training.settings import COMPLETE
 
 _NOT_OF_A_STEP = (
     *REPETITIONS,

@@ -7,9 +7,10 @@ from raybio.core.csv_table import write_csv
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
 from raybio.evaluation.curves import Curve, CurvePoint, means_over_steps
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.training.method import Method, MetricsByStep
+from raybio.training.settings import COMPLETE
 
 
 def write_curves(

@@ -17,9 +17,10 @@ from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.labels import REPETITIONS, without_draws
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
+from raybio.training.settings import COMPLETE
 
 _ABSENT = "(absent)"
 

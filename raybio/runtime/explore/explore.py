@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError
+from raybio.core.files import RUN
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
 from raybio.core.text import skipped_lines
@@ -24,7 +25,6 @@ from raybio.runtime.explore.page import write_page
 from raybio.runtime.explore.points import Points, points_of_file, points_of_model
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
-from raybio.runtime.run.folder import RUN
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetch_bucket_model
 from raybio.store.remote_sources import fetch_input_file

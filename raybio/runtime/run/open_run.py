@@ -17,7 +17,7 @@ from raybio.runtime.run.checks import (
     record_cuts,
 )
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
-from raybio.runtime.run.folder import COMPLETE, committed_in
+from raybio.runtime.run.folder import committed_in
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
@@ -25,6 +25,7 @@ from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.loop import changeable_settings
+from raybio.training.settings import COMPLETE
 
 MLFLOW_STATUS = {
     "finished": "FINISHED",

@@ -9,12 +9,12 @@ from typing import Any
 
 from raybio.core.config import fingerprint, load, merge, override_all
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_local
+from raybio.core.files import RUN, check_local
 from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
+from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig

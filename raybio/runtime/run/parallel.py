@@ -28,7 +28,6 @@ from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fi
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, relay_of, train
 from raybio.runtime.run.duration import in_words
-from raybio.runtime.run.folder import COMPLETE
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
@@ -38,6 +37,7 @@ from raybio.runtime.run.tasks import MAX_RETRIES
 from raybio.runtime.spool.lease import LostLeaseError
 from raybio.runtime.tracking.tracker import wait_for_all
 from raybio.store.store import open_store
+from raybio.training.settings import COMPLETE
 
 POLL_SECONDS = 0.2
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_recomputable, read_record
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.training.settings import TrainingConfig
+from raybio.training.settings import COMPLETE, TrainingConfig
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from raybio.core.records import write_record
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.run.card import run_card
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
@@ -25,7 +25,7 @@ from raybio.training.loop import Batches, Report, fit, local_batches
 from raybio.training.precision import Precision, embedding_precision
 from raybio.training.prefetched import prefetched
 from raybio.training.remote_checkpoints import RemoteCheckpoints
-from raybio.training.settings import TrainingConfig
+from raybio.training.settings import COMPLETE, TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
 """Time that the workers of a killed driver may live on; two seconds is usual."""

@@ -9,7 +9,7 @@ from ray.tune import Callback
 
 from raybio.core.errors import ClusterError
 from raybio.core.records import read_record, write_record
-from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
@@ -35,6 +35,7 @@ from raybio.runtime.tune.trial import (
 from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint import delete_all_but_newest
 from raybio.training.remote_checkpoints import delete_all_but_newest_in
+from raybio.training.settings import COMPLETE
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start, with which a resumed sweep begins."""
