@@ -72,8 +72,9 @@ from raybio.methods.sppt.synthetic.system import paper_recipe
 from raybio.store.demo_corpus import DemoCorpus
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
-from raybio.training.loop import COMPLETE_REASONS, fit
+from raybio.training.loop import fit
 from raybio.training.precision import Precision, embedding_precision
+from raybio.training.settings import COMPLETE
 
 KINDS = ("cliques", "plane", "moebius", "sphere", "torus", "homophily", "motif", "structural")
 SENTENCE_SETS = [f"pubmed_sents_no_punkt_10k_{number}.txt.gz" for number in range(3)]
@@ -391,7 +392,7 @@ def train(turn: Turn, training: Training) -> dict[str, Any] | None:
             curve.append({"step": report.step, **report.metrics})
     checkpoints.close()
     assert last is not None
-    if last.reason not in COMPLETE_REASONS:
+    if last.reason not in COMPLETE:
         return None
     settings = config.to_mapping()
     settings.pop("precision")

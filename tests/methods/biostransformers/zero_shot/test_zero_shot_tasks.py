@@ -47,7 +47,7 @@ def gold_of(task):
 
 def article(pmid, decision):
     return PubMedQuestion(
-        pmid, f"Question {pmid}?", (f"Context {pmid}.",), (), f"Answer {pmid}.", decision, (), None
+        pmid, f"Question {pmid}?", (f"Context {pmid}.",), f"Answer {pmid}.", decision, (), None
     )
 
 
@@ -55,7 +55,7 @@ def question(number, *snippets, is_yes=True, kind="yesno", ideal=("Yes.",)):
     passages = tuple(
         Snippet(text, f"http://www.ncbi.nlm.nih.gov/pubmed/{number}") for text in snippets
     )
-    return BioasqQuestion(f"{number}", f"Question {number}?", kind, passages, ideal, is_yes, ())
+    return BioasqQuestion(f"{number}", f"Question {number}?", kind, passages, ideal, is_yes)
 
 
 def test_hallmarks_ask_for_documents_with_a_sentence_of_theirs():
