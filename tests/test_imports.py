@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 import typer
 
 from raybio.store.store import Store
 from tests.paths import ROOT
-from tests.sources import nodes, package_trees
+from tests.sources import nodes, package_trees, parse
 
 LEVEL = {
     "core": 0,
@@ -337,6 +338,38 @@ def test_the_help_and_the_version_of_raybio_import_no_command():
         )
 
 
+def defined_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module can give to others."""
+    return {
+        name
+        for node in nodes(tree)
+        for name in (
+            getattr(node, "name", None),
+            getattr(node, "asname", None),
+            node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else None,
+        )
+        if isinstance(name, str)
+    }
+
+
+def missing_names(tree: ast.AST) -> list[str]:
+    """Return what a script imports from raybio that is not there."""
+    return [
+        f"line {node.lineno}: {node.module}.{alias.name}"
+        for node in nodes(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "raybio"
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in modules()
+        and alias.name not in defined_names(modules().get(str(node.module), ast.Module([], [])))
+    ]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.name)
+def test_a_script_of_the_benchmarks_imports_names_that_are_there(script: Path) -> None:
+    """No type checker reads them, and most run only in the second tier."""
+    assert missing_names(parse(script)) == []
+
+
 def test_the_rules_find_what_they_should():
     wrong = {
         "raybio.store.x": "def f():\n    from raybio.encoders import text",
@@ -358,5 +391,8 @@ def test_the_rules_find_what_they_should():
         assert broken_rules(module, ast.parse(code), set()), module
     for module, code in right.items():
         assert broken_rules(module, ast.parse(code), set()) == [], module
+    assert missing_names(ast.parse("from raybio.training.loop import fit, fitted")) == [
+        "line 1: raybio.training.loop.fitted"
+    ]
     assert cycles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) != []
     assert cycles({"a": {"b"}, "b": set()}) == []
