@@ -171,7 +171,9 @@ def packed_attention(
     Without ``packing`` it is transformers' SDPA attention.
     """
     if packing is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[return-value]
+        return sdpa_attention_forward(  # type: ignore[return-value]
+            module, query, key, value, attention_mask, **options
+        )
     heads_THD = [part[0].transpose(0, 1) for part in (query, key, value)]
     sliding_window = options.pop("sliding_window", None)
     # transformers counts the token itself.

@@ -63,16 +63,8 @@ def run_loop(
     """
     metrics: dict[str, float] = {}
 
-    def on_start(first_step: int, report: Report | None) -> None:
-        if log is not None:
-            checkpoints.restore_log(log.path)
-            log.rewind(first_step)
-            kind = torch.device(device).type
-            report_start(folder.notices, first_step, system.steps_per_epoch, kind)
-        if report is not None:
-            write(report)
-
     def write(report: Report) -> None:
+        """Add a report to the log; export a trial that it finds better than before."""
         metrics.update(report.metrics)
         if log is None or not report.metrics:
             return
@@ -86,6 +78,15 @@ def run_loop(
             is_synced=report.is_checkpoint,
             is_evaluation=report.is_evaluation,
         )
+
+    def on_start(first_step: int, report: Report | None) -> None:
+        if log is not None:
+            checkpoints.restore_log(log.path)
+            log.rewind(first_step)
+            kind = torch.device(device).type
+            report_start(folder.notices, first_step, system.steps_per_epoch, kind)
+        if report is not None:
+            write(report)
 
     reports = fit(
         system,

@@ -72,7 +72,8 @@ def multi_center_logits(
         raise ValueError(f"got {len(member_E)} members and {len(class_E)} classes, want one each")
     known_E = values_on_host(member_E)
     if known_E is not None and known_E.size:
-        lowest, highest = known_E.min(), known_E.max()
+        lowest = known_E.min()
+        highest = known_E.max()
         if lowest < 0 or highest >= len(other_MD):
             raise ValueError(f"members are {lowest} to {highest}, want 0 to {len(other_MD) - 1}")
     num_classes = len(bias_R)
