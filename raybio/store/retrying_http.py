@@ -145,32 +145,12 @@ class RetryingHttp:
             part.unlink(missing_ok=True)
             raise _RetryError(f"the server cannot resume at byte {num_here:,}") from None
         with response:
-            begins_at = 0
-            if response.status == 206:
-                match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-                begins_at = int(match[1]) if match else -1
-                if begins_at != num_here or _validator(response) not in ("", validator):
-                    part.unlink(missing_ok=True)
-                    raise _RetryError("the server sent another range or file than requested")
-            else:
-                # The part may be of another version of the file than the validator to come.
-                part.unlink(missing_ok=True)
-                validator_path(part).unlink(missing_ok=True)
-            wanted = _length(response)
-            if wanted is not None:
-                check_space(part.parent, wanted, shutil.disk_usage(part.parent).free)
-            if response.status != 206 and _validator(response):
-                validator_path(part).write_text(_validator(response), encoding="utf-8")
-            with part.open("ab" if begins_at else "wb") as file:
-                while block := _read(response, BLOCK_BYTES):
-                    file.write(block)
-                    if wanted is None and file.tell() > MAX_FILE_BYTES:
-                        raise DataError(
-                            f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, and the server does "
-                            "not say how long; that is refused"
-                        )
-                num_here = file.tell()
-        if wanted is not None and num_here < begins_at + wanted:
+            begins_at = _first_byte(response, part, num_here, validator)
+            num_wanted = _length(response)
+            if num_wanted is not None:
+                check_space(part.parent, num_wanted, shutil.disk_usage(part.parent).free)
+            num_here = _write_body(response, part, url, begins_at, num_wanted)
+        if num_wanted is not None and num_here < begins_at + num_wanted:
             raise _RetryError(f"the connection was cut after {num_here:,} bytes")
 
     def _open(self, url: str, headers: dict[str, str], method: str = "GET") -> Any:
@@ -279,6 +259,40 @@ def size_text(num_bytes: int) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:,.3g} TB"
+
+
+def _first_byte(response: Any, part: Path, num_here: int, validator: str) -> int:
+    """Return the byte of the file at which a response begins; at 0, ``part`` is removed.
+
+    Raises:
+        _RetryError: if the response is another range, or of another version of the file.
+    """
+    if response.status != 206:
+        # The part may be of another version of the file than the validator to come.
+        part.unlink(missing_ok=True)
+        validator_path(part).unlink(missing_ok=True)
+        return 0
+    match = CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    is_continued = match is not None and int(match[1]) == num_here
+    if not is_continued or _validator(response) not in ("", validator):
+        part.unlink(missing_ok=True)
+        raise _RetryError("the server sent another range or file than requested")
+    return num_here
+
+
+def _write_body(response: Any, part: Path, url: str, begins_at: int, num_wanted: int | None) -> int:
+    """Append the bytes of a response to ``part``; return its length."""
+    if begins_at == 0 and _validator(response):
+        validator_path(part).write_text(_validator(response), encoding="utf-8")
+    with part.open("ab" if begins_at else "wb") as file:
+        while block := _read(response, BLOCK_BYTES):
+            file.write(block)
+            if num_wanted is None and file.tell() > MAX_FILE_BYTES:
+                raise DataError(
+                    f"{url}: is longer than {MAX_FILE_BYTES:,} bytes, and the server does not say "
+                    "how long; that is refused"
+                )
+        return file.tell()
 
 
 def _read_validator(part: Path) -> str:

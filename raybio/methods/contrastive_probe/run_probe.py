@@ -92,15 +92,10 @@ def write_probe_report(
     results = probe_models(
         models, benchmarks, config, layers=layers, pooling=pooling, reworded=reworded, log=log
     )
-    sets = []
-    for name, benchmark in benchmarks.items():
-        chance = chance_scores(benchmark, config)
-        log(f"rivals that need no encoder, {name}")
-        rivals = [
-            ProbeResult(rival, None, evaluate_predictions(benchmark, predicted_QK, config.match))
-            for rival, predicted_QK in predict_by_rivals(benchmark, config).items()
-        ]
-        sets.append(QuerySetResults(name, benchmark, results[name], config.match, chance, rivals))
+    sets = [
+        _scored(name, benchmark, results[name], config, log)
+        for name, benchmark in benchmarks.items()
+    ]
     settings: dict[str, Any] = {
         "benchmark": ", ".join(map(str, folders)),
         "models": ", ".join(models),
@@ -117,10 +112,9 @@ def write_probe_report(
         settings["queries per relation"] = queries_per_relation
     write_report(out, sets, settings, seed=seed)
     log(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
-    # The results of the first model come first, its deepest layer last.
-    deepest = len(layers or [None]) - 1
     for name, path in sheets.items():
-        predicted_QK = results[name][deepest].predicted_QK
+        # The results of the first model come first, its deepest layer last.
+        predicted_QK = results[name][len(layers or [None]) - 1].predicted_QK
         assert predicted_QK is not None
         write_sheet(path, benchmarks[name], predicted_QK, num_queries=num_sheet_queries, seed=seed)
         log(f"for experts: {path}")
@@ -152,6 +146,23 @@ def _read_all(
         name: benchmark.sample(queries_per_relation, seed=0)
         for name, benchmark in benchmarks.items()
     }
+
+
+def _scored(
+    name: str,
+    benchmark: ProbeBenchmark,
+    results: list[ProbeResult],
+    config: ProbeConfig,
+    log: Callable[[str], None],
+) -> QuerySetResults:
+    """Return the results of a query set next to chance and to rivals that need no encoder."""
+    chance = chance_scores(benchmark, config)
+    log(f"rivals that need no encoder, {name}")
+    rivals = [
+        ProbeResult(rival, None, evaluate_predictions(benchmark, predicted_QK, config.match))
+        for rival, predicted_QK in predict_by_rivals(benchmark, config).items()
+    ]
+    return QuerySetResults(name, benchmark, results, config.match, chance, rivals)
 
 
 def _truncated(models: Sequence[str], benchmarks: dict[str, ProbeBenchmark]) -> list[str]:
