@@ -12,6 +12,9 @@ SCHEMA_VERSION = 2
 
 MANIFEST = "manifest.json"
 
+DERIVED = "derived"
+"""Folder in a store with files that are computed from it; the manifest does not list them."""
+
 PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
 
 PREPARED_BY = {

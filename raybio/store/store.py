@@ -17,6 +17,7 @@ from raybio.core.errors import DamagedStoreError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
+    DERIVED,
     MANIFEST,
     PREPARE_AGAIN,
     command_for,
@@ -122,6 +123,10 @@ class Store:
         if name not in self._batch_by_name:
             self._batch_by_name[name] = _map(self.path / name)
         return self._batch_by_name[name]
+
+    def derived_path(self, name: str) -> Path:
+        """Return where a file that is computed from the store is kept; its folder may not exist."""
+        return self.path / DERIVED / name
 
     def inputs(self, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
         """Return keys (M,) and contents (M,) of the rows ``[start, end)``.

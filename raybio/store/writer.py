@@ -18,7 +18,7 @@ import pyarrow as pa
 from raybio.core.digest import canonical_json, json_digest
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local, replace_folder, sync
-from raybio.store.manifest import MANIFEST, SCHEMA_VERSION, sha256_of
+from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION, sha256_of
 from raybio.store.store import S, open_store
 
 LOCK = "lock"
@@ -178,7 +178,8 @@ class Draft:
                 "--out."
             )
         names = {entry.name for entry in self.path.iterdir()}
-        if any(name not in (MANIFEST, LOCK) and not name.endswith(".arrow") for name in names):
+        known = (MANIFEST, LOCK, DERIVED)
+        if any(name not in known and not name.endswith(".arrow") for name in names):
             raise StoreError(
                 f"{self.path}: holds files that belong to no store. Choose another --out."
             )

@@ -89,7 +89,7 @@ def test_pairs_counted_by_ray_data_are_those_counted_here_and_training_takes_the
     assert done.exit_code == 0, done.output
     assert f"{len(here['count_K'])} pairs in 2 to" in done.output
     assert "--set pairs.min_documents=2 --set pairs.num_pairs=50" in done.output
-    assert len(list((tmp_path / "store").glob("recurring_pairs-*.npz"))) == 1
+    assert len(list((tmp_path / "store").glob("derived/recurring_pairs-*.npz"))) == 1
     monkeypatch.setattr(entity_pairs, "pair_blocks", None)
     there = asdict(recurring_pairs(open_store(tmp_path / "store", DocumentStore), config))
     for name, values in here.items():

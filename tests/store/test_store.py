@@ -229,6 +229,14 @@ def test_a_store_is_replaced_only_with_force(store):
     assert write_store(store.path, force=True, **parts()).digest == store.digest
 
 
+def test_force_also_removes_what_was_computed_from_the_store(store):
+    derived = store.derived_path("features.npy")
+    derived.parent.mkdir()
+    derived.write_bytes(b"of the old content")
+    write_store(store.path, force=True, **parts())
+    assert not derived.exists()
+
+
 def test_force_never_replaces_a_folder_that_holds_something_else(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")

@@ -27,12 +27,13 @@ def untrained_features(model: WordEncoder, reader: WordReader, *, max_tokens: in
         f"{weights_digest(model.body.state_dict().items())} {sizes} {reader.digest} {store.digest}"
     )
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    features = NodeFeatures(store.path / f"features-{digest}.npy", store.indptr_N1)
+    features = NodeFeatures(store.derived_path(f"features-{digest}.npy"), store.indptr_N1)
     if features.path.is_file():
         return features
     try:
+        features.path.parent.mkdir(exist_ok=True)
         # Workers that start together wait for the one that computes.
-        with locked(store.path / ".features.lock"):
+        with locked(features.path.with_name("features.lock")):
             if not features.path.is_file():
                 rows = np.arange(len(store.indptr_N1) - 1)
                 word_WD = embed_words(model, reader, rows, SingleProcess(), max_tokens=max_tokens)

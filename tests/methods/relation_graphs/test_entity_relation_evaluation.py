@@ -267,7 +267,7 @@ def test_a_folder_that_is_no_export_is_refused(store, tmp_path, monkeypatch, fol
 
 def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store, joint):
     folder, _ = joint
-    found = sorted(store.path.glob("features-*.npy"))
+    found = sorted(store.path.glob("derived/features-*.npy"))
     times = {path: path.stat().st_mtime_ns for path in found}
     config = tiny_config("relation_graphs", **{"schedule.max_steps": 40})
     system = relation_graphs.build(config, store.path)

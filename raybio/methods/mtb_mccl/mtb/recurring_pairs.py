@@ -160,6 +160,7 @@ def save_recurring_pairs(
         BucketFolder(shared.parent).delete(shared.name)
     pairs = recurring_pairs(store, config, count_parts)
     try:
+        path.parent.mkdir(exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **asdict(pairs))
     except OSError as error:
@@ -224,7 +225,7 @@ def _documents_with_both(store: DocumentStore, first: int, second: int) -> np.nd
 
 def _saved_path(store: DocumentStore, config: PairCountConfig) -> Path:
     settings = PairCountConfig(min_documents=config.min_documents, num_pairs=config.num_pairs)
-    return store.path / f"recurring_pairs-{fingerprint(settings)}.npz"
+    return store.derived_path(f"recurring_pairs-{fingerprint(settings)}.npz")
 
 
 def _shared_path(store: DocumentStore, config: PairCountConfig) -> BucketPath | None:

@@ -167,7 +167,7 @@ def test_pairs_that_were_saved_are_counted_no_more(tmp_path, tiny_documents, mon
     for name, value in asdict(counted).items():
         np.testing.assert_array_equal(asdict(saved)[name], value)
     assert len(recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=6))) == 6
-    (path,) = store.path.glob("recurring_pairs-*.npz")
+    (path,) = store.path.glob("derived/recurring_pairs-*.npz")
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(
         StoreError, match=r"recurring_pairs-.*cannot be read .* delete it, or count again"
