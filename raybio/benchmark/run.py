@@ -1,7 +1,6 @@
 """A benchmark from models and a suite to its report."""
 
 import fcntl
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +73,7 @@ def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
     for task in report.tasks:
         for row in task.rows:
             if row.name in metrics_by_model and row.value is not None:
-                metrics_by_model[row.name][_metric(f"{task.name}/{task.measure}")] = row.value
+                metrics_by_model[row.name][f"{task.name}/{task.measure}"] = row.value
     names = ("report.html", "report.json", "results.csv")
     track_models(
         uri,
@@ -83,11 +82,6 @@ def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
         metrics_by_model,
         [out / name for name in names],
     )
-
-
-def _metric(measure: str) -> str:
-    """Return a measure's name without the characters that MLflow refuses."""
-    return re.sub(r"[^\w./ -]", "_", measure)
 
 
 @dataclass

@@ -50,6 +50,10 @@ class ClusterError(RaybioError):
     """
 
 
+class HeldError(ClusterError):
+    """Another process is at work on a run."""
+
+
 class StorageError(ClusterError):
     """A bucket cannot be reached, does not exist, or refuses the request."""
 

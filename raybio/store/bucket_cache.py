@@ -69,16 +69,16 @@ def held_copy(name: str) -> Path | None:
     if folder in _HELD:
         return folder
     try:
-        lock = _open_lock(folder)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        lock = _shared_lock(folder)
     except OSError:
         # A cache that cannot be written, as in the image of a container: nobody removes it.
         return folder
     if not folder.is_dir():
         os.close(lock)
         return None
-    # The time of its last use.
-    os.utime(lock)
+    # The time of its last use; only its owner can set it.
+    with contextlib.suppress(PermissionError):
+        os.utime(lock)
     _HELD[folder] = lock
     return folder
 
@@ -181,8 +181,27 @@ def _remove_oldest(new: Path) -> bool:
     return False
 
 
+def _lock_path(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
+
+
 def _open_lock(folder: Path) -> int:
-    return os.open(folder.with_name(f".{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o666)
+    return os.open(_lock_path(folder), os.O_CREAT | os.O_RDWR, 0o666)
+
+
+def _shared_lock(folder: Path) -> int:
+    """Return the descriptor of a copy's lock, which this process shares from now on."""
+    try:
+        descriptor = _open_lock(folder)
+    except PermissionError:
+        # Another user of this machine made it. Sharing a lock does not want to write it.
+        descriptor = os.open(_lock_path(folder), os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextlib.contextmanager

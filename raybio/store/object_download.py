@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raybio.core.digest import file_digest
 from raybio.core.errors import DamagedObjectError, MissingObjectError, StorageError
+from raybio.core.files import replace_text
 from raybio.store.bucket import BucketFolder, ObjectInfo
 
 RANGE_BYTES = 8 << 20
@@ -107,7 +108,9 @@ class _Download:
         arrived = self._arrived()
         if not arrived:
             self.remove()
-            self._journal.write_text(f"{self._header}\n", encoding="utf-8")
+        # Without the half line that a killed process may have left.
+        lines = [self._header, *map(str, sorted(arrived))]
+        replace_text(self._journal, "".join(f"{line}\n" for line in lines))
         missing = [start for start in range(0, num_bytes, RANGE_BYTES) if start not in arrived]
         progress(num_bytes - sum(min(RANGE_BYTES, num_bytes - start) for start in missing))
         descriptor = os.open(self.part, os.O_CREAT | os.O_RDWR, 0o666)
@@ -136,11 +139,11 @@ class _Download:
         """Return the first bytes of the ranges that have arrived, of this version."""
         if not (self.part.is_file() and self._journal.is_file()):
             return set()
-        lines = self._journal.read_text(encoding="utf-8").splitlines(keepends=True)
-        if not lines or lines[0] != f"{self._header}\n":
+        header, *lines = self._journal.read_text(encoding="utf-8", errors="replace").split("\n")
+        if header != self._header:
             return set()
-        # A killed process may leave half a line.
-        return {int(line) for line in lines[1:] if line.endswith("\n")}
+        # The last part is half a line of a killed process; a power loss may leave anything.
+        return {int(line) for line in lines[:-1] if line.isdecimal()}
 
     def _fetch_ranges(self, starts: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yield (first byte, content) of ranges as they arrive; few are held at a time."""

@@ -105,8 +105,13 @@ def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
     written = path.with_name(f".{path.name}.{os.getpid()}")
     # A killed process of the same number may have left one.
     written.unlink(missing_ok=True)
-    record = _write(written, iter([memoryview(content)]), len(content))
-    os.replace(written, path)
+    try:
+        record = _write(written, iter([memoryview(content)]), len(content))
+        os.replace(written, path)
+    except BaseException:
+        # It must not take the space of a full disk.
+        written.unlink(missing_ok=True)
+        raise
     sync(path.parent)
     return record
 

@@ -185,6 +185,22 @@ def leave_part(folder: BucketFolder, s3: S3, name: str, file: Path) -> None:
     assert file.with_name(f"{file.name}.part").exists()
 
 
+@pytest.mark.parametrize("tail", [b"1000", b"\0\0\0\0\0\0\0", b"\xff\xfe\n"])
+def test_a_journal_whose_end_is_damaged_loses_only_its_end(
+    tail: bytes, folder: BucketFolder, s3: S3, tmp_path: Path
+) -> None:
+    content = large_content(3 * RANGE_BYTES)
+    folder.write("large", content)
+    for _ in range(2):  # what the second start appends must not become part of the damage
+        leave_part(folder, s3, "large", tmp_path / "copy")
+        with (tmp_path / "copy.ranges").open("ab") as journal:
+            journal.write(tail)
+    s3.requests.clear()
+    download_object(folder, "large", tmp_path / "copy", sha256=sha256(content))
+    assert (tmp_path / "copy").read_bytes() == content
+    assert len({request.range for request in s3.requests if request.range is not None}) < 3
+
+
 def test_a_part_of_another_version_is_not_continued(
     folder: BucketFolder, s3: S3, tmp_path: Path
 ) -> None:

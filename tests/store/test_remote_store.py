@@ -1,5 +1,6 @@
 """Stores and source files in buckets: fetched once, verified, resumed, uploaded with the manifest last."""
 
+import fcntl
 import hashlib
 import os
 import pickle
@@ -326,6 +327,29 @@ def test_a_store_whose_upload_failed_is_not_prepared_again(
     assert "prepared by an earlier command" not in capsys.readouterr().out
     assert store.residue_T[:3].tobytes() == b"DCA"
     assert open_store(path, verify=True).digest == store.digest
+
+
+def test_a_copy_whose_lock_another_user_made_is_held(cache: Path, tmp_path: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / "name").mkdir()
+    lock = cache / ".name.lock"
+    lock.touch(0o444)
+    user = os.geteuid()
+    folders = [cache, *cache.parents][:-1]
+    modes = {folder: folder.stat().st_mode for folder in folders}
+    try:
+        if user == 0:
+            # root may write any file.
+            for folder in folders:
+                folder.chmod(modes[folder] | 0o055)
+            os.seteuid(65534)
+        assert bucket_cache.held_copy("name") == cache / "name"
+    finally:
+        os.seteuid(user)
+        for folder in folders:
+            folder.chmod(modes[folder])
+    with lock.open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_copies_that_nobody_uses_make_room_least_recently_used_first(

@@ -166,3 +166,15 @@ def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads(
         (True, 2),
     }
     assert len(kills) - len(at_calls) == at_random
+
+
+def test_a_file_that_a_full_disk_cuts_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; "
+        "from raybio.training.durable import replace_file; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY)); "
+        "replace_file(Path(sys.argv[1]) / 'part', bytes(1000))"
+    )
+    ended = run_python("-c", code, str(tmp_path))
+    assert "WriteError" in ended.stderr
+    assert list(tmp_path.iterdir()) == []

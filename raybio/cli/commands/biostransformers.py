@@ -26,7 +26,7 @@ from raybio.cli.stores import (
     matching,
 )
 from raybio.core.errors import ClusterError
-from raybio.core.files import check_writable_folder
+from raybio.core.files import check_writable_folder, replace_text
 from raybio.core.records import write_record
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
@@ -103,7 +103,7 @@ def zero_shot(
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "report.json", "report", report_data(results, settings))
     report = report_markdown(results, settings)
-    (out / "report.md").write_text(report + "\n")
+    replace_text(out / "report.md", report + "\n")
     print(report)
     print(f"report: {out / 'report.md'}, {out / 'report.json'}")
 

@@ -22,6 +22,7 @@ from raybio.core.errors import (
     ClusterError,
     ConfigError,
     DiskError,
+    HeldError,
     RecordError,
     RecordFormatError,
 )
@@ -391,13 +392,14 @@ class RunFolder:
         """Hold the folder's lock of ``who``, "driver" or "writer", for a ``with`` block.
 
         Raises:
-            ClusterError: if another process holds it for longer than ``timeout_seconds``.
+            HeldError: if another process holds it for longer than ``timeout_seconds``.
+            ClusterError: if the folder cannot be written.
         """
         with _open_lock(self.path / f".{who}.lock") as file:
             deadline = time.monotonic() + timeout_seconds
             while not _try_lock(file):
                 if time.monotonic() > deadline:
-                    raise ClusterError(
+                    raise HeldError(
                         f"{self.path}: another process is at work on this run (its {who} holds the "
                         f"lock for more than {timeout_seconds:.0f} s). Wait until it ends, stop "
                         "it, or choose another --name"

@@ -1,10 +1,11 @@
 """A run that this driver holds: opened, begun, and concluded by what its workers left."""
 
 import contextlib
+import logging
 from dataclasses import replace
 from typing import Any, Self
 
-from raybio.core.errors import CheckpointError
+from raybio.core.errors import CheckpointError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
 from raybio.core.records import read_record, write_record
@@ -26,6 +27,8 @@ from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import COMPLETE
+
+_log = logging.getLogger(__name__)
 
 MLFLOW_STATUS = {
     "finished": "FINISHED",
@@ -178,11 +181,17 @@ class OpenRun:
             self.tracker.abandon()
         self._write_result(status)
         if status in COMPLETE:
-            with contextlib.suppress(OSError, ValueError):
-                plot_run(read_reports(self.folder.metrics), self.folder.plots)
-                outcome = read_record(self.folder.outcome, "outcome") or {}
-                plot_final(FinalReport.from_json(outcome.get("final", {})), self.folder.plots)
+            self._plot()
         self.tracker.end(MLFLOW_STATUS[status])
+
+    def _plot(self) -> None:
+        """Write the plots; a run without them is complete."""
+        try:
+            plot_run(read_reports(self.folder.metrics), self.folder.plots)
+            outcome = read_record(self.folder.outcome, "outcome") or {}
+            plot_final(FinalReport.from_json(outcome.get("final", {})), self.folder.plots)
+        except (OSError, ValueError) as error:
+            _log.warning("%s: cannot be plotted (%s)", self.folder.path, first_line(error))
 
     def settle(self, status: str, seconds: float) -> bool:
         """Wait until MLflow has the whole run, and write the result again; return whether it has.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from raybio.core.errors import RaybioError
+from raybio.core.errors import ClusterError, RaybioError, first_line
 from raybio.runtime.cluster.connection import cluster_nodes, started
 from raybio.runtime.cluster.resources import TrialResources, fit_trials
 from raybio.runtime.run.spec import Compute
@@ -98,6 +98,10 @@ def run_tasks_here(
     except ray.exceptions.RayTaskError as error:
         # The worker has printed its traceback; the message is enough here.
         raise (error.cause if isinstance(error.cause, RaybioError | OSError) else error) from None
+    except ray.exceptions.RayError as error:
+        raise ClusterError(
+            f"the process of a task ended: {first_line(error)}. The same command goes on"
+        ) from None
     finally:
         # A cluster that others use too would go on with them.
         for reference in pending:

@@ -233,7 +233,7 @@ def _measure(
     searcher = Searcher(faiss, vector_ND, metric, approximation, use_gpu=False)
     recall_Q = partial(_recalls, vector_ND=vector_ND, held_out=held_out, metric=metric)
     if approximation is not None:
-        _choose_effort(searcher, len(approximation.centroid_LD), recall_Q, recall)
+        _choose_effort(searcher, approximation, recall_Q, recall)
     measured = float(recall_Q(searcher).mean())
     _check(faiss, measured, EXACT_RECALL if approximation is None else recall)
     if num_gpus(faiss):
@@ -329,15 +329,17 @@ def _without_self(row_QK: np.ndarray, query_Q: np.ndarray) -> np.ndarray:
 
 def _choose_effort(
     searcher: Searcher,
-    num_lists: int,
+    approximation: Approximation,
     recall_Q: Callable[[Searcher], np.ndarray],
     recall: float,
 ) -> None:
     """Set the smallest effort of a search that reaches a recall, with confidence.
 
     The number of lists is doubled until it does, then bisected. Where all lists are not enough, the
-    codes are too coarse for the number of candidates, which is doubled.
+    codes are too coarse for the number of candidates, which is doubled, up to all vectors.
     """
+    num_lists = len(approximation.centroid_LD)
+    num_vectors = len(approximation.code_NB)
 
     def reaches(num_probes: int) -> bool:
         searcher.effort = searcher.effort._replace(num_probes=num_probes)
@@ -351,6 +353,9 @@ def _choose_effort(
         if enough < num_lists:
             enough = min(2 * enough, num_lists)
             continue
+        if searcher.num_candidates(K) == num_vectors:
+            # All vectors were scored: what is not found now is faiss's fault.
+            return
         doubled = 2 * searcher.effort.candidates_per_neighbor
         searcher.effort = Effort(num_lists, doubled)
     # With more candidates fewer lists than were tried before may do.

@@ -25,6 +25,9 @@ BITS = 4
 MIN_CANDIDATES = 50
 QUERIES_AT_ONCE = 256
 
+CANDIDATE_BYTES = 64 << 20
+"""Vectors of candidates that are scored at once; a single query may need more."""
+
 MAX_GPU_NEIGHBORS = 2048
 """Most neighbors that faiss finds on a GPU."""
 
@@ -145,18 +148,23 @@ class Searcher:
             return score_QK, row_QK
         scores = [np.zeros((0, k), np.float32)]
         rows = [np.zeros((0, k), np.int64)]
-        for start in range(0, len(query_QD), QUERIES_AT_ONCE):
-            score_MK, row_MK = self._search_lists(query_QD[start : start + QUERIES_AT_ONCE], k)
+        row_bytes = self.num_candidates(k) * query_QD.shape[1] * self._vector_ND.itemsize
+        step = min(max(CANDIDATE_BYTES // row_bytes, 1), QUERIES_AT_ONCE)
+        for start in range(0, len(query_QD), step):
+            score_MK, row_MK = self._search_lists(query_QD[start : start + step], k)
             scores.append(score_MK)
             rows.append(row_MK)
         return np.concatenate(scores), np.concatenate(rows)
 
+    def num_candidates(self, k: int) -> int:
+        """Return how many vectors are scored for each query, R, by a search that is not exact."""
+        wanted = max(MIN_CANDIDATES, k * self.effort.candidates_per_neighbor)
+        return min(wanted, len(self._vector_ND))
+
     def _search_lists(self, query_QD: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         approximation = self._approximation
         assert approximation is not None
-        num_vectors = len(self._vector_ND)
-        wanted = max(MIN_CANDIDATES, k * self.effort.candidates_per_neighbor)
-        num_candidates = min(wanted, num_vectors)
+        num_candidates = self.num_candidates(k)
         row_QR = self._scan(query_QD, num_candidates, self.effort.num_probes)
         is_short_Q = (row_QR >= 0).sum(axis=1) < k
         if is_short_Q.any():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, first_line
 from raybio.core.location import is_uri
 from raybio.encoders.config import Pooling
 from raybio.runtime.cluster.connection import (
@@ -149,7 +149,7 @@ def _start(serve: Any, host: str, port: int) -> None:
         except (RayError, TimeoutError) as error:
             serve.shutdown()
             if attempt == LOCAL_STARTS:
-                reason = str(error).strip().splitlines()[0].rstrip(".")
+                reason = first_line(error).rstrip(".")
                 raise ClusterError(
                     f"Ray Serve does not start: {reason}. Is the machine busy? See --verbose"
                 ) from error

@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import ClusterError, RaybioError, RecordFormatError, StorageError, named_by
+from raybio.core.errors import (
+    ClusterError,
+    HeldError,
+    RaybioError,
+    RecordFormatError,
+    StorageError,
+    named_by,
+)
 from raybio.core.files import replace_text
 from raybio.core.location import BucketPath
 from raybio.core.records import read_recomputable, write_record
@@ -166,7 +173,7 @@ def refresh(folder: RunFolder, runs: BucketPath) -> None:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(folder.lock("driver", timeout_seconds=0))
-        except RaybioError:
+        except HeldError:
             return
         restore(folder, runs)
 
@@ -417,6 +424,8 @@ class Mirror:
 def _upload(bucket: BucketFolder, path: Path, name: str) -> ObjectVersion:
     """Upload a large file, and return the version of the object."""
     snapshot = path.with_name(f".{path.name}.sent")
+    # A killed process may have left one.
+    snapshot.unlink(missing_ok=True)
     try:
         # Files that grow are copied; others are replaced as a whole, so that a link is enough.
         if path.suffix == ".jsonl":
@@ -484,7 +493,7 @@ def is_mirrored(folder: Path, below: str) -> bool:
     """
     refusal = ""
     with contextlib.suppress(FileNotFoundError):
-        refusal = (folder / _REFUSAL).read_text()
+        refusal = (folder / _REFUSAL).read_text(encoding="utf-8")
     index = _read_index_of(folder)
     paths = [path for path in (folder / below).rglob("*") if path.is_file()]
     for path in paths:

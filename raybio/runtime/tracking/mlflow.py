@@ -5,6 +5,8 @@ import functools
 import logging
 import math
 import os
+import posixpath
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ KEY = "raybio.key"
 
 PARAMS_PER_BATCH = 100
 MAX_PARAM_LETTERS = 6000
+MAX_NAME_LETTERS = 250
 
 _SETTINGS = {
     # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was
@@ -160,13 +163,18 @@ def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str)
     client.log_inputs(run_id, datasets=[DatasetInput(dataset)])
 
 
+def metric_name(name: str) -> str:
+    """Return the name without what MLflow refuses, such as the parentheses of "treats (drug)"."""
+    return posixpath.normpath(re.sub(r"[^\w./: -]", "_", name))[:MAX_NAME_LETTERS]
+
+
 def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None:
     """Send lines of ``metrics.jsonl``."""
     from mlflow.entities import Metric
 
     # The time at which it was measured, so that what is sent twice after a timeout is stored once.
     metrics = [
-        Metric(name, value, report["time_ms"], report["step"])
+        Metric(metric_name(name), value, report["time_ms"], report["step"])
         for report in reports
         for name, value in report["metrics"].items()
     ]

@@ -67,7 +67,8 @@ def _run_of(client: Any, uri: str, key: str, name: str, tags: dict[str, str]) ->
 
 def _send(client: Any, run_id: str, metrics: Mapping[str, float]) -> None:
     known = client.get_run(run_id).data.metrics
-    changed = {name: value for name, value in metrics.items() if known.get(name) != value}
+    named = {mlflow_run.metric_name(name): value for name, value in metrics.items()}
+    changed = {name: value for name, value in named.items() if known.get(name) != value}
     if changed:
         time_ms = int(time.time() * 1000)
         mlflow_run.log_reports(

@@ -180,21 +180,28 @@ def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
         seed = trial.settings.get(SEED, own_seed)
         return seed != own_seed, seed
 
-    trials = sorted(trials, key=own_seed_first)
-    values_by_trial = [dict(trial.values) for trial in trials]
-    # Trials that were stopped early have no later steps: only steps of all of them are compared.
-    steps = sorted(set.intersection(*(set(values) for values in values_by_trial)))
+    # Trials that were stopped early have no later steps: only steps of all of them are compared. A
+    # seed that was stopped before the first such step is left out.
+    compared: list[TrialRecord] = []
+    steps: set[int] = set()
+    for trial in sorted(trials, key=own_seed_first):
+        defined = {step for step, _ in trial.values}
+        shared = steps & defined if compared else defined
+        if shared:
+            compared.append(trial)
+            steps = shared
+    values_by_trial = [dict(trial.values) for trial in compared]
     means = []
-    for step in steps:
+    for step in sorted(steps):
         total = sum(values[step] for values in values_by_trial)
         means.append((step, total / len(values_by_trial)))
     best = spec.goal.best(means)
     assert best is not None
     step, mean = best
     low = high = None
-    if len(trials) > 1:
+    if len(compared) > 1:
         _, low, high = t_mean([values[step] for values in values_by_trial]).difference
-    return RankedSettings(_without_seed(trials[0].settings), trials, step, mean, low, high)
+    return RankedSettings(_without_seed(compared[0].settings), compared, step, mean, low, high)
 
 
 def best_against_second(ranking: Sequence[RankedSettings]) -> DifferenceTest | None:

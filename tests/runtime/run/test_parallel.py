@@ -28,7 +28,7 @@ from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.parallel import (
@@ -149,6 +149,20 @@ def test_after_a_signal_the_unfinished_runs_are_counted_and_named(
     error = _interrupted(tasks, runs, num_runs, signal.SIGINT)
     assert str(error).startswith(f"SIGINT: {message}")
     assert error.exit_code == 130
+
+
+def test_a_run_that_cannot_be_plotted_is_complete_and_says_so(
+    request_one: RunSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = request_one.folder
+    folder.make()
+    folder.plots.write_text("a file where the folder of plots should be", encoding="utf-8")
+    MetricsLog(folder.metrics).append(1, {"train/loss": 1.0})
+    run = OpenRun(
+        request_one, Tracker(folder, "sqlite://", request_one.method, {}, "d", None), None
+    )
+    run._plot()
+    assert "cannot be plotted" in caplog.text
 
 
 def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> None:

@@ -14,6 +14,7 @@ from raybio.runtime.search import build, searcher
 from raybio.runtime.search.build import build_index
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, open_index_store
+from raybio.runtime.search.searcher import Searcher
 
 NUM_ROWS = 3000
 WIDTH = 16
@@ -127,6 +128,47 @@ def test_a_build_of_faiss_that_misses_neighbors_is_found_by_exact_search(
     with pytest.raises(StoreError, match=r"finds 0\.\d+ of the nearest vectors, want at least"):
         build_index(source, tmp_path / "index")
     assert not (tmp_path / "index").exists()
+
+
+def test_a_build_of_faiss_that_misses_neighbors_in_lists_ends_the_choice_of_the_effort(
+    vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of candidates was doubled for ever."""
+
+    class Wrong(faiss.IndexIVFPQFastScan):
+        def search(self, *arguments: object) -> object:
+            scores, rows = super().search(*arguments)
+            return scores, rows // 2
+
+    monkeypatch.setattr(faiss, "IndexIVFPQFastScan", Wrong)
+    source = write(tmp_path / "vectors.parquet", vectors)
+    with pytest.raises(
+        StoreError, match=r"finds 0\.\d+ of the nearest vectors, want at least 0.95"
+    ):
+        build_index(source, tmp_path / "index", recall=0.95, exact_at_most=1000)
+
+
+def test_candidates_of_many_queries_are_scored_in_blocks_of_bounded_size(
+    vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "vectors.parquet", vectors)
+    build_index(source, tmp_path / "index", exact_at_most=1000)
+    index = raybio.open_index(tmp_path / "index")
+    found = index.search(vectors[:70], 100)
+    monkeypatch.setattr(searcher, "CANDIDATE_BYTES", 1 << 20)
+    num_bytes = []
+    search_lists = Searcher._search_lists
+
+    def counted(self: Searcher, query_QD: np.ndarray, k: int) -> object:
+        num_bytes.append(len(query_QD) * self.num_candidates(k) * WIDTH * 4)
+        return search_lists(self, query_QD, k)
+
+    monkeypatch.setattr(Searcher, "_search_lists", counted)
+    again = index.search(vectors[:70], 100)
+    assert len(num_bytes) > 1
+    assert max(num_bytes) <= 1 << 20
+    assert again.keys == found.keys
+    np.testing.assert_allclose(again.scores, found.scores, rtol=1e-5)
 
 
 def test_files_that_are_no_embeddings_are_refused_and_leave_no_index(

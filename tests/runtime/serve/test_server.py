@@ -14,9 +14,24 @@ import pytest
 import raybio
 from raybio.core.errors import ClusterError, StoreError
 from raybio.runtime.search.build import build_index
+from raybio.runtime.serve import server
 from raybio.runtime.serve.app import Limits
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
+
+
+def test_a_proxy_that_is_never_up_in_time_is_one_message() -> None:
+    class Slow:
+        """Ray Serve on a machine that is too busy."""
+
+        def start(self, **_: Any) -> None:
+            raise TimeoutError
+
+        def shutdown(self) -> None:
+            pass
+
+    with pytest.raises(ClusterError, match="Ray Serve does not start: TimeoutError. Is the mach"):
+        server._start(Slow(), "127.0.0.1", 1)
 
 
 def free_port() -> int:

@@ -195,6 +195,33 @@ def test_of_a_new_run_that_the_bucket_refuses_nothing_stays(
     assert not folder.path.exists()
 
 
+def test_a_copy_of_a_run_that_cannot_be_locked_is_no_copy_that_another_driver_holds(
+    bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
+    BucketFolder(bucket / "runs" / "first").write("run.json", b"new")
+    folder = RunFolder(spool.spool_of(bucket / "runs"), "first")
+    folder.make()
+    (folder.path / "run.json").write_text("old")
+    with folder.lock("driver", timeout_seconds=0):
+        spool.refresh(folder, bucket / "runs")
+    assert (folder.path / "run.json").read_text() == "old"
+    (folder.path / ".driver.lock").unlink()
+    (folder.path / ".driver.lock").mkdir()
+    with pytest.raises(ClusterError, match=r"\.driver\.lock: cannot be written"):
+        spool.refresh(folder, bucket / "runs")
+
+
+def test_a_killed_upload_does_not_fail_the_next_one(
+    bucket: BucketPath, s3: S3, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(b"new")
+    (tmp_path / ".model.sent").write_bytes(b"old")
+    spool._upload(BucketFolder(bucket / "runs"), tmp_path / "model", "model")
+    assert BucketFolder(bucket / "runs").read("model") == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_of_all_runs_those_that_are_named_are_listed(
     bucket: BucketPath, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

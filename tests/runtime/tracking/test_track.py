@@ -94,7 +94,7 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     tracker = new_tracker(folder, uri)
     tracker.start()
     for step in range(1, 2501):
-        log.append(step, {"loss": 1 / step, "rate": 0.5})
+        log.append(step, {"loss": 1 / step, "rate": 0.5, "acc/treats (drug), µ+": 0.25})
     folder.export.mkdir()
     (folder.export / "config.json").write_text("{}")
     rival = {"lrap": {"value": 0.5, "low": 0.4, "high": 0.6}, "recall_at_5": {"value": 0.1}}
@@ -108,6 +108,8 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)
     assert run.info.status == "FINISHED"
+    # MLflow takes neither parentheses nor commas in names.
+    assert run.data.metrics["acc/treats _drug__ µ_"] == 0.25
     assert run.info.run_name == "first"
     assert run.data.params["optim.peak_lr"] == "0.1"
     assert {"method", "version.ray", "version.torch", "data_digest"} <= run.data.tags.keys()

@@ -154,6 +154,18 @@ def test_the_best_settings_are_tested_against_the_runner_up_from_three_seeds_on(
     assert f"The first minus the second: +0.1100 [{found['low']:+.4f}" in text
 
 
+def test_a_repetition_that_shares_no_step_with_the_others_is_not_compared_yet(
+    spec: SweepSpec,
+) -> None:
+    """Its mean was taken over no step, which ended the sweep with a traceback."""
+    leave(spec, of(0.5), {20: 0.3, 40: 0.4})  # no number at step 10
+    leave(spec, of(0.5, seed=1), {10: 0.9})  # stopped there
+    leave(spec, of(0.5, seed=2), {20: 0.1, 40: 0.2})
+    (ranked,) = leaderboard(spec, records(spec))
+    assert [trial.settings.get("seed", 0) for trial in ranked.trials] == [0, 2]
+    assert (ranked.best_step, ranked.mean) == (40, pytest.approx(0.3))
+
+
 def test_an_exploiting_trial_is_ranked_by_its_own_values_and_not_by_its_donors(
     spec: SweepSpec,
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.errors import ConfigError, RecordError, RecordFormatError, StoreError
+from raybio.core.errors import ConfigError, RaybioError, RecordError, RecordFormatError
 from raybio.core.files import RUN
 from raybio.core.randomness import derive_seed
 from raybio.core.records import read_record
@@ -71,9 +71,9 @@ def evaluate_zero_shot(
     model_by_name = model_names(models)
     pmids_by_name = {}
     for name, model in model_by_name.items():
-        pmid_N = training_pmids(model)
-        if pmid_N is not None:
-            pmids_by_name[name] = pmid_N
+        known = training_pmids(model)
+        if known is not None:
+            pmids_by_name[name] = known
     readers = {name: _reader(model, max_length) for name, model in model_by_name.items()}
     encoders = {
         name: encoder_scorer(text_embedder(model, max_length))
@@ -86,8 +86,8 @@ def evaluate_zero_shot(
         rng = np.random.default_rng(derive_seed(seed, task.name))
         result = evaluate_task(task, scorers, rng)
         num_trained_on = {
-            name: int(np.isin(list(task.pmids), pmid_N).sum())
-            for name, pmid_N in pmids_by_name.items()
+            name: known if isinstance(known, str) else int(np.isin(list(task.pmids), known).sum())
+            for name, known in pmids_by_name.items()
         }
         cuts = {}
         for name, reader in readers.items():
@@ -126,8 +126,8 @@ def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
     return remarks
 
 
-def training_pmids(model: str) -> np.ndarray | None:
-    """Return the PMIDs that a run was trained on; None for other models or without the run's store.
+def training_pmids(model: str) -> np.ndarray | str | None:
+    """Return the PMIDs that a run was trained on, or why they are unknown; None for other models.
 
     Args:
         model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
@@ -147,14 +147,15 @@ def training_pmids(model: str) -> np.ndarray | None:
             f"{error} It names the run's training articles: to evaluate the model without them, "
             "copy its folder elsewhere"
         ) from None
-    if run is None:
+    if run is None or run["method"] != "biostransformers":
         return None
     try:
         store = open_store(run["store"], ArticleStore)
-        is_the_same = run["data_digest"].startswith(store.digest)
-    except (OSError, LookupError, TypeError, AttributeError, StoreError):
-        return None
-    return store.pmid_N[~store.is_validation_N] if is_the_same else None
+    except (OSError, RaybioError) as error:
+        return str(error)
+    if not run["data_digest"].startswith(store.digest):
+        return f"{run['store']}: was prepared again since the training."
+    return store.pmid_N[~store.is_validation_N]
 
 
 def text_embedder(model: str, max_length: int | None) -> Embed:

@@ -65,10 +65,15 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
             f"{len(task.queries):,} queries, {len(task.documents):,} documents, "
             f"{task.num_gold:,} gold"
         )
-        seen = [
-            f"Of its {len(task.pmids):,} articles, {num:,} were in the training set of {name}."
-            for name, num in result.num_trained_on.items()
-        ]
+        seen = []
+        for name, num in result.num_trained_on.items():
+            if isinstance(num, str):
+                seen.append(f"The training articles of {name} are unknown: {num}")
+            else:
+                seen.append(
+                    f"Of its {len(task.pmids):,} articles, {num:,} were in the training set of "
+                    f"{name}."
+                )
         cuts = [
             f"{name} truncates texts: {'; '.join(remarks)}."
             for name, remarks in result.cuts.items()

@@ -39,14 +39,15 @@ class TaskResult:
         task: the task.
         scorers: one result a scorer; all are tested against the first.
         chance: expected scores of a random ranking.
-        num_trained_on: number of the task's articles in a model's training set, where known.
+        num_trained_on: number of the task's articles in a model's training set; or why it is
+            unknown. Models that are no run of BioSTransformers are missing.
         cuts: remarks on truncated texts, for models that truncate any.
     """
 
     task: RankingTask
     scorers: tuple[ScorerResult, ...]
     chance: Chance
-    num_trained_on: Mapping[str, int] = field(default_factory=dict)
+    num_trained_on: Mapping[str, int | str] = field(default_factory=dict)
     cuts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 

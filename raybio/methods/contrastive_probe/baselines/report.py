@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 from raybio.core.randomness import derive_seed
 from raybio.core.records import write_record
@@ -95,7 +96,7 @@ def write_report(out: Path, data: Mapping[str, Any], markdown: str) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     write_record(out / "baselines.json", "report", data)
-    (out / "baselines.md").write_text(markdown)
+    replace_text(out / "baselines.md", markdown)
     for k, bins_by_label in _lengths_by_label(data).items():
         plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")
 

@@ -59,7 +59,7 @@ def write_folds(directory: str | Path, config: FoldsConfig) -> Path:
     for split, sequence, fold in _rows(config):
         rows[split].append({"primary": sequence, "fold_label": fold})
     for split, ending in TAPE_FILES.items():
-        (folder / f"remote_homology_{ending}.json").write_text(json.dumps(rows[split]))
+        (folder / f"remote_homology_{ending}.json").write_bytes(json.dumps(rows[split]).encode())
     return folder
 
 

@@ -46,9 +46,11 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     (store / "manifest.json").write_bytes(
         (store / "manifest.json").read_bytes() + b" "
     )  # prepared anew meanwhile
-    assert training_pmids(model) is None
+    assert "was prepared again since the training" in str(training_pmids(model))
     shutil.rmtree(store)
-    assert training_pmids(model) is None
+    (result,) = evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path)
+    reason = f"The training articles of tiny are unknown: {store}: does not exist"
+    assert reason in report_markdown([result], {})
     assert training_pmids("some/model") is None
 
 

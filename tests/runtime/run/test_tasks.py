@@ -1,0 +1,40 @@
+"""Ray tasks that keep their results: what ends when the process of one does."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from raybio.core.errors import ClusterError
+from raybio.runtime.cluster.resources import TrialResources
+from raybio.runtime.run import tasks
+from raybio.runtime.run.tasks import run_tasks_here
+
+
+@dataclass
+class Number:
+    """A task whose process is killed for a negative number."""
+
+    number: int
+    kept: list[int] = field(default_factory=list)
+    is_done = False
+
+    def work(self, reserved: TrialResources) -> int:
+        if self.number < 0:
+            os._exit(1)
+        return self.number + 1
+
+    def keep(self, result: Any) -> None:
+        self.kept.append(result)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_task_whose_process_is_killed_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "MAX_RETRIES", 0)
+    reserved = TrialResources(1.0, 0.0, 1, "")
+    good = Number(1)
+    run_tasks_here([good], reserved)
+    assert good.kept == [2]
+    with pytest.raises(ClusterError, match=r"the process of a task ended: .* The same command"):
+        run_tasks_here([Number(-1)], reserved)
