@@ -62,7 +62,7 @@ from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.mtb_mccl.documents.demo import SIMULATED_DOCUMENTS, DocumentsConfig
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
-from raybio.methods.relation_graphs.evaluate_export import evaluate_exports_twice
+from raybio.methods.relation_graphs.evaluation.evaluate_export import evaluate_exports_twice
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.methods.sppt.synthetic.demo import SIMULATED_TOPICS, SentencesConfig

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from _measure import NUM_PAIRS, SMALL, interleaved, peak_growth_bytes, report
 
-from raybio.methods.relation_graphs.nearest_pairs import nearest_pairs
-from raybio.methods.relation_graphs.word_pairs import WordPairs
+from raybio.methods.relation_graphs.annotations.word_pairs import WordPairs
+from raybio.methods.relation_graphs.classifiers.nearest_pairs import nearest_pairs
 
 K = 5
 

@@ -157,6 +157,22 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [sorted(waiting)] if waiting else []
 
 
+def folder_of_method(module: str) -> str:
+    """Return the folder of a method's module; empty at the method's top and elsewhere."""
+    parts = module.split(".")
+    return ".".join(parts[:4]) if parts[1:2] == ["methods"] and len(parts) > 4 else ""
+
+
+def between_folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return which folders of a method the folders of that method import."""
+    folders = defaultdict(set)
+    for module, targets in graph.items():
+        folder = folder_of_method(module)
+        folders[folder] |= {folder_of_method(target) for target in targets} - {folder, ""}
+    folders.pop("", None)
+    return folders
+
+
 def test_imports_go_down_and_methods_do_not_know_each_other():
     trees = modules()
     known = set(trees)
@@ -171,6 +187,7 @@ def test_imports_go_down_and_methods_do_not_know_each_other():
     graph["raybio.methods"] = {name for name in graph["raybio.methods"] if name.endswith(".method")}
     assert problems == []
     assert cycles(graph) == []
+    assert cycles(between_folders(graph)) == []
 
 
 def test_every_module_is_in_a_layer_and_every_package_has_a_readme():
@@ -396,3 +413,7 @@ def test_the_rules_find_what_they_should():
     ]
     assert cycles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) != []
     assert cycles({"a": {"b"}, "b": set()}) == []
+    method = "raybio.methods.a"
+    down = {f"{method}.x.one": {f"{method}.y.one", f"{method}.store"}, f"{method}.y.two": set()}
+    assert cycles(between_folders(down)) == []
+    assert cycles(between_folders(down | {f"{method}.y.two": {f"{method}.x.two"}})) != []

@@ -30,15 +30,15 @@ from raybio.experiments.fold_evaluation import (
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
+from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.fold_report import (
+from raybio.methods.relation_graphs.evaluation.fold_report import (
     FIXED,
     PUBLISHED,
     fold_differences,
     fold_table,
     mean_scores,
 )
-from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.folder import RunFolder
@@ -310,7 +310,7 @@ def _write_tables(
 
 def _chance_by_fold(sentences: WordStore, *, spert_overlaps: bool) -> ScoresByFold:
     """Return the scores of chance on each fold's test sentences."""
-    from raybio.methods.relation_graphs.sentence_scores import chance_scores
+    from raybio.methods.relation_graphs.evaluation.sentence_scores import chance_scores
 
     chance = {}
     for fold in range(1, sentences.num_folds + 1):

@@ -99,7 +99,7 @@ class FoldEvaluation:
         Raises:
             RaybioError: as the evaluation of the method.
         """
-        from raybio.methods.relation_graphs.evaluate_export import (
+        from raybio.methods.relation_graphs.evaluation.evaluate_export import (
             evaluate_exports_twice,
             graph_accuracy_of_sentences,
         )

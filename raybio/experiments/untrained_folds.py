@@ -16,13 +16,13 @@ from raybio.core.final_report import nan_for_null
 from raybio.core.location import Location
 from raybio.core.records import read_recomputable, write_record
 from raybio.core.shared_scores import Identity, SharedScores
+from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.config import Config
-from raybio.methods.relation_graphs.fold_report import FIXED, UNTUNED
-from raybio.methods.relation_graphs.fold_scores import chosen_and_fixed
-from raybio.methods.relation_graphs.folds import read_fold
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.evaluation.fold_report import FIXED, UNTUNED
+from raybio.methods.relation_graphs.evaluation.fold_scores import chosen_and_fixed
 from raybio.methods.relation_graphs.rivals import lexical_rivals
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from raybio.core.errors import ConfigError
-from raybio.methods.relation_graphs.evaluate_export import (
+from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     chance_of_fold,
     evaluate_exports,
     graph_accuracy_of_sentences,

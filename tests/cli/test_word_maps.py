@@ -18,12 +18,18 @@ from raybio.core.records import write_record
 from raybio.evaluation.figures import COLORS
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
-from raybio.methods.relation_graphs import word_map
+from raybio.methods.relation_graphs.annotations.tags import gold_pairs, tag_names, tags_of
 from raybio.methods.relation_graphs.config import GraphsConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
+from raybio.methods.relation_graphs.evaluation import word_map
+from raybio.methods.relation_graphs.evaluation.word_map import (
+    PAIRS,
+    TAGS,
+    WORDS,
+    select_pairs,
+    select_words,
+)
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
-from raybio.methods.relation_graphs.word_map import PAIRS, TAGS, WORDS, select_pairs, select_words
 from raybio.training.loop import fit
 
 TINY = {

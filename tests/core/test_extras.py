@@ -18,7 +18,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 for method in METHODS.values():
     importlib.import_module(method.system)
-from raybio.methods.relation_graphs.graph_encoder import graph_convolution
+from raybio.methods.relation_graphs.encoders.graph_encoder import graph_convolution
 try:
     graph_convolution()
 except ConfigError as error:

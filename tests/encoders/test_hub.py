@@ -11,14 +11,14 @@ import torch
 from transformers import EsmTokenizer
 
 from raybio.core.digest import weights_digest
-from raybio.methods.relation_graphs.character_bert.model import save_character_bert
+from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.vocabulary import ESM
 from tests.encoders.hub import COMMIT, GATED, LATER, LATER_COMMIT, serve_hub
 from tests.encoders.published import pickled_text
 from tests.encoders.tiny_text import save_tiny
-from tests.methods.relation_graphs.character_bert.tiny_characters import tiny
+from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import tiny
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
 
@@ -27,8 +27,8 @@ TOKEN = "hf_" + "x" * 34
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
-from raybio.methods.relation_graphs.character_bert.model import build_character_bert
+from raybio.methods.relation_graphs.encoders.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.encoders.character_bert.model import build_character_bert
 from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig

@@ -23,15 +23,15 @@ from raybio.experiments.last_training import LastTraining, last_config
 from raybio.experiments.untrained_folds import UntrainedEvaluation, untrained_evaluations
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
+from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.config import FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
-from raybio.methods.relation_graphs.evaluate_export import (
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     evaluate_exports_twice,
     graph_accuracy_of_sentences,
 )
-from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder

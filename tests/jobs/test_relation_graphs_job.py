@@ -14,7 +14,7 @@ import pytest
 from raybio.core.records import read_record, write_record
 from raybio.core.table_layout import UNFINISHED
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
-from raybio.methods.relation_graphs.evaluate_export import evaluate_exports
+from raybio.methods.relation_graphs.evaluation.evaluate_export import evaluate_exports
 from raybio.methods.relation_graphs.prepare import prepare_words
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run

@@ -9,7 +9,7 @@ from raybio.methods import METHODS
 from raybio.training.settings import TrainingConfig
 from tests.encoders.published import bluebert, pickled_text
 from tests.encoders.tiny_text import save_with_head
-from tests.methods.relation_graphs.character_bert.tiny_characters import (
+from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import (
     CONFIG,
     TINY_CHARACTERS,
     published_tensors,

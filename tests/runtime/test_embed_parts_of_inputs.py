@@ -16,8 +16,8 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.runtime import embed
 from raybio.runtime.embed import EmbeddingFormat, embed_file
 from raybio.runtime.model_folders import embedder_of_folder, model_of_folder

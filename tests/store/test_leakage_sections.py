@@ -14,8 +14,8 @@ from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.leakage import queries_in_sentences
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.config import FoldConfig
-from raybio.methods.relation_graphs.folds import read_fold
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.store.writer import Draft

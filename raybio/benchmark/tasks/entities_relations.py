@@ -25,18 +25,18 @@ from raybio.benchmark.task import (
 )
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.annotations.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.config import Config, FoldConfig, KnnConfig, WordEncoderConfig
-from raybio.methods.relation_graphs.fold_scores import chosen_and_fixed
-from raybio.methods.relation_graphs.folds import FoldRows, read_fold
-from raybio.methods.relation_graphs.prepare import prepare_words
-from raybio.methods.relation_graphs.rivals import lexical_rivals
-from raybio.methods.relation_graphs.sentence_scores import (
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.evaluation.fold_scores import chosen_and_fixed
+from raybio.methods.relation_graphs.evaluation.sentence_scores import (
     SentenceScores,
     VectorScores,
     chance_scores,
 )
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.relation_graphs.rivals import lexical_rivals
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import WordModel
 from raybio.store.store import open_store
 
 _MEASURES = {

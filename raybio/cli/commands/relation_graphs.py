@@ -50,7 +50,7 @@ def entities_relations(
         check_writable_file(out)
     relation_folder = model_folder(relations, "--relations")
     entity_folder = model_folder(entities, "--entities")
-    from raybio.methods.relation_graphs.evaluate_export import (
+    from raybio.methods.relation_graphs.evaluation.evaluate_export import (
         chance_of_fold,
         evaluate_exports,
         rivals_of_fold,
@@ -101,7 +101,9 @@ def sentence_graphs(
     import numpy as np
 
     from raybio.core.markdown import markdown_table
-    from raybio.methods.relation_graphs.evaluate_export import graph_accuracy_of_sentences
+    from raybio.methods.relation_graphs.evaluation.evaluate_export import (
+        graph_accuracy_of_sentences,
+    )
     from raybio.ops.significance import mean_interval
 
     rows = []
@@ -153,8 +155,8 @@ def word_maps(
 
     sentences = open_store(store, WordStore)
     # A store that does not exist is refused without torch, which these import.
-    from raybio.methods.relation_graphs.plots import plot_word_maps, write_word_maps
-    from raybio.methods.relation_graphs.word_map import word_maps as lay_out
+    from raybio.methods.relation_graphs.evaluation.plots import plot_word_maps, write_word_maps
+    from raybio.methods.relation_graphs.evaluation.word_map import word_maps as lay_out
 
     panels = lay_out(folders["--relations"], folders["--entities"], sentences, seed=seed, say=print)
     figure = plot_word_maps(panels, out / "word_maps.png")

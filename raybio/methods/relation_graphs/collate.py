@@ -13,19 +13,19 @@ import numpy as np
 from raybio.core.batch import deal
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed, shuffled_epochs
-from raybio.methods.relation_graphs.config import GraphsConfig, SamplesConfig
-from raybio.methods.relation_graphs.graphs import (
+from raybio.methods.relation_graphs.annotations.graphs import (
     Sentence,
     SentenceGraph,
     pair_graphs,
     read_sentence,
     whole_graphs,
 )
-from raybio.methods.relation_graphs.node_features import NodeFeatures
+from raybio.methods.relation_graphs.annotations.tag_samples import NO_SAMPLE, draw_samples
+from raybio.methods.relation_graphs.annotations.tags import tag_names, tags_of_rows
+from raybio.methods.relation_graphs.config import GraphsConfig, SamplesConfig
+from raybio.methods.relation_graphs.encoders.node_features import NodeFeatures
+from raybio.methods.relation_graphs.encoders.word_reader import Arrays, WordReader
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.tag_samples import NO_SAMPLE, draw_samples
-from raybio.methods.relation_graphs.tags import tag_names, tags_of_rows
-from raybio.methods.relation_graphs.word_reader import Arrays, WordReader
 from raybio.ops.segments import entries_of_rows
 
 GraphKind = Literal["pairs", "whole"]

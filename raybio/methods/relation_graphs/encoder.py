@@ -23,8 +23,9 @@ from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_enc
 from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states
 from raybio.methods.relation_graphs.batches import PackedWords, PaddedWords
-from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
-from raybio.methods.relation_graphs.character_bert.model import (
+from raybio.methods.relation_graphs.config import WordEncoderConfig
+from raybio.methods.relation_graphs.encoders.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.encoders.character_bert.model import (
     CLS_ID,
     FIRST_WORD_ID,
     PAD_ID,
@@ -33,8 +34,7 @@ from raybio.methods.relation_graphs.character_bert.model import (
     build_character_bert,
     check_character_bert,
 )
-from raybio.methods.relation_graphs.config import WordEncoderConfig
-from raybio.methods.relation_graphs.word_reader import WordTokens
+from raybio.methods.relation_graphs.encoders.word_reader import WordTokens
 from raybio.ops.grouped import grouped_mean
 from raybio.ops.similarity import at_least_fp32
 

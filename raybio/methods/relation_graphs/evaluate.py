@@ -15,24 +15,31 @@ from raybio.evaluation.evaluator import (
     ModelScores,
     exact_scores,
 )
+from raybio.methods.relation_graphs.annotations.folds import FoldRows
+from raybio.methods.relation_graphs.classifiers.knn import predict_by_knn
+from raybio.methods.relation_graphs.classifiers.reference_words import ReferenceWords, WordLabels
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.encoder import WordEncoder
-from raybio.methods.relation_graphs.export import export_word_encoder
-from raybio.methods.relation_graphs.fold_scores import embed_sentences, evaluate_fold, part_of
-from raybio.methods.relation_graphs.folds import FoldRows
-from raybio.methods.relation_graphs.graph_accuracy import GraphValidation, validate_graphs
-from raybio.methods.relation_graphs.knn import predict_by_knn
-from raybio.methods.relation_graphs.objective import RelationGraphObjective
-from raybio.methods.relation_graphs.reference_words import ReferenceWords, WordLabels
-from raybio.methods.relation_graphs.rivals import fold_rivals
-from raybio.methods.relation_graphs.sentence_scores import (
+from raybio.methods.relation_graphs.encoders.word_model import WordModel, head_of, untrained_encoder
+from raybio.methods.relation_graphs.evaluation.fold_scores import (
+    embed_sentences,
+    evaluate_fold,
+    part_of,
+)
+from raybio.methods.relation_graphs.evaluation.graph_accuracy import (
+    GraphValidation,
+    validate_graphs,
+)
+from raybio.methods.relation_graphs.evaluation.sentence_scores import (
     SentenceScores,
     VectorScores,
     chance_scores,
 )
+from raybio.methods.relation_graphs.export import export_word_encoder
+from raybio.methods.relation_graphs.objective import RelationGraphObjective
+from raybio.methods.relation_graphs.rivals import fold_rivals
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.word_model import WordModel, head_of, untrained_encoder
 from raybio.training.collective import SingleProcess
 
 LOGGED_SCORES = ("ner_f1", "re_minus_f1", "re_f1")

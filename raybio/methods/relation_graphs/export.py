@@ -11,11 +11,11 @@ from raybio.core.records import write_record
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.model_card import model_card, predict_usage
 from raybio.encoders.text import TextEncoder
-from raybio.methods.relation_graphs.character_bert.model import (
+from raybio.methods.relation_graphs.classifiers.reference_words import ReferenceWords
+from raybio.methods.relation_graphs.encoder import HEADS, WordEncoder
+from raybio.methods.relation_graphs.encoders.character_bert.model import (
     save_character_bert,
 )
-from raybio.methods.relation_graphs.encoder import HEADS, WordEncoder
-from raybio.methods.relation_graphs.reference_words import ReferenceWords
 
 SETTINGS = "words.json"
 
@@ -27,7 +27,7 @@ _EXAMPLES = [
 
 _USAGE = (
     "`raybio train relation_graphs --init .`, or "
-    '`raybio.methods.relation_graphs.character_bert.model.build_character_bert(".")`.'
+    '`raybio.methods.relation_graphs.encoders.character_bert.model.build_character_bert(".")`.'
 )
 
 

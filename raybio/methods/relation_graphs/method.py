@@ -35,9 +35,11 @@ METHOD = Method(
     part_encoder=PartEncoder(
         settings="words.json",
         parts="words",
-        module="raybio.methods.relation_graphs.embedding_model",
+        module="raybio.methods.relation_graphs.inference.embedding_model",
     ),
-    predictor=PredictorModule("word_predictor.json", "raybio.methods.relation_graphs.predict"),
+    predictor=PredictorModule(
+        "word_predictor.json", "raybio.methods.relation_graphs.inference.predict"
+    ),
     citation=(
         "Theodoropoulos, Henderson, Coman, Moens. *Imposing Relation Structure in Language-Model "
         "Embeddings Using Contrastive Learning.* CoNLL 2021."

@@ -14,9 +14,9 @@ import numpy as np
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.markdown import markdown_table
+from raybio.methods.relation_graphs.annotations.tags import tag_names, tags_of
 from raybio.methods.relation_graphs.formats import SENTENCE, WordSentence, read_folds, read_spert
 from raybio.methods.relation_graphs.store import WordStore, commit_words
-from raybio.methods.relation_graphs.tags import tag_names, tags_of
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import SPLITS

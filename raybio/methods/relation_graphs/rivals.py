@@ -1,9 +1,9 @@
 """Rivals of trained word encoders: entities and relations without training one.
 
 - ``look-up``: the usual tag of a word form, and the usual relation of two entity types
-  (``look_up.py``).
+  (``classifiers/look_up.py``).
 - ``character 2-4-grams``: kNN and the linear probe over the characters of a word and of its
-  neighbors (``character_vectors.py``).
+  neighbors (``encoders/character_vectors.py``).
 - ``initial - chosen settings``: kNN and the linear probe over the encoder before training.
 
 The validation sentences choose the settings of the last two among
@@ -13,13 +13,16 @@ The validation sentences choose the settings of the last two among
 from collections.abc import Iterator, Mapping
 
 from raybio.core.final_report import CHARACTERS
-from raybio.methods.relation_graphs.character_vectors import CharacterVectors
+from raybio.methods.relation_graphs.annotations.folds import FoldRows
+from raybio.methods.relation_graphs.annotations.gold import read_gold
+from raybio.methods.relation_graphs.classifiers.look_up import LookUp
 from raybio.methods.relation_graphs.config import KnnConfig
-from raybio.methods.relation_graphs.fold_scores import EmbedsWords, evaluate_fold
-from raybio.methods.relation_graphs.folds import FoldRows
-from raybio.methods.relation_graphs.gold import read_gold
-from raybio.methods.relation_graphs.look_up import LookUp
-from raybio.methods.relation_graphs.sentence_scores import SentenceScores, score_predictions
+from raybio.methods.relation_graphs.encoders.character_vectors import CharacterVectors
+from raybio.methods.relation_graphs.evaluation.fold_scores import EmbedsWords, evaluate_fold
+from raybio.methods.relation_graphs.evaluation.sentence_scores import (
+    SentenceScores,
+    score_predictions,
+)
 from raybio.methods.relation_graphs.store import WordStore
 
 LOOK_UP = "look-up"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
-from raybio.methods.relation_graphs.tags import check_sentences, chunks
+from raybio.methods.relation_graphs.annotations.tags import check_sentences, chunks
 from raybio.ops.significance import Interval
 
 TASKS = ("ner", "re_minus", "re", "re_legacy")

@@ -5,19 +5,19 @@ from raybio.core.interfaces import System
 from raybio.core.location import Location
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
+from raybio.methods.relation_graphs.annotations.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import GraphKind, RelationGraphCollate
 from raybio.methods.relation_graphs.config import Config, Model
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS
 from raybio.methods.relation_graphs.encoder import WordEncoder, check_word_encoder
+from raybio.methods.relation_graphs.encoders.graph_encoder import graph_convolution
+from raybio.methods.relation_graphs.encoders.untrained_features import untrained_features
+from raybio.methods.relation_graphs.encoders.word_model import head_of, initial_encoder
+from raybio.methods.relation_graphs.encoders.word_reader import WordReader
 from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator
-from raybio.methods.relation_graphs.folds import FoldRows, read_fold
-from raybio.methods.relation_graphs.graph_encoder import graph_convolution
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.untrained_features import untrained_features
-from raybio.methods.relation_graphs.word_model import head_of, initial_encoder
-from raybio.methods.relation_graphs.word_reader import WordReader
 from raybio.store.store import open_store
 
 _BATCH_ROWS: dict[Model, int] = {"cldr": 8, "clgs": 8, "clner": 16, "joint": 8}

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from raybio.cli import prepare
 from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.methods.relation_graphs.annotations.tags import gold_pairs, tag_names, tags_of
 from raybio.methods.relation_graphs.formats import NO_ENTITY, REPEATED_ID
 from raybio.methods.relation_graphs.prepare import (
     prepare_words,
@@ -16,7 +17,6 @@ from raybio.methods.relation_graphs.prepare import (
     word_statistics_markdown,
 )
 from raybio.methods.relation_graphs.store import WordStore, draw_validation
-from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
 from raybio.store.json import stream_records
 from raybio.store.store import open_store
 from tests.methods.relation_graphs.spert_files import ADVERSE_EFFECT, folds, sentence, write

@@ -12,16 +12,16 @@ import torch
 
 from raybio.core.batch import deal
 from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.annotations.folds import read_fold
+from raybio.methods.relation_graphs.annotations.tags import tags_of
 from raybio.methods.relation_graphs.batches import RelationGraphBatch, WordBatch
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.config import FoldConfig, GraphsConfig, SamplesConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig, write_words
-from raybio.methods.relation_graphs.folds import read_fold
-from raybio.methods.relation_graphs.node_features import NodeFeatures
+from raybio.methods.relation_graphs.encoders.node_features import NodeFeatures
+from raybio.methods.relation_graphs.encoders.word_reader import WordReader, WordTokens
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.tags import tags_of
-from raybio.methods.relation_graphs.word_reader import WordReader, WordTokens
 from tests.paths import SHARED_DATA
 
 WIDTH = 5

@@ -7,7 +7,7 @@ import torch
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.config import GraphObjectiveConfig
-from raybio.methods.relation_graphs.graph_encoder import GraphEncoder
+from raybio.methods.relation_graphs.encoders.graph_encoder import GraphEncoder
 from raybio.methods.relation_graphs.objective import RelationGraphHead, RelationGraphObjective
 from raybio.training.collective import SingleProcess
 from tests import graph_oracles

@@ -11,16 +11,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.core.final_report import CHARACTERS
 from raybio.core.interfaces import Collective
-from raybio.methods.relation_graphs.character_vectors import CharacterVectors
+from raybio.methods.relation_graphs.annotations.folds import read_fold
+from raybio.methods.relation_graphs.annotations.tags import tags_of
+from raybio.methods.relation_graphs.classifiers.look_up import LookUp
 from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
+from raybio.methods.relation_graphs.encoders.character_vectors import CharacterVectors
 from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator
-from raybio.methods.relation_graphs.folds import read_fold
-from raybio.methods.relation_graphs.look_up import LookUp
 from raybio.methods.relation_graphs.rivals import CHOSEN, LOOK_UP
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.system import build
-from raybio.methods.relation_graphs.tags import tags_of
 from raybio.training.collective import SingleProcess
 from tests import word_oracles
 from tests.methods.conformance_cases import tiny_config

@@ -1,8 +1,8 @@
 import numpy as np
 
+from raybio.methods.relation_graphs.annotations.tags import gold_pairs, tags_of
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig, write_words
 from raybio.methods.relation_graphs.formats import read_folds, read_spert
-from raybio.methods.relation_graphs.tags import gold_pairs, tags_of
 from raybio.store.quarantine import Quarantine
 
 SMALL = WordsConfig(num_sentences=30, num_folds=3, num_drugs=10, num_effects=10)

@@ -12,12 +12,14 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.text import TextEncoder
 from raybio.encoders.tokenization import word_pieces
 from raybio.methods.relation_graphs.batches import WordBatch
-from raybio.methods.relation_graphs.character_bert.model import save_character_bert
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import WordEncoder, build_word_encoder, read_heads
+from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
 from raybio.methods.relation_graphs.export import export_word_encoder
 from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
-from tests.methods.relation_graphs.character_bert.tiny_characters import random_character_bert
+from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import (
+    random_character_bert,
+)
 
 COUNTS = {"aspirin": 9, "induced": 5, "severe": 4, "asthma": 7, "in": 9, "children": 3}
 SIZES = {

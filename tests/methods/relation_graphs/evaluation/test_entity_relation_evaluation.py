@@ -1,0 +1,372 @@
+"""Exported models of words, scored together."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs import evaluate
+from raybio.methods.relation_graphs import system as relation_graphs
+from raybio.methods.relation_graphs.annotations.folds import read_fold
+from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig, KnnConfig
+from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
+from raybio.methods.relation_graphs.encoder import check_layers
+from raybio.methods.relation_graphs.encoders.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
+from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.evaluation import fold_scores
+from raybio.methods.relation_graphs.evaluation.evaluate_export import (
+    evaluate_exports,
+    evaluate_exports_twice,
+    graph_accuracy_of_sentences,
+)
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.relation_graphs.encoders.character_bert.tiny_characters import (
+    random_character_bert,
+)
+from tests.methods.relation_graphs.word_stores import write_sentences
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
+    config = WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    return SIMULATED_WORDS.prepare(tmp_path_factory.mktemp("words"), config)
+
+
+def trained(store: WordStore, **settings) -> relation_graphs.System:
+    short = {"schedule.max_steps": 40, "evaluation.rivals": False}
+    config = tiny_config("relation_graphs", **short | settings)
+    system = relation_graphs.build(config, store.path)
+    list(fit(system, config))
+    return system
+
+
+def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
+    """A model trained for a few steps, and its own final evaluation."""
+    system = trained(store, **settings)
+    return system.export(folder, {"name": "x"}), system.final_evaluate(
+        system.model, SingleProcess()
+    )
+
+
+def exported_unevaluated(store: WordStore, folder: Path, **settings) -> Path:
+    """Export a model of two steps, for what does not depend on how good it is."""
+    return trained(store, **{"schedule.max_steps": 2} | settings).export(folder, {"name": "x"})
+
+
+@pytest.fixture(scope="module")
+def joint(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    return exported(store, tmp_path_factory.mktemp("joint") / "export")
+
+
+def share_with_true_graph(folder, store):
+    return graph_accuracy_of_sentences(folder, store.path).mean()
+
+
+def test_an_export_is_scored_as_its_run_was(store, joint):
+    folder, final = joint
+    scored = evaluate_exports(folder, folder, store.path)
+    for name, interval in scored.intervals().items():
+        assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
+    untrained = evaluate_exports(folder, folder, store.path, is_untrained=True)
+    for name, interval in untrained.intervals().items():
+        assert interval == pytest.approx(final.scores["initial"]["test"][name], abs=1e-6), name
+    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+        final.details["graphs"]["trained"]["graph_accuracy"]
+    )
+
+
+@pytest.mark.nightly
+def test_each_model_brings_its_own_space(store, joint, tmp_path):
+    folder, _ = joint
+    other, _ = exported(store, tmp_path / "clner", model="clner", seed=3)
+    both, alone = (
+        evaluate_exports(folder, other, store.path),
+        evaluate_exports(folder, folder, store.path),
+    )
+    assert both.knn.values["re_minus_f1"] == alone.knn.values["re_minus_f1"]
+    assert (
+        both.knn.values["ner_f1"] == evaluate_exports(other, other, store.path).knn.values["ner_f1"]
+    )
+    with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
+        graph_accuracy_of_sentences(other, store.path)
+
+
+def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
+    other = exported_unevaluated(store, tmp_path / "cldr", model="cldr")
+    with pytest.raises(ConfigError, match="model=cldr has no tag head; want clner or joint"):
+        evaluate_exports(joint[0], other, store.path)
+
+
+def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joint, tmp_path):
+    other = SIMULATED_WORDS.prepare(
+        tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6)
+    )
+    with pytest.raises(ConfigError, match="was trained on another store than"):
+        evaluate_exports(joint[0], joint[0], other.path)
+
+
+def test_numbers_of_neighbors_are_chosen_on_validation_sentences_alone(store, tmp_path):
+    several = {"evaluation.num_pair_neighbors": [1, 3], "evaluation.num_tag_neighbors": [1, 5]}
+    folder, final = exported(store, tmp_path / "export", **several)
+    scored = evaluate_exports(folder, folder, store.path)
+    assert scored.settings._asdict() == final.details["knn_settings"]["trained"]
+    # Without any there is nothing to choose by, and test sentences are no substitute.
+    alone = {"data.validation_share": 0} | several
+    with pytest.raises(ConfigError, match="none is kept for validation"):
+        relation_graphs.check(tiny_config("relation_graphs", **alone), store)
+
+
+def rows_that_are_looked_at(monkeypatch) -> list[tuple[str, set[int], set[int]]]:
+    """Record (function, reference rows, query rows) of each later search."""
+    rows_by_gold, kept, calls = {}, [], []
+    read_gold = fold_scores.read_gold
+
+    def remembered(store, rows):
+        kept.append(read_gold(store, rows))  # kept, so that no other gets its number
+        rows_by_gold[id(kept[-1])] = set(rows.tolist())
+        return kept[-1]
+
+    def messages(name, search):
+        def call(reference, queries, *rest):
+            calls.append((name, rows_by_gold[id(reference.gold)], rows_by_gold[id(queries.gold)]))
+            return search(reference, queries, *rest)
+
+        return call
+
+    monkeypatch.setattr(fold_scores, "read_gold", remembered)
+    for module, name in (
+        (fold_scores, "choose_settings"),
+        (fold_scores, "score_sentences"),
+        (evaluate, "predict_by_knn"),
+    ):
+        monkeypatch.setattr(module, name, messages(name, getattr(module, name)))
+    return calls
+
+
+def test_neighbors_are_chosen_by_validation_sentences_and_no_sentence_finds_itself(
+    store, tmp_path, monkeypatch
+):
+    several = {
+        "evaluation.num_pair_neighbors": [1, 3],
+        "schedule.max_steps": 2,
+        "schedule.evaluate_every_steps": 1,
+    }
+    fold = read_fold(store, FoldConfig())
+    train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
+    in_run = rows_that_are_looked_at(monkeypatch)
+    folder, _ = exported(store, tmp_path / "export", **several)
+    on_the_way = [call for call in in_run if call[0] == "predict_by_knn"]
+    assert on_the_way and all(call == ("predict_by_knn", train, dev) for call in on_the_way)
+    chosen, on_dev, on_test = (
+        ("choose_settings", train, dev),
+        ("score_sentences", train, dev),
+        ("score_sentences", train | dev, test),
+    )
+    assert [call for call in in_run if call[0] != "predict_by_knn"] == [chosen, on_dev, on_test] * 2
+    in_run.clear()
+    evaluate_exports(folder, folder, store.path)
+    assert in_run == [chosen, on_test]
+
+
+@pytest.mark.nightly
+def test_the_untrained_encoder_chooses_among_the_candidates_of_both_runs(store, tmp_path):
+    """Its numbers of neighbors for tags are those of the run that predicts entities."""
+    pairs = exported_unevaluated(store, tmp_path / "pairs", model="cldr")
+    tags = exported_unevaluated(
+        store, tmp_path / "tags", model="clner", **{"evaluation.num_tag_neighbors": [3]}
+    )
+    for is_untrained in (False, True):
+        scored = evaluate_exports(pairs, tags, store.path, is_untrained=is_untrained)
+        assert scored.settings.num_tag_neighbors == 3
+
+
+def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
+    several = {"evaluation.num_tag_neighbors": [1, 3]}
+    whole = exported_unevaluated(store, tmp_path / "whole", model="cldr", **several)
+    less = exported_unevaluated(
+        store, tmp_path / "less", model="clner", **several, **{"data.validation_share": 0.05}
+    )
+    with pytest.raises(
+        ConfigError, match=r"less was trained on \d+ of the \d+ validation sentences"
+    ):
+        evaluate_exports(whole, less, store.path)
+
+
+def test_scores_with_chosen_and_with_fixed_settings(store, joint, tmp_path):
+    folder, _ = joint
+    chosen, fixed = evaluate_exports_twice(folder, folder, store.path)
+    once = evaluate_exports(folder, folder, store.path)
+    assert fixed.values == pytest.approx(once.values)
+    assert fixed.settings == once.settings == KnnConfig().first_settings
+    candidates = {f"evaluation.{name}": list(values) for name, values in CANDIDATES.items()}
+    several, final = exported(store, tmp_path / "several", **candidates)
+    chooses, nothing = evaluate_exports_twice(several, several, store.path)
+    assert nothing is None
+    # The same training: only the evaluation differs.
+    assert chooses.settings == chosen.settings
+    assert chooses.values == pytest.approx(chosen.values)
+    assert chooses.settings._asdict() == final.details["knn_settings"]["trained"]
+
+
+@pytest.mark.nightly
+def test_models_that_know_validation_sentences_choose_nothing_by_them(store, joint, tmp_path):
+    last = {"data.train_on_validation": True, "schedule.evaluate_every_steps": 0}
+    folder = exported_unevaluated(store, tmp_path / "last", **last)
+    scores, nothing = evaluate_exports_twice(folder, folder, store.path)
+    assert nothing is None
+    assert scores.settings == KnnConfig().first_settings
+    less = exported_unevaluated(store, tmp_path / "less", **{"data.validation_share": 0.05})
+    with pytest.raises(ConfigError, match=r"less was trained on \d+ of the \d+ validation"):
+        evaluate_exports_twice(joint[0], less, store.path)
+
+
+def test_an_untuned_encoder_states_tags_by_its_words_as_they_are(store, joint):
+    pair_WD, tag_WD = WordModel.load(joint[0], store, "cpu").untrained().embed(np.arange(5))
+    assert torch.equal(pair_WD, tag_WD)
+
+
+def test_false_graphs_may_be_all_that_there_are(store, joint):
+    few, more = (
+        graph_accuracy_of_sentences(joint[0], store.path, num_negatives=num) for num in (1, 1000)
+    )
+    assert more.mean() < few.mean()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["cldr", "clgs", "clner"])
+def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_path, model):
+    folder, final = exported(store, tmp_path / "export", model=model, **{"schedule.max_steps": 6})
+    has_graphs = model != "clner"
+    assert ("graph_accuracy" in final.details["graphs"]["trained"]) == has_graphs
+    if has_graphs:
+        assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+            final.details["graphs"]["trained"]["graph_accuracy"]
+        )
+
+
+def test_models_of_different_folds_are_refused(store, joint, tmp_path):
+    other = exported_unevaluated(store, tmp_path / "export", **{"data.fold": 2})
+    with pytest.raises(ConfigError, match="was trained on fold 1 and .* on fold 2"):
+        evaluate_exports(joint[0], other, store.path)
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "."])
+def test_a_folder_that_is_no_export_is_refused(store, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match="has no .*; want the export/ of a run of relation_graphs"
+    ):
+        WordModel.load(folder, open_store(store.path, WordStore))
+
+
+def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store, joint):
+    folder, _ = joint
+    found = sorted(store.path.glob("derived/features-*.npy"))
+    times = {path: path.stat().st_mtime_ns for path in found}
+    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40})
+    system = relation_graphs.build(config, store.path)
+    path = system.collate.features.path
+    assert times[path] == path.stat().st_mtime_ns
+    rows = read_fold(store, config.data).test[:3]
+    word_WD, _ = WordModel.load(folder, store).untrained().embed(rows)
+    stored = np.concatenate(
+        [system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()]
+    )
+    np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
+
+
+def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
+    with pytest.raises(ConfigError, match="no sentence is left to choose by"):
+        tiny_config(
+            "relation_graphs",
+            **{"data.train_on_validation": True, "evaluation.num_pair_neighbors": [1, 5]},
+        )
+
+
+def test_character_bert_is_trained_exported_and_scored_like_any_other(store, tmp_path):
+    sizes = {
+        "num_layers": 2,
+        "width": 16,
+        "ffn_width": 32,
+        "max_tokens": 64,
+        "filters": [[1, 8], [3, 8]],
+    }
+    save_character_bert(random_character_bert(seed=1, **sizes), tmp_path / "characters")
+    source = {"encoder.source": str(tmp_path / "characters"), "encoder.num_frozen_layers": 1}
+    folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
+    assert is_character_bert(str(folder))
+    for name, interval in evaluate_exports(folder, folder, store.path).intervals().items():
+        assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
+    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+        final.details["graphs"]["trained"]["graph_accuracy"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("frozen", "kept", "fits"), [(1, None, True), (2, None, False), (1, 1, False), (0, 1, True)]
+)
+def test_an_encoder_with_no_layer_to_train_is_refused_before_anything_starts(
+    tmp_path, frozen, kept, fits
+):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "num_hidden_layers": 2})
+    )
+    changes = {"encoder.num_frozen_layers": frozen, "encoder.num_layers_kept": kept}
+    config = tiny_config("relation_graphs", **changes | {"encoder.source": str(tmp_path)})
+    if fits:
+        check_layers(config.encoder)
+    else:
+        with pytest.raises(
+            ConfigError,
+            match=f"num_frozen_layers is {frozen}, and the encoder has {kept or 2} layers",
+        ):
+            check_layers(config.encoder)
+
+
+def test_layers_from_scratch_are_not_frozen(store):
+    config = tiny_config(
+        "relation_graphs", **{"encoder.num_frozen_layers": 1, "encoder.num_layers": 2}
+    )
+    with pytest.raises(
+        ConfigError,
+        match="num_frozen_layers is 1, and layers from scratch would stay random",
+    ):
+        relation_graphs.check(config, store)
+
+
+def test_a_step_has_as_many_sentences_as_in_the_paper(store):
+    for model, rows in {"cldr": 8, "clgs": 8, "clner": 16}.items():
+        config = tiny_config("relation_graphs", **{"model": model, "plan.global_batch_rows": None})
+        assert relation_graphs.build(config, store.path).collate.batch_rows == rows
+
+
+def test_graphs_of_sentences_without_relations_are_refused(tmp_path):
+    related = (["da", "v", "ea"], [("Drug", 0, 1), ("AE", 2, 3)], [(1, 0)])
+    plain = (["da", "v", "w"], [("Drug", 0, 1)], [])
+    files = {
+        name: write_sentences(tmp_path / f"{name}.json", [one] * 2)
+        for name, one in {"yes": related, "no": plain, "test": related}.items()
+    }
+    config = tiny_config("relation_graphs", **{"model": "cldr", "schedule.evaluate_every_steps": 1})
+    untaught = prepare_words(
+        tmp_path / "a", [files["no"]], dev=[files["yes"]], test=[files["test"]]
+    )
+    with pytest.raises(
+        ConfigError, match="none of the 2 training sentences of fold 1 has a relation"
+    ):
+        relation_graphs.check(config, untaught)
+    relation_graphs.check(tiny_config("relation_graphs", model="clner"), untaught)
+    unasked = prepare_words(tmp_path / "b", [files["yes"]], dev=[files["no"]], test=[files["test"]])
+    with pytest.raises(
+        ConfigError, match="none of the 2 validation sentences of fold 1.*evaluate_every_steps=0"
+    ):
+        relation_graphs.check(config, unasked)
