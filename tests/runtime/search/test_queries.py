@@ -96,6 +96,16 @@ def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
         run("query", index, "--input", embedded / "embeddings.parquet", "--strip-stop")
 
 
+def test_queries_that_fail_print_no_header(embedded: Path) -> None:
+    index, fasta = embedded / "index", embedded / "queries.fasta"
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    fasta.write_text(">a\nM1\n>b\nM2\n")
+    arguments = ["query", index, "--input", fasta, "--model", embedded / "model"]
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert isinstance(done.exception, DataError)
+    assert done.output == ""
+
+
 def test_another_model_is_refused(embedded: Path) -> None:
     index, fasta = embedded / "index", embedded / "queries.fasta"
     fasta.write_text(">a\nMKTA\n")
