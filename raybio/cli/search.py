@@ -34,7 +34,8 @@ METRICS: tuple[Metric, ...] = ("cosine", "l2")
 @app.command()
 def index(
     embeddings: Annotated[
-        LocationType, location_option("Parquet file of raybio embed: columns key, embedding")
+        LocationType,
+        location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
     metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
