@@ -291,6 +291,24 @@ def test_the_help_of_every_command_has_an_example_that_the_command_takes() -> No
     assert wrong == {}
 
 
+def test_the_pages_state_the_limit_of_bad_records_that_all_commands_have() -> None:
+    def defaults(command: Any) -> None:
+        for inner in getattr(command, "commands", {}).values():
+            defaults(inner)
+        found.update(
+            each.default
+            for each in command.params
+            if "--max-bad-share" in getattr(each, "opts", ())
+        )
+
+    found: set[Any] = set()
+    defaults(get_command(app))
+    assert found == {0.1}
+    for page in ("your_data.md", "getting_started.md", "methods/mtb_mccl.md"):
+        text = " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+        assert re.search(r"`--max-bad-share`[^.]*0\.1\b", text), page
+
+
 def test_every_environment_variable_of_the_sources_is_in_the_table() -> None:
     guide = (ROOT / "docs" / "getting_started.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\| `(RAYBIO_[A-Z_]+)` \|", guide, re.MULTILINE))

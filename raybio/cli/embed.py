@@ -1,4 +1,4 @@
-"""Embed proteins, texts, words or pairs of entities into one Parquet file; resumable."""
+"""Embed proteins, texts, words or pairs of entities into Parquet files; resumable."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -40,7 +40,10 @@ def embed(
         ),
     ],
     out: Annotated[
-        shared.LocationType, shared.location_option("Parquet file: key, ..., embedding")
+        shared.LocationType,
+        shared.location_option(
+            "Parquet file: key, ..., embedding; or, without a suffix, a folder with a file a part"
+        ),
     ],
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
     model: Annotated[

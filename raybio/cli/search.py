@@ -1,5 +1,6 @@
 """Build an index of embeddings, and find nearest neighbors in it."""
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,7 +34,8 @@ METRICS: tuple[Metric, ...] = ("cosine", "l2")
 @app.command()
 def index(
     embeddings: Annotated[
-        LocationType, location_option("Parquet file of raybio embed: columns key, embedding")
+        LocationType,
+        location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
     metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
@@ -125,12 +127,15 @@ def query(
         strip_stop=strip_stop,
     )
     opened = EmbeddingIndex(store)
+    rows = neighbor_rows(opened, queries, k)
+    # Queries that cannot be embedded print no header of a table without rows.
+    first_rows = next(filter(None, rows), [])
     # The table may go to a pipe, and remarks do not belong into it.
     print(f"{folder}: {describe_index(store)}", file=sys.stderr)
     if k > K and store.facts["lists"]:
         print(f"recall was measured for {K} neighbors; it is lower for {k}", file=sys.stderr)
     schema = neighbor_schema(opened.metric)
-    rows = neighbor_rows(opened, queries, k)
+    rows = itertools.chain([first_rows], rows)
     if out is None:
         write_text_rows(sys.stdout, TSV, schema, rows)
     else:

@@ -8,6 +8,7 @@ import base64
 import contextlib
 import io
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.core.shared_scores import SharedScores
 from raybio.evaluation.unit_scores import MAX_UNITS
+
+_log = logging.getLogger(__name__)
 
 _UNITS = "units"
 """Name of the numbers of units among packed arrays; no measure is called so."""
@@ -130,7 +133,10 @@ class Evaluator(ABC):
             collective: workers that share the work.
         """
         device = device_of(model)
-        yield from self.rivals(device, collective)
+        for name, scores in self.rivals(device, collective):
+            _log.info("final evaluation: %s evaluated", name)
+            yield name, scores
+        _log.info("final evaluation: evaluating the encoder before training")
         yield "initial", self.score(self.initial_encoder().to(device), collective, "initial")
 
     def final_report(
@@ -147,6 +153,7 @@ class Evaluator(ABC):
             scores_by_stage = dict(self.untrained(model, collective))
         else:
             scores_by_stage = self._shared_scores(model, collective, shared)
+        _log.info("final evaluation: evaluating the trained encoder")
         scores_by_stage["trained"] = self.score(model, collective, "trained")
         trained = scores_by_stage["trained"]
         scores: dict[Stage, SplitScores] = {"chance": trained.chance}

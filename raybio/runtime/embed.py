@@ -25,7 +25,7 @@ import torch
 from raybio.core.cache import cache_folder
 from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
-from raybio.core.files import check_writable_file
+from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
 from raybio.runtime.cluster.resources import Resources, check_resources
@@ -36,9 +36,11 @@ from raybio.runtime.embed_parts import (
     PartError,
     Parts,
     check_output,
+    check_shards,
     cut_of,
     held_alone,
     join,
+    write_shards,
 )
 from raybio.runtime.run.precision import Plan, worker_processors
 from raybio.runtime.run.spec import LeaseKey
@@ -119,14 +121,14 @@ def embed_file(
 
     The output has columns ``key`` and ``embedding`` (D numbers of ``form.dtype``), in the order of
     the input, and others between them if an input has several rows; see ``embed_table`` of the
-    model and ``embed_token_table``.
+    model and ``embed_token_table``. An ``out`` without a suffix is a folder with a file a part.
 
     Args:
         model: the encoder.
         source: FASTA for a model of proteins, ``text_lines`` for one of texts or sentences, plain
             or gzip; documents for one of pairs; or the folder of a prepared store of proteins or
             texts.
-        out: Parquet file, local or in a bucket.
+        out: Parquet file, local or in a bucket; or a local folder.
         model_in_bucket: the folder in a bucket that ``model`` was fetched from: each machine
             fetches it; None: all machines see the model's own folder.
         rows_per_part: inputs between two commits; None: 4096, or 256 if an input has many rows.
@@ -172,6 +174,7 @@ def embed_file(
             form=form,
             origin=digest_of(origin),
             out=out,
+            rows_per_file=rows_per_part if is_folder_of_files(out) else None,
             parts=Parts(folder) if lease is None else Parts(folder, lease.check),
             lease=lease,
             workers=workers,
@@ -240,6 +243,7 @@ class _Embedding:
         form: of the output.
         origin: digest of the input and how it is read.
         out: the output.
+        rows_per_file: inputs of a file, if the output is a folder; None: it is one file.
         parts: next to it.
         lease: on the parts, in a bucket.
         workers: processes that embed.
@@ -254,6 +258,7 @@ class _Embedding:
     form: EmbeddingFormat
     origin: str
     out: Location
+    rows_per_file: int | None
     parts: Parts
     lease: Lease | None
     workers: int
@@ -269,7 +274,10 @@ class _Embedding:
     @property
     def output_digest(self) -> str:
         """Identify the output."""
-        return digest_of({"origin": self.origin, "model": self.part_digest})
+        content: dict[str, Any] = {"origin": self.origin, "model": self.part_digest}
+        if self.rows_per_file is not None:
+            content["rows_per_file"] = self.rows_per_file
+        return digest_of(content)
 
     def finished(self) -> EmbedSummary | None:
         """Return the summary of an output that an earlier command finished; None if there is none.
@@ -280,7 +288,10 @@ class _Embedding:
         with _output_here(self.out) as here:
             if not here.exists():
                 return None
-            num_rows = check_output(here, self.output_digest, self.out)
+            if self.rows_per_file is not None:
+                num_rows = check_shards(here, self.output_digest)
+            else:
+                num_rows = check_output(here, self.output_digest, self.out)
             return EmbedSummary(num_rows, 0, 0, {}, cut_of(here))
 
     def cut(
@@ -384,8 +395,9 @@ class _Embedding:
             DamagedPartsError: if parts are damaged.
             ClusterError: if another command has taken over the output.
         """
+        write = join if self.rows_per_file is None else write_shards
         with _output_here(self.out) as here:
-            num_rows = join(
+            num_rows = write(
                 self.parts,
                 inputs.digests,
                 here,
@@ -403,20 +415,33 @@ def check_output_path(out: Location) -> None:
     """Refuse a path at which no output can be written, before long work starts.
 
     Raises:
-        ConfigError: for a local path that cannot be written, a bucket without a path, or another
-            suffix than ``.parquet``.
+        ConfigError: for a local path that cannot be written, a bucket without a path, another
+            suffix than ``.parquet``, or a folder in a bucket.
         StorageError: for a bucket that is missing or refuses.
     """
     if isinstance(out, BucketPath) and not out.key:
         raise ConfigError(
             f"--out {out}: want a file in the bucket, such as {out}/embeddings.parquet"
         )
+    if is_folder_of_files(out):
+        if isinstance(out, BucketPath):
+            raise ConfigError(f"--out {out}: want a .parquet file; folders are written to disks")
+        check_writable_folder(out)
+        return
     if not out.name.lower().endswith(".parquet"):
-        raise ConfigError(f"--out {out}: embeddings are written as Parquet; want a .parquet file")
+        raise ConfigError(
+            f"--out {out}: embeddings are written as Parquet; want a .parquet file, or a folder, "
+            "without a suffix, for a file a part"
+        )
     if isinstance(out, BucketPath):
         BucketFolder(out.parent, is_patient=False).check_conditional_writes("--out")
     else:
         check_writable_file(out)
+
+
+def is_folder_of_files(out: Location) -> bool:
+    """Return whether an output has a file a part: its name has no suffix."""
+    return "." not in out.name
 
 
 @contextlib.contextmanager

@@ -26,12 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import ClusterError, RecordFormatError, StoreError
-from raybio.core.files import named_failure
+from raybio.core.files import atomic_folder, named_failure
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
 from raybio.runtime.whole_files import whole_files
 from raybio.store.bucket import BucketFolder
+from raybio.store.data_sets import table_files
 from raybio.store.table_rows import parquet_batches, parquet_errors
 from raybio.training.durable import commit_file
 
@@ -299,10 +300,12 @@ def join(
     part_digest: str,
     model_digest: str,
     cut: str,
+    numbers: Sequence[int] | None = None,
 ) -> int:
-    """Write all parts into one Parquet file, in order; return its number of rows.
+    """Write parts into one Parquet file, in order; return its number of rows.
 
-    ``part_digest`` identifies the model and the format that the parts were written with.
+    ``numbers`` are those of the parts; None: all. ``part_digest`` identifies the model and the
+    format that the parts were written with.
 
     Its pages have checksums, ``check_output`` knows the file again by ``origin``, ``cut_of``
     returns ``cut`` and ``model_digest_of`` the model's digest.
@@ -316,9 +319,9 @@ def join(
     num_rows = 0
     fault_by_part: dict[int, str] = {}
     try:
-        for number, input_digest in enumerate(inputs):
+        for number in range(len(inputs)) if numbers is None else numbers:
             try:
-                table = parts.read(number, input_digest=input_digest, model_digest=part_digest)
+                table = parts.read(number, input_digest=inputs[number], model_digest=part_digest)
             except PartError as error:
                 fault_by_part[number] = str(error)
                 continue
@@ -362,6 +365,30 @@ def join(
     return num_rows
 
 
+def write_shards(parts: Parts, inputs: Sequence[str], out: Path, **facts: str) -> int:
+    """Write each part as a Parquet file of a folder; return the number of rows.
+
+    The folder is there with all its files or not at all. It is a data set of the library
+    ``datasets``. ``facts`` and errors are those of ``join``.
+    """
+    num_rows = 0
+    with atomic_folder(out) as folder:
+        for number in range(len(inputs)):
+            file = folder / f"embeddings-{number:05d}-of-{len(inputs):05d}.parquet"
+            num_rows += join(parts, inputs, file, numbers=[number], **facts)
+    return num_rows
+
+
+def check_shards(out: Path, origin: str) -> int:
+    """Read a finished folder of files as ``check_output`` reads one; return its number of rows.
+
+    Raises:
+        DataError: if a file is missing.
+        StoreError: as ``check_output``.
+    """
+    return sum(check_output(file, origin) for file in table_files(out))
+
+
 def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
     """Read a finished file and compare the checksums of its pages; return its number of rows.
 
@@ -395,16 +422,19 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
 
 def cut_of(out: Path) -> str:
     """Return the line of a finished file that says which inputs were cut; empty if none was."""
-    metadata = pq.read_schema(out).metadata or {}
+    metadata = pq.read_schema(table_files(out)[0]).metadata or {}
     return str(metadata.get(_CUT_KEY, b"").decode())
 
 
 def model_digest_of(out: Path) -> str:
     """Return the digest of the model that made a finished file; "" if the file does not say it.
 
+    Of a folder of files, it is that of the first one.
+
     Raises:
         DataError: if it cannot be read.
     """
-    with parquet_errors(out):
-        metadata = pq.read_schema(out).metadata or {}
+    file = table_files(out)[0]
+    with parquet_errors(file):
+        metadata = pq.read_schema(file).metadata or {}
     return str(metadata.get(_MODEL_KEY, b"").decode())

@@ -25,7 +25,7 @@ PREPARED_BY = {
     "articles": "`raybio prepare pairs` or `raybio prepare medline`",
     "sentences": "`raybio train contrastive_probe --sentences FILE`",
     "documents": "`raybio prepare documents`",
-    "words": "`raybio prepare ade`",
+    "words": "`raybio prepare spert`",
     "search index": "`raybio search index`",
 }
 """Kind of a store -> the command that makes one. Kinds of other packages are missing."""

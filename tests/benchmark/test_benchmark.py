@@ -715,7 +715,7 @@ def test_a_benchmark_without_a_row_is_refused_and_writes_no_report(
     message = str(done.exception)
     assert isinstance(done.exception, ConfigError)
     assert "own: " in message
-    assert "is a store of words, made by `raybio prepare ade`; want one of documents" in message
+    assert "is a store of words, made by `raybio prepare spert`; want one of documents" in message
     # The store is checked before anything is computed.
     assert "evaluating" not in (out / "log.txt").read_text()
     assert not (out / "report.json").exists()

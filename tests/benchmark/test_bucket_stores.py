@@ -62,7 +62,7 @@ def test_a_store_that_is_not_in_the_bucket_skips_its_task(bucket: BucketPath) ->
         ("links", {}, "raybio prepare proteins"),
         ("labels", {"labels": "remote_homology"}, "raybio train finetune TASK --data FILES"),
         ("relation-probe", {}, "raybio prepare documents"),
-        ("entities-relations", {}, "raybio prepare ade"),
+        ("entities-relations", {}, "raybio prepare spert"),
     ):
         fields = {"name": "own", "store": f"{bucket}/none", **settings}
         reason = task_class(task).from_mapping(fields).check()

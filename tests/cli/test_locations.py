@@ -32,6 +32,7 @@ COMPLETE = {
     "medline": ["--input", FILE, "--out", "out"],
     "pairs": ["--input", FILE, "--out", "out"],
     "documents": ["--input", FILE, "--out", "out"],
+    "spert": ["--input", FILE, "--out", "out"],
     "ade": ["--input", FILE, "--out", "out"],
     "proteins": ["--edges", FILE, "--proteins", FILE, "--out", "out"],
     "articles": ["--openalex", FILE, "--out", "out"],

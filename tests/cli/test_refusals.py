@@ -2,6 +2,7 @@
 
 import errno
 import io
+import logging
 import os
 import re
 import shutil
@@ -36,7 +37,7 @@ from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.metrics_log import MetricsLog
-from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.notices import report_start, warnings_to
 from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import status_of_run, summarize
@@ -268,6 +269,10 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
         for step in (1, 3, 10, 20):
             log.append(from_step + step, {"steps_per_second": 2.0}, is_evaluation=False)
             follower.update(view)
+        with warnings_to(folder.notices):
+            logging.getLogger("raybio").info("final evaluation: evaluating")
+        follower.update(view)
+        assert view.message == "final evaluation: evaluating"
     assert (
         shown.getvalue().count(
             f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 proteins "

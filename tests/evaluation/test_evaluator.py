@@ -1,8 +1,11 @@
 """The skeleton of every evaluation, on an evaluator that counts."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from raybio.core.final_report import Stage, UnitScores
@@ -49,6 +52,24 @@ def test_a_report_has_chance_first_and_then_the_initial_and_the_trained_encoder(
     assert values == {"chance": 0.0, "initial": 0.25, "trained": 0.75}
     assert report.spread == {"initial": {"cosine": 0.25}, "trained": {"cosine": 0.75}}
     assert list(report.unit_scores) == ["initial", "trained"]
+
+
+def test_a_final_evaluation_reports_each_model_before_or_after_it_is_scored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class WithRival(WeightEvaluator):
+        def rivals(
+            self, device: Any, collective: Collective
+        ) -> Iterator[tuple[Stage, ModelScores]]:
+            yield "TF-IDF", self.score(Constant(0.5), collective, "initial")
+
+    with caplog.at_level("INFO", "raybio"):
+        WithRival().final_report(Constant(0.75), SingleProcess())
+    assert caplog.messages == [
+        "final evaluation: TF-IDF evaluated",
+        "final evaluation: evaluating the encoder before training",
+        "final evaluation: evaluating the trained encoder",
+    ]
 
 
 def test_a_split_is_shown_with_its_number_of_units_unless_only_a_sample_of_them_is_kept() -> None:

@@ -394,6 +394,24 @@ def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_
     assert out.read_bytes() == whole.read_bytes()
     assert (parts / "part-000005.parquet").stat().st_mtime_ns == kept
     assert embed_file(model, fasta, out, rows_per_part=4).num_parts == 0
+    folder, again = tmp_path / "shards", tmp_path / "again"
+    assert embed_file(model, fasta, folder, rows_per_part=4).num_parts_found == 0
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(
+            embed, "write_shards", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        embed_file(model, fasta, again, rows_per_part=4)
+    flip(tmp_path / "again.parts" / "part-000002.parquet")
+    assert embed_file(model, fasta, again, rows_per_part=4).num_parts_found == 5
+    files = sorted(folder.iterdir())
+    assert [pq.read_metadata(file).num_rows for file in files] == [4] * 5 + [3]
+    assert [(again / file.name).read_bytes() for file in files] == [
+        file.read_bytes() for file in files
+    ]
+    assert np.array_equal(np.concatenate([column(file) for file in files]), column(whole))
+    assert embed_file(model, fasta, folder, rows_per_part=4).num_parts == 0
+    with pytest.raises(StoreError, match="comes from another model or input"):
+        embed_file(model, fasta, folder, rows_per_part=5)
     flip(out, 60)  # in the first page
     with pytest.raises(StoreError, match="is damaged, or no Parquet file"):
         embed_file(model, fasta, out, rows_per_part=4)

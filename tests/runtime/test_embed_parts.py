@@ -10,9 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raybio.core.errors import StoreError
+from raybio.core.errors import DataError, StoreError
 from raybio.core.files import atomic_folder, disk_problem
-from raybio.runtime.embed_parts import PartError, Parts, check_output, join
+from raybio.runtime.embed_parts import (
+    PartError,
+    Parts,
+    check_output,
+    check_shards,
+    cut_of,
+    join,
+    model_digest_of,
+    write_shards,
+)
+from raybio.runtime.search.embeddings import num_embeddings, read_embeddings
 from raybio.training.durable import commit_folder, copy_file, write_json
 from tests.runtime_fixtures import fill
 
@@ -145,6 +155,49 @@ def test_a_changed_byte_of_a_value_in_a_finished_file_is_found(
         out.write_bytes(content[:end])
         with pytest.raises(StoreError, match="is damaged, or no Parquet file"):
             check_output(out, "this")
+
+
+FACTS = {
+    "origin": "this",
+    "part_digest": "of the model",
+    "model_digest": "of the model",
+    "cut": "one line",
+}
+
+
+def test_a_folder_of_files_has_a_part_each_and_is_read_as_one_file(
+    parts: Parts, tmp_path: Path
+) -> None:
+    out = tmp_path / "shards"
+    inputs = ["of the input"] * 3
+    assert write_shards(parts, inputs, out, **FACTS) == check_shards(out, "this") == 60
+    names = [f"embeddings-0000{number}-of-00003.parquet" for number in range(3)]
+    assert sorted(path.name for path in out.iterdir()) == names
+    for number, name in enumerate(names):
+        expected = table(20 * number)
+        assert pq.read_table(out / name).replace_schema_metadata() == expected
+    assert (cut_of(out), model_digest_of(out)) == ("one line", "of the model")
+    blocks = [*read_embeddings(out)]
+    assert [len(key_M) for key_M, _ in blocks] == [20] * 3 and num_embeddings(out) == 60
+    assert [key for key_M, _ in blocks for key in key_M.to_pylist()] == [
+        f"p{row}" for row in range(60)
+    ]
+    with pytest.raises(StoreError, match="comes from another model or input"):
+        check_shards(out, "another")
+    (out / names[1]).unlink()
+    with pytest.raises(DataError, match="holds 2 of the 3 files"):
+        check_shards(out, "this")
+    with pytest.raises(DataError, match="holds 2 of the 3 files"):
+        next(read_embeddings(out))
+
+
+def test_a_part_that_breaks_before_it_is_written_leaves_no_folder(
+    parts: Parts, tmp_path: Path
+) -> None:
+    parts.output(2).write_bytes(b"")
+    with pytest.raises(StoreError, match="part-000002.parquet is damaged"):
+        write_shards(parts, ["of the input"] * 3, tmp_path / "shards", **FACTS)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.parquet.parts"]
 
 
 class Watched:

@@ -9,6 +9,7 @@ import typer
 from raybio.cli.options import (
     LocationType,
     MaxBadShare,
+    fraction,
     location_option,
     model_option,
     sources_option,
@@ -29,6 +30,11 @@ from raybio.runtime.model_paths import model_folder
 
 evaluate = typer.Typer()
 prepare = typer.Typer()
+
+TEST_SHARE = (
+    "instead of --splits or --test: share of the --input sentences that becomes test, drawn by "
+    "their words, so that equal sentences stay together"
+)
 
 
 @evaluate.command()
@@ -164,7 +170,13 @@ def word_maps(
 
 
 @prepare.command()
-def ade(
+@prepare.command(
+    "ade",
+    hidden=True,
+    help="The former name of spert.\n\n"
+    "Example: raybio prepare ade --input all.json --test-share 0.1 --out STORE",
+)
+def spert(
     source: Input,
     out: Out,
     splits: Annotated[
@@ -174,12 +186,16 @@ def ade(
         list[str] | None, sources_option("without --splits: dev files, to choose settings")
     ] = None,
     test: Annotated[list[str] | None, sources_option("without --splits: test files")] = None,
+    test_share: Annotated[
+        float | None, typer.Option(parser=fraction, metavar="FLOAT", help=TEST_SHARE)
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of --test-share")] = 0,
     max_bad_share: MaxBadShare = 0.1,
     force: Force = False,
 ) -> None:
-    """Sentences with entities and relations: SpERT's JSON layout, of any corpus (.gz too).
+    """Sentences with entities and relations: any SpERT JSON file, ADE's among them (.gz too).
 
-    Example: raybio prepare ade --input train.json --dev dev.json --test test.json --out STORE
+    Example: raybio prepare spert --input all.json --test-share 0.1 --out STORE
     """
     new_store = NewStore(out, force=force)
     files = matching(source)
@@ -194,15 +210,22 @@ def ade(
         splits=folds,
         dev=dev_files,
         test=test_files,
+        test_share=test_share,
+        seed=seed,
         force=force,
         max_bad_share=max_bad_share,
     )
-    new_store.write(write)
+    store = new_store.write(write)
+    if test_share is not None:
+        print(
+            f"of --input, {len(store.fold_rows(1, 'test')):,} sentences are test and "
+            f"{len(store.fold_rows(1, 'train')):,} are training sentences"
+        )
 
 
 @prepare.command()
 def word_statistics(
-    store: Annotated[LocationType, location_option("prepared sentences (the command ade)")],
+    store: Annotated[LocationType, location_option("prepared sentences (the command spert)")],
     batch: Annotated[int, typer.Option(min=1, help="sentences of a batch in Table 5")] = 16,
 ) -> None:
     """Print statistics of prepared sentences as Markdown: the CLDR paper's Tables 1, 5 and 6.

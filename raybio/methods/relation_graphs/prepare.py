@@ -14,6 +14,7 @@ import numpy as np
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.markdown import markdown_table
+from raybio.core.randomness import derive_seed
 from raybio.methods.relation_graphs.annotations.tags import tag_names, tags_of
 from raybio.methods.relation_graphs.formats import SENTENCE, WordSentence, read_folds, read_spert
 from raybio.methods.relation_graphs.store import WordStore, commit_words
@@ -31,6 +32,8 @@ def prepare_words(
     splits: Path | None = None,
     dev: Sequence[Path] = (),
     test: Sequence[Path] = (),
+    test_share: float | None = None,
+    seed: int = 0,
     force: bool = False,
     max_bad_share: float = 0.1,
 ) -> WordStore:
@@ -43,6 +46,9 @@ def prepare_words(
         splits: the folds of a cross-validation, in the layout of ``spert.read_folds``.
         dev: in place of ``splits``, files to choose settings on.
         test: in place of ``splits``, files to report on; with them there is a single fold.
+        test_share: in place of ``splits`` and ``test``, the fraction of the sentences to train on
+            that becomes test. Drawn by the words and the seed alone: equal sentences stay together.
+        seed: seed of that draw.
         force: replace a store that is there already.
         max_bad_share: maximum fraction of invalid sentences.
 
@@ -50,22 +56,26 @@ def prepare_words(
         The store, open. The same files give the same bytes.
 
     Raises:
-        ConfigError: for ``splits`` beside ``dev`` or ``test``, neither ``splits`` nor ``test``, or
-            one file in two places.
-        DataError: if a file is missing, damaged or of another format, too much is bad, or folds and
-            sentences do not belong together.
+        ConfigError: for ``splits`` beside ``dev``, not exactly one of ``splits``, ``test`` and
+            ``test_share``, a share outside (0, 1), or one file in two places.
+        DataError: if a file is missing, damaged or of another format, too much is bad, no test
+            sentence is drawn, or folds and sentences do not belong together.
         StoreError: if the store cannot be written.
     """
-    _check(files, splits, dev, test)
+    _check(files, splits, dev, test, test_share)
     files_by_split = dict(zip(SPLITS, ([*files], [*dev], [*test]), strict=True))
     given = {"sentences": [*files], "splits": [splits]} if splits is not None else files_by_split
-    parameters = {"max_bad_share": max_bad_share}
+    parameters: dict[str, Any] = {"max_bad_share": max_bad_share}
+    if test_share is not None:
+        parameters |= {"test_share": test_share, "seed": seed}
     with preparing(out, given, parameters, max_bad_share=max_bad_share, force=force) as new:
         taken = set[str]() if splits is not None else None
         read = {}
         for split, paths in files_by_split.items():
             read[split] = _read(paths, new.quarantine, taken)
         new.quarantine.check(SENTENCE)
+        if test_share is not None:
+            read["train"], read["test"] = _draw_test(read["train"], test_share, seed)
         sentences = [sentence for split in SPLITS for sentence in read[split]]
         folds = _one_fold(read) if splits is None else _folds(splits, sentences, new.quarantine)
         return commit_words(
@@ -74,16 +84,23 @@ def prepare_words(
 
 
 def _check(
-    files: Sequence[Path], splits: Path | None, dev: Sequence[Path], test: Sequence[Path]
+    files: Sequence[Path],
+    splits: Path | None,
+    dev: Sequence[Path],
+    test: Sequence[Path],
+    test_share: float | None,
 ) -> None:
     others = [f"--{name} {paths[0]}" for name, paths in (("dev", dev), ("test", test)) if paths]
+    if test_share is not None:
+        _check_share(test_share, splits, test)
     if splits is not None and others:
         raise ConfigError(
             f"--splits {splits} and {others[0]}: got both, want the parts of the corpus by one"
         )
-    if splits is None and not test:
+    if splits is None and not test and test_share is None:
         raise ConfigError(
-            "got nothing to test on, want --splits (folds of the --input sentences) or --test"
+            "got nothing to test on, want --splits (folds of the --input sentences), --test or "
+            "--test-share"
         )
     seen = set[Path]()
     for path in (Path(file).resolve() for file in (*files, *dev, *test)):
@@ -92,6 +109,39 @@ def _check(
                 f"{path}: is given twice among --input, --dev and --test, want each file once"
             )
         seen.add(path)
+
+
+def _check_share(share: float, splits: Path | None, test: Sequence[Path]) -> None:
+    if not 0 < share < 1:
+        raise ConfigError(f"--test-share {share:g}: want a number above 0 and below 1")
+    others = [f"--splits {splits}"] if splits is not None else []
+    others += [f"--test {path}" for path in test]
+    if others:
+        raise ConfigError(
+            f"--test-share {share:g} and {others[0]}: got both, want test sentences by one"
+        )
+
+
+def _draw_test(
+    sentences: Sequence[WordSentence], share: float, seed: int
+) -> tuple[list[WordSentence], list[WordSentence]]:
+    """Return training and test sentences, drawn by their words alone.
+
+    Raises:
+        DataError: if none is drawn for one of them.
+    """
+    limit = int(share * 2**63)  # derive_seed is below 2**63
+    train = list[WordSentence]()
+    test = list[WordSentence]()
+    for sentence in sentences:
+        is_test = derive_seed(seed, "test", " ".join(sentence.words)) < limit
+        (test if is_test else train).append(sentence)
+    if not train or not test:
+        raise DataError(
+            f"--test-share {share:g} of {len(sentences):,} sentences drew {len(test):,} of them; "
+            "want another share, another --seed, or test sentences by --test"
+        )
+    return train, test
 
 
 def _read(

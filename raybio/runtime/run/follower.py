@@ -42,15 +42,21 @@ class Follower:
 
     def update(self, view: ProgressView) -> None:
         """Show in ``view`` what the workers have written since the last call."""
+        progress = []
         for notice in self._notices.read():
             if "warning" in notice:
                 view.warn(notice["warning"])
+            elif "progress" in notice:
+                progress.append(notice["progress"])
             else:
                 self._start(view, notice["first_step"], notice["steps_per_epoch"])
         if self._reports is not None:
             reports = self._reports.read()
             view.update(reports)
             self._follow_length(view, reports)
+        # After the reports of steps, which precede it and clear what the view says.
+        for message in progress:
+            view.say(message)
 
     def close(self) -> None:
         """Close the run's log."""

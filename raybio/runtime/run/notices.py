@@ -1,7 +1,8 @@
-"""``notices.jsonl``: warnings of a run's workers, and the step that they start from.
+"""``notices.jsonl``: warnings and progress of a run's workers, and the step that they start from.
 
-A worker reports to the user by logging a warning on a ``raybio`` logger. Each rank has a file of
-its own. The driver follows the files and prints each message once.
+A worker reports to the user by logging on a ``raybio`` logger: a warning, or at level INFO what it
+computes. Progress is that of rank 0. Each rank has a file of its own. The driver follows the files
+and prints each message once.
 """
 
 import json
@@ -25,7 +26,10 @@ class NoticeTail:
         self._offset_by_file = {file: file.stat().st_size for file in self._files()}
 
     def read(self) -> list[dict[str, Any]]:
-        """Return new notices: with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
+        """Return new notices.
+
+        They have ``warning``, or ``progress``, or ``first_step`` and ``steps_per_epoch``.
+        """
         notices: list[dict[str, Any]] = []
         for path in self._files():
             offset = self._offset_by_file.get(path, 0)
@@ -43,15 +47,19 @@ class NoticeTail:
 
 @contextmanager
 def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
-    """Append the warnings of this process' ``raybio`` loggers to the file of its rank."""
+    """Append the warnings and the progress of this process' loggers to the file of its rank."""
     # Workers on several nodes cannot append to one file on a network disk.
     own = path if rank == 0 else path.with_name(f"{path.stem}-{rank}{path.suffix}")
     handler = _NoticeHandler(own, rank)
     logger = logging.getLogger(LOGGER)
+    level = logger.level
     logger.addHandler(handler)
+    if rank == 0:
+        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
+        logger.setLevel(level)
         logger.removeHandler(handler)
 
 
@@ -78,10 +86,10 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 class _NoticeHandler(logging.Handler):
-    """Appends each warning once, however often it is logged."""
+    """Appends each message once, however often it is logged."""
 
     def __init__(self, path: Path, rank: int) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.WARNING if rank else logging.INFO)
         self._path = path
         self._rank = rank
         self._written: set[str] = set()
@@ -91,7 +99,8 @@ class _NoticeHandler(logging.Handler):
             message = record.getMessage()
             if message not in self._written:
                 self._written.add(message)
-                _append(self._path, {"rank": self._rank, "warning": message})
+                kind = "warning" if record.levelno >= logging.WARNING else "progress"
+                _append(self._path, {"rank": self._rank, kind: message})
         except Exception:
             self.handleError(record)
 
@@ -115,7 +124,8 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
             # Empty, or half a line of a killed process.
             continue
         if isinstance(notice, dict) and (
-            "warning" in notice or {"first_step", "steps_per_epoch"} <= notice.keys()
+            notice.keys() & {"warning", "progress"}
+            or {"first_step", "steps_per_epoch"} <= notice.keys()
         ):
             yield notice
 

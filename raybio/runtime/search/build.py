@@ -15,14 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.version import VERSION
 from raybio.ops.nearest import nearest
 from raybio.runtime.embed_parts import model_digest_of
-from raybio.runtime.search.embeddings import ROWS_AT_ONCE, read_embeddings, scaled
+from raybio.runtime.search.embeddings import (
+    ROWS_AT_ONCE,
+    num_embeddings,
+    read_embeddings,
+    scaled,
+)
 from raybio.runtime.search.faiss_package import describe_faiss, load_faiss, num_gpus
 from raybio.runtime.search.index_store import IndexStore, Metric
 from raybio.runtime.search.searcher import (
@@ -35,6 +39,7 @@ from raybio.runtime.search.searcher import (
     on_gpu,
 )
 from raybio.store.columns import column_tables
+from raybio.store.data_sets import table_files
 from raybio.store.preparation import preparing
 from raybio.training.precision import default_device
 
@@ -97,7 +102,8 @@ def build_index(
     """Build an index and write it atomically; the vectors stay in files meanwhile.
 
     Args:
-        embeddings: Parquet file with columns ``key`` and ``embedding``, as ``raybio embed`` writes.
+        embeddings: Parquet file with columns ``key`` and ``embedding``, as ``raybio embed`` writes,
+            or a folder of such files.
         out: folder of the index.
         metric: "cosine", or "l2" for Euclidean distance.
         recall: wanted recall at 10 of an index that is not exact, in (0, 1].
@@ -116,7 +122,8 @@ def build_index(
     faiss = load_faiss()
     say(describe_faiss(faiss))
     parameters = {"metric": metric, "recall_target": recall}
-    with preparing(out, {"embeddings": [embeddings]}, parameters, force=force) as preparation:
+    sources = {"embeddings": table_files(embeddings)}
+    with preparing(out, sources, parameters, force=force) as preparation:
         folder = preparation.draft.folder
         rng = np.random.default_rng(SEED)
         rows = _read(embeddings, folder / "read.raw", metric, rng)
@@ -186,7 +193,7 @@ def _read(path: Path, raw: Path, metric: Metric, rng: np.random.Generator) -> _R
     start = 0
     for key_M, embedding_MD in read_embeddings(path):
         if vector_ND is None:
-            shape = (pq.read_metadata(path).num_rows, embedding_MD.shape[1])
+            shape = (num_embeddings(path), embedding_MD.shape[1])
             vector_ND = np.memmap(raw, np.float32, "w+", shape=shape)
         end = start + len(embedding_MD)
         vector_ND[start:end] = scaled(embedding_MD, metric, f"{path}, row {{}}", start)

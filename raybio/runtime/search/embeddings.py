@@ -1,4 +1,4 @@
-"""Embeddings in Parquet files, as an index takes them.
+"""Embeddings in a Parquet file or a folder of them, as an index takes them.
 
 Shape letters: M rows of a block, D width.
 """
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from raybio.core.errors import DataError
 from raybio.runtime.search.index_store import Metric
+from raybio.store.data_sets import table_files
 from raybio.store.table_rows import parquet_batches, parquet_errors, shown_names
 
 ROWS_AT_ONCE = 65_536
@@ -20,10 +21,28 @@ ROWS_AT_ONCE = 65_536
 def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Yield keys (M,) as texts and embeddings (M, D) as float32, in blocks of rows.
 
+    Args:
+        path: a Parquet file, or a folder of them.
+
     Raises:
-        DataError: if the file is missing, damaged, lacks the columns ``key`` and ``embedding``, or
+        DataError: if a file is missing, damaged, lacks the columns ``key`` and ``embedding``, or
             holds embeddings of different widths.
     """
+    width = None
+    for file in table_files(path):
+        for key_M, embedding_MD in _read_file(file):
+            width = width or embedding_MD.shape[1]
+            if embedding_MD.shape[1] != width:
+                raise DataError(f"{file}: has embeddings of different widths, want one width")
+            yield key_M, embedding_MD
+
+
+def num_embeddings(path: Path) -> int:
+    """Return the number of rows of a readable Parquet file, or of a folder of them."""
+    return sum(pq.read_metadata(file).num_rows for file in table_files(path))
+
+
+def _read_file(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
     with parquet_errors(path), pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if not {"key", "embedding"} <= set(names):
@@ -31,13 +50,11 @@ def read_embeddings(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
                 f"{path}: has the columns {shown_names(names)}; want 'key' and 'embedding', as "
                 "raybio embed writes them"
             )
-        width = None
         for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
-            embedding_MD = _matrix(batch.column("embedding"), path)
-            width = width or embedding_MD.shape[1]
-            if embedding_MD.shape[1] != width:
-                raise DataError(f"{path}: has embeddings of different widths, want one width")
-            yield batch.column("key").cast(pa.large_string()), embedding_MD
+            yield (
+                batch.column("key").cast(pa.large_string()),
+                _matrix(batch.column("embedding"), path),
+            )
 
 
 def _matrix(column: pa.Array, path: Path) -> np.ndarray:

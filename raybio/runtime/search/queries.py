@@ -15,7 +15,7 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore
-from raybio.store.data_sets import is_table
+from raybio.store.data_sets import is_table, table_files
 from raybio.store.quarantine import Quarantine
 from raybio.store.table_rows import parquet_errors
 from raybio.training.embedding_model import EmbeddingModel, check_strip_stop
@@ -120,10 +120,11 @@ class Queries:
 
 
 def _has_embeddings(path: Path) -> bool:
-    if path.is_dir() or path.suffix.lower() != ".parquet":
+    file = table_files(path)[0]
+    if file.is_dir() or file.suffix.lower() != ".parquet":
         return False
-    with parquet_errors(path):
-        return "embedding" in pq.read_schema(path).names
+    with parquet_errors(file):
+        return "embedding" in pq.read_schema(file).names
 
 
 def neighbor_schema(metric: str) -> pa.Schema:

@@ -11,6 +11,8 @@ embeds only words in their context with 422. Another path is answered with 404 a
 """
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from raybio.core.errors import DataError
+from raybio.core.errors import DataError, RaybioError
 from raybio.core.version import VERSION
 from raybio.runtime.load import TrainedModel
 from raybio.runtime.search.index import EmbeddingIndex
@@ -81,7 +83,7 @@ def http_app(
 ) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     """Return the ASGI app of a model.
 
-    Inputs of concurrent requests are embedded together. All computations run in one thread.
+    Inputs of concurrent requests are computed together. All computations run in one thread.
 
     Args:
         model: what is served.
@@ -110,9 +112,11 @@ class _Service:
         self._limits = limits
         self._thread = ThreadPoolExecutor(1)
         self._encode = Batcher(model.encode, limits.max_inputs, self._thread)
-        # A request at a time: ids of its documents are distinct in it, and not among requests.
         self._predict = Batcher(
-            lambda requests: [model.predict(content) for content in requests], 1, self._thread
+            self._predictions_of,
+            limits.max_inputs,
+            self._thread,
+            size=lambda requests: sum(map(len, requests)),
         )
         # The weights are loaded now, and not by the first request.
         model.load_weights()
@@ -160,7 +164,25 @@ class _Service:
         """Predict for each input with the model's head."""
         _check(request.inputs, self._limits)
         (predictions,) = await self._predict([request.inputs])
+        if isinstance(predictions, RaybioError):
+            raise predictions
         return JSONResponse({"predictions": predictions})
+
+    def _predictions_of(self, requests: list[list[Any]]) -> list[list[Any] | RaybioError]:
+        """Return the predictions of each request, or the error that it raises on its own."""
+        if len(requests) > 1:
+            # One with an invalid input fails alone. Ids of documents are distinct in a request,
+            # and not among requests: those that share one are computed one by one.
+            with contextlib.suppress(RaybioError):
+                predictions = iter(self._model.predict([*itertools.chain(*requests)]))
+                return [[*itertools.islice(predictions, len(inputs))] for inputs in requests]
+        results = list[list[Any] | RaybioError]()
+        for inputs in requests:
+            try:
+                results.append(self._model.predict(inputs))
+            except RaybioError as error:
+                results.append(error)
+        return results
 
     async def _embeddings_of(self, inputs: list[str]) -> np.ndarray:
         _check(inputs, self._limits)

@@ -14,7 +14,12 @@ class Batcher:
     """
 
     def __init__(
-        self, compute: Callable[[list[Any]], Any], max_inputs: int, executor: Executor
+        self,
+        compute: Callable[[list[Any]], Any],
+        max_inputs: int,
+        executor: Executor,
+        *,
+        size: Callable[[list[Any]], int] = len,
     ) -> None:
         """Store what computes.
 
@@ -22,10 +27,12 @@ class Batcher:
             compute: returns a sequence or an array with a result for each input, in order.
             max_inputs: maximum number of inputs of a batch; a call with more is a batch of its own.
             executor: runs ``compute``.
+            size: number of inputs of a call; by default each element of its list is one.
         """
         self._compute = compute
         self._max_inputs = max_inputs
         self._executor = executor
+        self._size = size
         self._waiting: deque[tuple[list[Any], asyncio.Future[Any]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -59,8 +66,8 @@ class Batcher:
 
     def _next_batch(self) -> list[tuple[list[Any], "asyncio.Future[Any]"]]:
         batch = [self._waiting.popleft()]
-        num_inputs = len(batch[0][0])
-        while self._waiting and num_inputs + len(self._waiting[0][0]) <= self._max_inputs:
+        num_inputs = self._size(batch[0][0])
+        while self._waiting and num_inputs + self._size(self._waiting[0][0]) <= self._max_inputs:
             batch.append(self._waiting.popleft())
-            num_inputs += len(batch[-1][0])
+            num_inputs += self._size(batch[-1][0])
         return batch

@@ -217,14 +217,53 @@ def test_files_of_their_own_make_one_fold_and_their_ids_may_be_equal(tmp_path):
     ]
 
 
+def test_test_sentences_are_drawn_by_their_words_and_the_seed_alone(tmp_path):
+    # Equal words under two ids, and under an id of another file.
+    numbered = [sentence(f"w{number} gave pain", orig_id=number) for number in range(100)]
+    doubled = [*numbered, *({**one, "orig_id": one["orig_id"] + 100} for one in numbered)]
+    path = write(tmp_path / "a.json", doubled)
+
+    def test_words(folder, path, share=0.2, seed=0):
+        store = prepare_words(tmp_path / folder, [path], test_share=share, seed=seed)
+        assert store.num_folds == 1
+        rows = {split: store.fold_rows(1, split) for split in ("train", "dev", "test")}
+        assert len(rows["dev"]) == 0
+        assert sorted(np.concatenate([*rows.values()]).tolist()) == list(range(store.num_rows))
+        words = {
+            split: Counter(store.words[store.sentence(row)[0]] for row in rows[split])
+            for split in ("train", "test")
+        }
+        assert not set(words["train"]) & set(words["test"])
+        return store, words["test"]
+
+    store, drawn = test_words("store", path)
+    assert set(drawn.values()) == {2}
+    assert 10 <= len(drawn) <= 30
+    assert store.manifest["parameters"] == {"max_bad_share": 0.1, "test_share": 0.2, "seed": 0}
+    backwards = write(tmp_path / "b.json", doubled[::-1])
+    assert test_words("backwards", backwards)[1] == drawn
+    assert set(test_words("more", path, share=0.5)[1]) > set(drawn)
+    assert test_words("other", path, seed=1)[1] != drawn
+
+
 def test_what_does_not_go_together_is_refused(tmp_path):
     path, other = write(tmp_path / "a.json", SENTENCES), write(tmp_path / "b.json", SENTENCES)
     sides = write(tmp_path / "folds.json", FOLDS)
     store = tmp_path / "store"
-    with pytest.raises(ConfigError, match="got nothing to test on, want --splits .* or --test"):
+    with pytest.raises(
+        ConfigError, match="got nothing to test on, want --splits .* or --test-share"
+    ):
         prepare_words(store, [path], dev=[other])
     with pytest.raises(ConfigError, match=r"--splits .*folds.json and --test .*b.json: got both"):
         prepare_words(store, [path], splits=sides, test=[other])
+    with pytest.raises(ConfigError, match=r"--test-share 0.2 and --splits .*folds.json: got both"):
+        prepare_words(store, [path], splits=sides, test_share=0.2)
+    with pytest.raises(ConfigError, match=r"--test-share 0.2 and --test .*b.json: got both"):
+        prepare_words(store, [path], test=[other], test_share=0.2)
+    with pytest.raises(ConfigError, match="--test-share 1: want a number above 0 and below 1"):
+        prepare_words(store, [path], test_share=1.0)
+    with pytest.raises(DataError, match="--test-share 1e-09 of 4 sentences drew 0 of them"):
+        prepare_words(store, [path], test_share=1e-9)
     with pytest.raises(ConfigError, match=r"a.json: is given twice"):
         prepare_words(store, [path], test=[tmp_path / "." / "a.json"])
     with pytest.raises(DataError, match="absent: does not exist"):
@@ -291,7 +330,7 @@ def test_statistics_count_folds_and_tags(tmp_path):
 def test_the_commands_prepare_and_count(tmp_path):
     path, sides = write(tmp_path / "a.json", SENTENCES), write(tmp_path / "folds.json", FOLDS)
     store = tmp_path / "store"
-    command = ["ade", "--input", str(path), "--splits", str(sides), "--out", str(store)]
+    command = ["spert", "--input", str(path), "--splits", str(sides), "--out", str(store)]
     result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
     assert result.exit_code == 0
     assert open_store(store, WordStore, verify=True).num_folds == 2
@@ -306,7 +345,7 @@ def test_the_commands_prepare_and_count(tmp_path):
         )
     shutil.rmtree(store)
     parts = [
-        "ade",
+        "spert",
         "--input",
         str(path),
         "--test",
@@ -316,6 +355,11 @@ def test_the_commands_prepare_and_count(tmp_path):
     ]
     assert CliRunner().invoke(prepare.app, parts, catch_exceptions=False).exit_code == 0
     assert open_store(store, WordStore).fold_rows(1, "test").tolist() == [4, 5, 6, 7]
+    # The former name of the command, and a draw.
+    drawn = ["ade", "--input", str(path), "--test-share", "0.5", "--out", str(tmp_path / "drawn")]
+    result = CliRunner().invoke(prepare.app, drawn, catch_exceptions=False)
+    num_test = len(open_store(tmp_path / "drawn", WordStore).fold_rows(1, "test"))
+    assert f"of --input, {num_test} sentences are test and {4 - num_test} are" in result.output
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def warn_many(path: Path, rank: int) -> None:
         for number in range(200):
             log.warning("rank %d warns, %s, of %d", rank, "x" * 500, number)
             log.warning("the same")
-            log.info("nothing for the user")
+            log.debug("nothing for the user")
 
 
 def test_warnings_of_several_processes_arrive_whole(tmp_path: Path) -> None:
@@ -36,6 +36,23 @@ def test_warnings_of_several_processes_arrive_whole(tmp_path: Path) -> None:
     ]
     assert sorted(messages) == sorted([*expected, *["the same"] * 3])
     assert tail.read() == []
+
+
+def test_progress_of_the_first_worker_is_read_next_to_warnings(tmp_path: Path) -> None:
+    path = tmp_path / "notices.jsonl"
+    tail = NoticeTail(path)
+    log = logging.getLogger("raybio.evaluation.evaluator")
+    for rank in (0, 1):
+        with warnings_to(path, rank):
+            log.info("final evaluation: %s evaluated", "TF-IDF")
+            log.warning("rank %d warns", rank)
+    log.info("afterwards")
+    found = [(notice.get("progress"), notice.get("warning")) for notice in tail.read()]
+    assert sorted(found, key=str) == [
+        ("final evaluation: TF-IDF evaluated", None),
+        (None, "rank 0 warns"),
+        (None, "rank 1 warns"),
+    ]
 
 
 def test_a_start_sees_its_own_notices_only(tmp_path: Path) -> None:

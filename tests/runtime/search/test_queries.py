@@ -73,6 +73,21 @@ def test_inputs_embeddings_and_the_python_face_find_the_same_neighbors(embedded:
     assert sum(found.keys, []) == table.column("key").to_pylist()
 
 
+def test_a_folder_of_files_is_indexed_and_searched_as_one_file(embedded: Path) -> None:
+    index, other = embedded / "index", embedded / "of_folder"
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    table = pq.read_table(embedded / "embeddings.parquet")
+    folder = embedded / "shards"
+    folder.mkdir()
+    for number, (start, stop) in enumerate([(0, 2), (2, 5)]):
+        file = folder / f"embeddings-0000{number}-of-00002.parquet"
+        pq.write_table(table.slice(start, stop - start), file)
+    run("index", "--embeddings", folder, "--out", other)
+    shown = run("query", other, "--input", folder, "--k", 3)
+    assert len(shown.splitlines()) == 16
+    assert shown == run("query", index, "--input", embedded / "embeddings.parquet", "--k", 3)
+
+
 def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
     index, fasta = embedded / "index", embedded / "queries.fasta"
     run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
@@ -94,6 +109,16 @@ def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
     assert run(*of_text, "--strip-stop").splitlines()[1].split("\t")[:3] == ["1", "1", "k3"]
     with pytest.raises(ConfigError, match="holds embeddings; leave out --strip-stop"):
         run("query", index, "--input", embedded / "embeddings.parquet", "--strip-stop")
+
+
+def test_queries_that_fail_print_no_header(embedded: Path) -> None:
+    index, fasta = embedded / "index", embedded / "queries.fasta"
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", index)
+    fasta.write_text(">a\nM1\n>b\nM2\n")
+    arguments = ["query", index, "--input", fasta, "--model", embedded / "model"]
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert isinstance(done.exception, DataError)
+    assert done.output == ""
 
 
 def test_another_model_is_refused(embedded: Path) -> None:

@@ -18,6 +18,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.cluster.resources import Node
+from raybio.runtime.load import TrainedModel
 from raybio.runtime.search.build import build_index
 from raybio.runtime.serve.app import Limits, http_app
 from raybio.runtime.serve.batcher import Batcher
@@ -121,6 +122,89 @@ def test_predictions_are_those_of_predict(tmp_path: Path, tiny_task: TaskStore) 
     refused = post(app, "/predict", {"inputs": ["A1"]})
     assert (refused.status, "'1'" in refused.content["detail"]) == (422, True)
     assert asyncio.run(call(app, "GET", "/health")).content["predicts"]
+
+
+def counted_predictions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list that receives the number of inputs of each call of ``predict``."""
+    sizes = list[int]()
+    predict = TrainedModel.predict
+
+    def counted(self: TrainedModel, inputs: Sequence[Any]) -> list[Any]:
+        sizes.append(len(inputs))
+        return predict(self, inputs)
+
+    monkeypatch.setattr(TrainedModel, "predict", counted)
+    return sizes
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Compare predictions; numbers may be rounded differently in another batch."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        assert_same([*found.values()], [*expected.values()])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected
+
+
+def predictions_at_once(app: Any, requests: Sequence[Sequence[Any]]) -> list[Answer]:
+    """Return the answers to requests that are sent at the same time."""
+
+    async def all_at_once() -> list[Answer]:
+        calls = [call(app, "POST", "/predict", {"inputs": inputs}) for inputs in requests]
+        return await asyncio.gather(*calls)
+
+    return asyncio.run(all_at_once())
+
+
+def test_concurrent_predictions_equal_predict_and_are_computed_together(
+    tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "export"
+    METHODS["finetune"].build(tiny_config("finetune"), tiny_task.path).export(folder, {})
+    model = raybio.load(folder)
+    requests = [SEQUENCES[number % 3 : 3] for number in range(40)]
+    expected = [model.predict(inputs) for inputs in requests]
+    sizes = counted_predictions(monkeypatch)
+    app = http_app(model, limits=LIMITS)
+    answers = predictions_at_once(app, requests)
+    assert sum(sizes) == sum(map(len, requests))
+    assert max(sizes) <= LIMITS.max_inputs
+    assert len(sizes) < 30
+    for answer, values in zip(answers, expected, strict=True):
+        assert answer.status == 200
+        assert_same(answer.content["predictions"], values)
+    # An invalid input fails its own request.
+    *answers, refused = predictions_at_once(app, [*requests[:4], ["MKT", "A1"]])
+    assert {answer.status for answer in answers} == {200}
+    assert (refused.status, "input 1" in refused.content["detail"]) == (422, True)
+
+
+def test_concurrent_documents_are_computed_together_and_may_share_ids(
+    tmp_path: Path, tiny_documents: DocumentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "export"
+    method = METHODS["relation_finetune"]
+    method.build(tiny_config("relation_finetune"), tiny_documents.path).export(folder, {})
+    model = raybio.load(folder)
+    code = re.search(r"^inputs = (.*)$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert code is not None
+    document = json.loads(code[1])[0]
+    expected = model.predict([document])
+    sizes = counted_predictions(monkeypatch)
+    app = http_app(model)
+    for ids in (["a", "b", "c"], ["a", "b", "b"]):
+        sizes.clear()
+        answers = predictions_at_once(app, [[{**document, "id": one}] for one in ids])
+        for answer in answers:
+            assert answer.status == 200
+            assert_same(answer.content["predictions"], expected)
+        assert max(sizes) > 1
 
 
 def test_relations_of_documents_are_those_of_predict(

@@ -1,5 +1,6 @@
 """Evaluation of a fine-tuning run: F1 of the validation and test pairs, and the export."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ from raybio.methods.mtb_mccl.mccl.rivals import (
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
 from raybio.ops.spread import spread_metrics
 from raybio.training.collective import SingleProcess
+
+_log = logging.getLogger(__name__)
 
 
 def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:
@@ -117,6 +120,7 @@ class RelationEvaluator(Evaluator):
         for split in splits:
             labeled = self.labeled(split)
             part = drawn_documents(labeled) if split == "train" else np.arange(len(labeled.rows))
+            _log.info("rivals: embedding %s %s documents", f"{len(part):,}", split)
             gold[split] = self._embed_gold(encoder, split, collective, part)
             words[split] = read_words(self.reader, labeled, part)
         del encoder  # its memory is free before the classifiers are fitted
@@ -134,11 +138,13 @@ class RelationEvaluator(Evaluator):
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
         """Score the pairs of dev and test, with the kNN settings that are best on dev."""
         classifier = self._classifier(model, collective, is_trained=stage == "trained")
+        _log.info("%s: embedding dev documents", stage)
         dev = self._embed_gold(model, "dev", collective)
         knn, dev_scores = self._choose(classifier, dev)
         results = {"dev": dev_scores}
         chance = {"dev": self._chance(dev)}
         if len(self.reader.store.split_rows("test")):
+            _log.info("%s: embedding test documents", stage)
             test = self._embed_gold(model, "test", collective)
             predicted_PC = predict_classes(classifier, knn, test.pairs.embedding_PD)
             results["test"] = score_predictions(test, predicted_PC)
