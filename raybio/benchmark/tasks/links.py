@@ -33,13 +33,12 @@ from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, alignment, uniformity
 from raybio.runtime.run.options import default_folder
 
-_SPLIT = "val"
 _PRIMARY = "lrap"
 
 _PROTOCOL = (
     "For each node with a held-out link, the other nodes of its group are ranked by the distance "
-    "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP of held-out links (label ranking "
-    "average precision), the mean over nodes. Training links are no candidates."
+    "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP (label ranking average precision) of "
+    "{links}, the mean over nodes. Training links are no candidates, nor are other held-out links."
 )
 
 _SPREAD = {MEAN_COSINE: "mean cosine of two nodes", EFFECTIVE_RANK: "effective rank"}
@@ -62,6 +61,9 @@ class LinksTask(BenchmarkTask):
     )
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
         None, description="method whose built-in corpus is taken, instead of a store"
+    )
+    scored: Literal["val", "no_twins", "c1", "c2", "c3"] = Field(
+        "val", description="held-out links of the primary measure: all, or those of a class"
     )
     nodes: int | None = Field(
         None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"
@@ -88,6 +90,11 @@ class LinksTask(BenchmarkTask):
         """The lowest and the highest possible score."""
         return (0.0, 1.0)
 
+    @property
+    def group(self) -> str:
+        """Tasks on one store share its embeddings."""
+        return f"links of {self.store or self.demo}"
+
     def check(self) -> str:
         """Return why the task cannot run.
 
@@ -113,7 +120,8 @@ class LinksTask(BenchmarkTask):
         size = f"{graph.num_nodes:,} nodes, {len(store.heldout):,} held-out links"
         counts = store.manifest.get("leakage")
         leakage = _LEAKAGE.format(**counts) if counts else ""
-        return TaskFacts(_PROTOCOL, size, leakage)
+        protocol = _PROTOCOL.format(links=LINK_RETRIEVAL.splits[self.scored])
+        return TaskFacts(protocol, size, leakage)
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Retrieve links by distances of embeddings; measure the quality of these."""
@@ -175,20 +183,26 @@ class LinksTask(BenchmarkTask):
 
     def _scores(self, report: FinalReport, stage: Stage) -> TaskScores:
         scores = report.scores[stage]
-        if _SPLIT not in scores:
+        if "val" not in scores:
             raise ConfigError(
                 f"task {self.name}: the store has no held-out links; prepare it with some"
+            )
+        if self.scored not in scores:
+            classes = ", ".join(name for name in LINK_RETRIEVAL.splits if name in scores)
+            raise ConfigError(
+                f"task {self.name}: scored {self.scored}, but none or all of the store's held-out "
+                f"links are of this class; its splits: {classes}"
             )
         others = {}
         for split, title in LINK_RETRIEVAL.splits.items():
             for measure, short in LINK_RETRIEVAL.measures.items():
-                is_primary = (split, measure) == (_SPLIT, _PRIMARY)
+                is_primary = (split, measure) == (self.scored, _PRIMARY)
                 if not is_primary and measure in scores.get(split, {}):
                     others[f"{short}, {title}"] = scores[split][measure]["value"]
-        value = scores[_SPLIT][_PRIMARY]["value"]
+        value = scores[self.scored][_PRIMARY]["value"]
         if stage == CHANCE:  # exact, without units
             return TaskScores.of_means([], [], others, value=value)
-        units = report.unit_scores[stage][_SPLIT]
+        units = report.unit_scores[stage][self.scored]
         return TaskScores.of_means(
             units.unit_U.tolist(),
             np.asarray(units.value_by_measure[_PRIMARY], np.float64),

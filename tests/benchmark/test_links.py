@@ -1,0 +1,85 @@
+"""Held-out links of a benchmark by class: the figures are those of ``raybio evaluate links``."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from raybio.benchmark.models import BenchmarkModel, read_models
+from raybio.benchmark.tasks.links import LinksTask
+from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport
+from raybio.methods import METHODS
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.model_links import evaluate_model_links
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.table import LINK_RETRIEVAL
+from raybio.runtime.model_folders import model_of_folder
+from tests.conftest import write_tables
+from tests.methods.conformance_cases import tiny_config
+
+HeldOut = Literal["random", "proteins", "homology"]
+
+
+def prepared(folder: Path, held_out: HeldOut) -> ProteinStore:
+    """Return a store of 64 proteins of 16 families; links are within and between families."""
+    tables = write_tables(folder / "raw", num_groups=2, rows_per_group=32, num_families=16)
+    rng = np.random.default_rng(0)
+    with (folder / "raw" / "edges.tsv").open("a") as file:
+        for group in (1, 2):
+            for first, second in rng.integers(32, size=(60, 2)).tolist():
+                if first != second:
+                    file.write(f"{group}.p{first:03d}\t{group}.p{second:03d}\n")
+    config = PrepareConfig(heldout_share=0.2, held_out=held_out)
+    return prepare_proteins(folder / "store", tables, config)
+
+
+def evaluated(folder: Path, store: ProteinStore) -> tuple[BenchmarkModel, FinalReport]:
+    """An encoder, and what the single command says of it."""
+    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), store.path)
+    export = Path(system.export(folder / "proteins", {}))
+    (model,) = read_models([str(export)], folder / "report")
+    assert isinstance(model, BenchmarkModel)
+    return model, evaluate_model_links({"proteins": model_of_folder(export)}, store.path)
+
+
+@pytest.mark.parametrize("held_out", ["random", "proteins", "homology"])
+def test_links_of_each_class_have_the_figures_of_evaluate_links(
+    held_out: HeldOut, tmp_path: Path
+) -> None:
+    store = prepared(tmp_path, held_out)
+    model, links = evaluated(tmp_path, store)
+    measured = links.scores["trained"]
+    counts = store.manifest["leakage"]
+    classes = [name for name in ("c1", "c2", "c3") if 0 < counts[name] < counts["links"]]
+    splits: list[Any] = ["val", *classes]
+    if 0 < counts["with_twin"] < counts["links"]:
+        splits.append("no_twins")
+    assert set(splits) == measured.keys() - {"train"}
+    for split in splits:
+        task = LinksTask(name=split, store=store.path, scored=split)
+        scores = task.score(model)
+        assert scores.score == pytest.approx(measured[split]["lrap"]["value"])
+        assert scores.numerator_U.mean() == pytest.approx(scores.score)
+        found = {f"LRAP, {LINK_RETRIEVAL.splits[split]}": scores.score, **scores.others}
+        for other in splits:
+            title = LINK_RETRIEVAL.splits[other]
+            assert found[f"LRAP, {title}"] == pytest.approx(measured[other]["lrap"]["value"])
+            assert found[f"AP, {title}"] == measured[other]["average_precision"]["value"]
+        rivals = task.rivals(model)
+        for name in ("degree", "common neighbors", "random", "chance"):
+            expected = links.scores[name][split]["lrap"]["value"]
+            assert rivals[name].score == pytest.approx(expected)
+        assert LINK_RETRIEVAL.splits[split] in task.facts().protocol
+
+
+def test_a_class_without_links_is_refused_with_the_classes_of_the_store(tmp_path: Path) -> None:
+    store = prepared(tmp_path, "homology")
+    counts = store.manifest["leakage"]
+    assert counts["c1"] == 0
+    model, _ = evaluated(tmp_path, store)
+    task = LinksTask(name="links", store=store.path, scored="c1")
+    with pytest.raises(ConfigError, match="scored c1, but none or all .* its splits: train, .*val"):
+        task.score(model)
