@@ -39,6 +39,9 @@ CHANCE = "chance"
 RIVAL_ROWS = "rivals"
 """Stands for all rivals where a task's are refused."""
 
+NOT_MEASURED = "Not measured."
+"""Leakage of tasks whose data does not say any."""
+
 PROTOCOL = "protocol"
 """Stands for protocol and sizes where a task's are refused."""
 
@@ -152,7 +155,7 @@ class TaskFacts:
 
     protocol: str
     size: str
-    leakage: str = ""
+    leakage: str = NOT_MEASURED
     chance: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -32,9 +32,12 @@ from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.downstream.scores import class_scores
+from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.ops.significance import Interval
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
@@ -182,6 +185,35 @@ def test_links_say_how_many_can_be_looked_up(tiny_citations: LinkedTextStore) ->
     leakage = LinksTask(name="links", store=Path(str(tiny_citations.path))).facts().leakage
     assert leakage.startswith(f"Of {counts['links']:,} held-out links, {counts['with_twin']:,} ")
     assert f"of {counts['c1']:,} (C1)" in leakage
+
+
+def test_each_task_says_what_its_manifest_says_of_leakage(
+    tiny_documents: DocumentStore, tiny_words: WordStore, tiny_task: TaskStore, tmp_path: Path
+) -> None:
+    documents = RelationProbeTask(name="own", store=tiny_documents.path).facts().leakage
+    counts = tiny_documents.manifest["leakage"]
+    assert documents == (
+        f"{counts['test_documents_in_training']:,} test documents are training documents too. "
+        f"{counts['test_relations_in_training']:,} test relations are of entities that are related "
+        "in training, by any relation."
+    )
+    words = EntitiesRelationsTask(name="own", store=tiny_words.path).facts().leakage
+    counts = tiny_words.manifest["leakage"]
+    assert f"{counts['test_sentences_in_training']:,} test sentences are training" in words
+    assert f"{counts['dev_sentences_in_test']:,} validation sentences are test" in words
+    labels = LabelsTask(name="own", labels=tiny_task.task, store=tiny_task.path).facts().leakage
+    num_test = len(tiny_task.split_rows("test"))
+    num_known = tiny_task.manifest["leakage"]["test_rows_in_training"]
+    assert labels == f"{num_known:,} of {num_test:,} test rows are training rows too."
+
+
+def test_a_task_without_known_leakage_says_so(tmp_path: Path) -> None:
+    found = results(retrieval("own"), {"encoder": scores(0.5)}, {})
+    found.facts = TaskFacts("A protocol.", "2 rows")
+    report = report_of([found], ["encoder"])
+    assert report.tasks[0].leakage == "Not measured."
+    write_page(tmp_path / "report.html", report)
+    assert "<b>Leakage.</b> Not measured." in (tmp_path / "report.html").read_text()
 
 
 def test_rivals_without_an_encoder_leave_the_gpu_to_others() -> None:

@@ -17,6 +17,7 @@ from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
+    NOT_MEASURED,
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
@@ -53,6 +54,11 @@ _PROTOCOL = (
     "training pairs of words on a pair's relation. The encoder stays frozen; validation sentences "
     "choose the numbers of neighbors. A relation is strictly right with both of its entities. "
     "Score: macro F1 over the types of test sentences, fold {fold}."
+)
+
+_LEAKAGE = (
+    "Over all folds, {test_sentences_in_training:,} test sentences are training sentences too, and "
+    "{dev_sentences_in_test:,} validation sentences are test sentences."
 )
 
 
@@ -112,9 +118,11 @@ class EntitiesRelationsTask(BenchmarkTask):
             "test sentences"
         )
         chance = chance_scores(self._words, fold, "test")
+        known = self._words.manifest.get("leakage")
         return TaskFacts(
             _PROTOCOL.format(fold=self.fold),
             size,
+            _LEAKAGE.format(**known) if known else NOT_MEASURED,
             chance={title: float(chance[name]) for name, title in _MEASURES.items()},
         )
 

@@ -115,10 +115,8 @@ class LabelsTask(BenchmarkTask):
         size = ", ".join(f"{number:,} {split} rows" for split, number in sizes.items())
         if store.class_names:
             size += f", {len(store.class_names)} classes"
-        leakage = ""
         num_known = store.known_from_training()["test"]
-        if num_known:
-            leakage = f"{num_known:,} of {sizes['test']:,} test rows are training rows too."
+        leakage = f"{num_known:,} of {sizes['test']:,} test rows are training rows too."
         head = "A ridge classifier" if store.class_names else "Ridge regression"
         return TaskFacts(_PROTOCOL.format(head=head), size, leakage, self._chance())
 

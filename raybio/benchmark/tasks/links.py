@@ -15,6 +15,7 @@ from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import StoreLocation, missing_store, store_files
 from raybio.benchmark.task import (
     CHANCE,
+    NOT_MEASURED,
     RANDOM,
     BenchmarkEncoder,
     BenchmarkTask,
@@ -119,7 +120,7 @@ class LinksTask(BenchmarkTask):
         graph = store.graph
         size = f"{graph.num_nodes:,} nodes, {len(store.heldout):,} held-out links"
         counts = store.manifest.get("leakage")
-        leakage = _LEAKAGE.format(**counts) if counts else ""
+        leakage = _LEAKAGE.format(**counts) if counts else NOT_MEASURED
         protocol = _PROTOCOL.format(links=LINK_RETRIEVAL.splits[self.scored])
         return TaskFacts(protocol, size, leakage)
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
+    NOT_MEASURED,
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
@@ -33,6 +34,12 @@ _PROTOCOL = (
     "by the frozen encoder as head, tail and context. Classwise kNN over the training pairs "
     "predicts relations; dev chooses k. Score: micro F1 of the facts of test documents. Softmax "
     "and nearest centroid are further measures."
+)
+
+_LEAKAGE = (
+    "{test_documents_in_training:,} test documents are training documents too. "
+    "{test_relations_in_training:,} test relations are of entities that are related in training, "
+    "by any relation."
 )
 
 
@@ -84,7 +91,9 @@ class RelationProbeTask(BenchmarkTask):
         size = ", ".join(
             f"{counts[name]:,} {name.replace('_', ' ')}" for name in names if name in counts
         )
-        return TaskFacts(_PROTOCOL, size)
+        known = self._documents.manifest.get("leakage")
+        leakage = _LEAKAGE.format(**known) if known else NOT_MEASURED
+        return TaskFacts(_PROTOCOL, size, leakage)
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Classify pairs by their nearest training pairs."""
