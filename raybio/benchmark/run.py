@@ -206,7 +206,10 @@ def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan
     if reason:
         results.skipped[""] = reason
         return None
+    fitting = []
     for model in encoders:
-        if model.reads != reads:
-            results.skipped[model.name] = f"reads {model.reads}, the task has {reads}"
-    return _TaskPlan(results, identity, [model for model in encoders if model.reads == reads])
+        if model.reads in (reads, *task.also_reads):
+            fitting.append(model)
+        else:
+            results.skipped[model.name] = f"{model}, the task has {reads}"
+    return _TaskPlan(results, identity, fitting)

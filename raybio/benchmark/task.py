@@ -175,6 +175,9 @@ class BenchmarkTask(BaseConfig, ABC):
     """Whether rivals need a model, such as its tokens: then the first model that fits is given, or
     the next one if they fail with it."""
 
+    also_reads: ClassVar[Collection[str]] = ()
+    """Inputs of encoders that embed parts of these, which the task evaluates, too."""
+
     oracles: ClassVar[Collection[str]] = ()
     """Rivals that read gold answers."""
 

@@ -180,7 +180,9 @@ class LinksTask(BenchmarkTask):
             embedded.append((row_N, embedding_ND))
             return embedding_ND
 
-        return evaluate_model_links({model.name: model.embedding}, self._path, options, kept=kept)
+        return evaluate_model_links(
+            {model.name: model.whole_inputs}, self._path, options, kept=kept
+        )
 
     def _scores(self, report: FinalReport, stage: Stage) -> TaskScores:
         scores = report.scores[stage]

@@ -168,7 +168,7 @@ class _SavedEmbedder(TextEmbedder):
     """The probe's embedder, whose embeddings are saved with those of the benchmark."""
 
     def __init__(self, model: BenchmarkModel) -> None:
-        embed = load_embedder(model.folder, model.embedding.pooling)
+        embed = load_embedder(model.folder, model.whole_inputs.pooling)
         super().__init__(embed.encoder)
         self._model = model
 

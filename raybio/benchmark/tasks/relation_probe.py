@@ -1,7 +1,7 @@
 """Relations by classifiers on frozen pairs: the figures of ``raybio evaluate relation-probe``."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -48,6 +48,7 @@ class RelationProbeTask(BenchmarkTask):
 
     family: ClassVar[str] = "Relations by a frozen head"
     rivals_read_the_model: ClassVar[bool] = True
+    also_reads: ClassVar[Collection[str]] = ("documents",)
 
     store: StoreLocation | None = Field(
         None, description="prepared store of documents, with all splits"
