@@ -112,8 +112,8 @@ def given(
             for scored in ("words: entities", "words: relations")
         ),
     ]
-    # mteb, an extra, has a file of its own.
-    assert {task["task"] for task in tasks} == TASKS.keys() - {"mteb"}
+    # mteb, an extra, and homophily, of labels of nodes, have files of their own.
+    assert {task["task"] for task in tasks} == TASKS.keys() - {"mteb", "homophily"}
     suite = folder / "suite.yaml"
     suite.write_text(yaml.safe_dump({"title": "Own <tasks>", "tasks": tasks}))
     return Given(texts, proteins, folder, suite)
