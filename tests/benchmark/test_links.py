@@ -75,6 +75,35 @@ def test_links_of_each_class_have_the_figures_of_evaluate_links(
         assert LINK_RETRIEVAL.splits[split] in task.facts().protocol
 
 
+def test_links_of_files_are_those_of_a_store_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    tables = write_tables(tmp_path / "raw", num_groups=2, rows_per_group=32, num_families=16)
+    (edges,) = tables.edges
+    (proteins,) = tables.proteins
+    lines = edges.read_text().splitlines()
+    scored = [f"{line}\t{number % 3}" for number, line in enumerate(lines[1:])]
+    edges.write_text("\n".join([f"{lines[0]}\tscore", *scored]) + "\n")
+    task = LinksTask(name="own", edges=edges, proteins=proteins, held_out="proteins", min_score=1)
+    assert task.check() == "" and task.reads == "proteins"
+    assert set(task.files()) == {"edges", "proteins"}
+    config = PrepareConfig(held_out="proteins", min_score=1)
+    store = prepare_proteins(tmp_path / "store", tables, config)
+    of_store = LinksTask(name="own", store=store.path)
+    assert task.facts() == of_store.facts()
+    assert f"{len(store.heldout)} held-out links" in task.facts().size
+    model, _ = evaluated(tmp_path, store)
+    assert task.score(model).score == of_store.score(model).score
+    for wrong in ({"edges": edges}, {"edges": edges, "proteins": proteins, "store": store.path}):
+        with pytest.raises(ConfigError, match="want one of store, demo, and edges with proteins"):
+            LinksTask(name="own", **wrong).check()
+    assert (
+        "want links and sequences"
+        in LinksTask(name="own", edges=tmp_path / "none", proteins=proteins).check()
+    )
+
+
 def test_a_class_without_links_is_refused_with_the_classes_of_the_store(tmp_path: Path) -> None:
     store = prepared(tmp_path, "homology")
     counts = store.manifest["leakage"]

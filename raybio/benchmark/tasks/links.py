@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
-from raybio.benchmark.stores import StoreLocation, missing_store, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     CHANCE,
     NOT_MEASURED,
@@ -22,13 +23,17 @@ from raybio.benchmark.task import (
     Reads,
     TaskFacts,
     TaskScores,
+    missing_files,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
 from raybio.methods import METHODS
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.graph_store import GraphStore, open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, alignment, uniformity
@@ -63,6 +68,12 @@ class LinksTask(BenchmarkTask):
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
         None, description="method whose built-in corpus is taken, instead of a store"
     )
+    edges: Path | None = Field(None, description="instead of a store: links of proteins")
+    proteins: Path | None = Field(None, description="sequences of these proteins")
+    held_out: Literal["random", "proteins", "homology"] = Field(
+        "random", description="edges only: how links are held out, as by `raybio prepare proteins`"
+    )
+    min_score: float = Field(0.0, ge=0, description="edges only: least score of a link")
     scored: Literal["val", "no_twins", "c1", "c2", "c3"] = Field(
         "val", description="held-out links of the primary measure: all, or those of a class"
     )
@@ -76,8 +87,8 @@ class LinksTask(BenchmarkTask):
     @property
     def reads(self) -> Reads:
         """Kind of inputs."""
-        if self.demo is not None:
-            return "proteins" if self.demo == "sppt_protein" else "texts"
+        if self.store is None:
+            return "texts" if self.demo == "sppt_mag" else "proteins"
         is_protein = open_graph(self._path).manifest["kind"] == ProteinStore.kind
         return "proteins" if is_protein else "texts"
 
@@ -94,25 +105,28 @@ class LinksTask(BenchmarkTask):
     @property
     def group(self) -> str:
         """Tasks on one store share its embeddings."""
-        return f"links of {self.store or self.demo}"
+        return f"links of {self.store or self.demo or self.edges} {self.held_out}"
 
     def check(self) -> str:
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not exactly one of store and demo is given.
+            ConfigError: if not exactly one of store, demo and edges is given, the latter with
+                proteins.
         """
-        if (self.store is None) == (self.demo is None):
-            raise ConfigError(f"task {self.name}: want either store or demo")
+        num_given = sum(given is not None for given in (self.store, self.demo, self.edges))
+        if num_given != 1 or (self.edges is None) != (self.proteins is None):
+            raise ConfigError(f"task {self.name}: want one of store, demo, and edges with proteins")
         if self.store is None:
-            return ""
+            wanted = "want links and sequences, as `raybio prepare proteins` reads them"
+            return missing_files(self._sources.values(), wanted)
         reason = missing_store(self.store, GraphStore)
         wanted = "Want a store of `raybio prepare proteins` or `raybio prepare articles`."
         return f"{reason} {wanted}" if reason else ""
 
     def files(self) -> Mapping[str, Path]:
-        """Return the store's manifest."""
-        return store_files(self._path)
+        """Return the source files, or the store's manifest."""
+        return self._sources or store_files(self._path)
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""
@@ -218,6 +232,27 @@ class LinksTask(BenchmarkTask):
     def _path(self) -> Location:
         if self.store is not None:
             return self.store
+        if self.edges is not None:
+            return self._prepared.location
         assert self.demo is not None
         folder = default_folder("stores", "RAYBIO_STORES").absolute()
         return Path(METHODS[self.demo].prepare_demo(folder))
+
+    @property
+    def _sources(self) -> dict[str, Path]:
+        if self.edges is None or self.proteins is None:
+            return {}
+        return {"edges": self.edges, "proteins": self.proteins}
+
+    @cached_property
+    def _prepared(self) -> ProteinStore:
+        edges, proteins = self._sources.values()
+        config = PrepareConfig(held_out=self.held_out, min_score=self.min_score)
+        tables = Tables([edges], [proteins])
+        return prepared(
+            "links",
+            self._sources,
+            config,
+            ProteinStore,
+            lambda path: prepare_proteins(path, tables, config),
+        )
