@@ -18,6 +18,7 @@ from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vec
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
 from raybio.benchmark.task import RANDOM
+from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
 from raybio.core.interfaces import Encoder
@@ -26,6 +27,7 @@ from raybio.core.records import FORMATS, read_record
 from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
+from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
@@ -206,6 +208,29 @@ def read_models(
             of_run = of_run or embedding
         models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
     return models
+
+
+def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
+    """Return the runs that differ in their seed only, by the name of their common row.
+
+    Two seeds say next to nothing of a third, so that groups have ``MIN_SEEDS`` runs or more.
+
+    Raises:
+        RecordError: if the ``run.json`` of a run is damaged.
+    """
+    name_by_seed: dict[str, dict[int, str]] = {}
+    for model in models:
+        if isinstance(model, str):
+            continue
+        record = read_record(Path(model.folder).parent / RUN, "run")
+        if record is not None:
+            settings = dict(record["config"])
+            seed = settings.pop("seed", 0)
+            run = {"method": record.get("method"), "data": record.get("data_digest")}
+            training = digest_of({**run, "settings": settings})
+            name_by_seed.setdefault(training, {}).setdefault(seed, model.name)
+    groups = [list(names.values()) for names in name_by_seed.values() if len(names) >= MIN_SEEDS]
+    return {f"{len(names)} seeds of {names[0]}": names for names in groups}
 
 
 def _labels(folders: Sequence[str]) -> dict[str, str]:

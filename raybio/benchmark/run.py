@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raybio.benchmark.log import BenchmarkLog
-from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.models import BenchmarkModel, seed_groups
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_report, write_report
 from raybio.benchmark.suite import Suite
@@ -57,7 +57,13 @@ def run_benchmark(
             ) from None
         results = _evaluated(models, suite, out, with_ray, verbose)
         report = benchmark_report(
-            suite.name, suite.title, results, models, seed, with_before=with_before
+            suite.name,
+            suite.title,
+            results,
+            models,
+            seed,
+            with_before=with_before,
+            seed_groups=seed_groups(models),
         )
         write_report(report, out)
         write_page(out / "report.html", report)
