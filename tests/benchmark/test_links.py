@@ -14,6 +14,7 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.model_links import evaluate_model_links
 from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.runtime.model_folders import model_of_folder
@@ -23,8 +24,8 @@ from tests.methods.conformance_cases import tiny_config
 HeldOut = Literal["random", "proteins", "homology"]
 
 
-def prepared(folder: Path, held_out: HeldOut) -> ProteinStore:
-    """Return a store of 64 proteins of 16 families; links are within and between families."""
+def write_families(folder: Path) -> Tables:
+    """Write 64 proteins of 16 families; links are within and between families."""
     tables = write_tables(folder / "raw", num_groups=2, rows_per_group=32, num_families=16)
     rng = np.random.default_rng(0)
     with (folder / "raw" / "edges.tsv").open("a") as file:
@@ -32,8 +33,12 @@ def prepared(folder: Path, held_out: HeldOut) -> ProteinStore:
             for first, second in rng.integers(32, size=(60, 2)).tolist():
                 if first != second:
                     file.write(f"{group}.p{first:03d}\t{group}.p{second:03d}\n")
+    return tables
+
+
+def prepared(folder: Path, held_out: HeldOut) -> ProteinStore:
     config = PrepareConfig(heldout_share=0.2, held_out=held_out)
-    return prepare_proteins(folder / "store", tables, config)
+    return prepare_proteins(folder / "store", write_families(folder), config)
 
 
 def evaluated(folder: Path, store: ProteinStore) -> tuple[BenchmarkModel, FinalReport]:
@@ -79,7 +84,7 @@ def test_links_of_files_are_those_of_a_store_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
-    tables = write_tables(tmp_path / "raw", num_groups=2, rows_per_group=32, num_families=16)
+    tables = write_families(tmp_path)
     (edges,) = tables.edges
     (proteins,) = tables.proteins
     lines = edges.read_text().splitlines()
@@ -95,6 +100,11 @@ def test_links_of_files_are_those_of_a_store_of_them(
     assert f"{len(store.heldout)} held-out links" in task.facts().size
     model, _ = evaluated(tmp_path, store)
     assert task.score(model).score == of_store.score(model).score
+    # Other links of the same proteins are held out, and these are embedded once.
+    at_random = LinksTask(name="own", edges=edges, proteins=proteins, min_score=1)
+    assert at_random.facts().size != task.facts().size
+    assert at_random.score(model).unit_ids != task.score(model).unit_ids
+    assert len(list((tmp_path / "report").rglob("*.npy"))) == 1
     for wrong in ({"edges": edges}, {"edges": edges, "proteins": proteins, "store": store.path}):
         with pytest.raises(ConfigError, match="want one of store, demo, and edges with proteins"):
             LinksTask(name="own", **wrong).check()

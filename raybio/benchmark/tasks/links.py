@@ -30,7 +30,7 @@ from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
 from raybio.methods import METHODS
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.graph_store import GraphStore, open_graph
+from raybio.methods.sppt.graph_store import ROWS, GraphStore, open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
@@ -104,8 +104,8 @@ class LinksTask(BenchmarkTask):
 
     @property
     def group(self) -> str:
-        """Tasks on one store share its embeddings."""
-        return f"links of {self.store or self.demo or self.edges} {self.held_out}"
+        """Tasks on the same rows share embeddings."""
+        return f"links of {self.store or self.demo or self.edges}"
 
     def check(self) -> str:
         """Return why the task cannot run.
@@ -185,7 +185,9 @@ class LinksTask(BenchmarkTask):
         options = LinkEvaluationOptions(
             nodes=self.nodes, metric=self.metric, rivals=with_rivals, as_in_its_run=False
         )
-        what = f"rows of the store {open_graph(self._path).content_digest[:12]}"
+        # Stores that hold out other links of the same rows share embeddings.
+        rows_sha256 = open_graph(self._path).manifest["files"][ROWS]["sha256"]
+        what = f"linked rows {rows_sha256[:12]}"
 
         def kept(row_N: np.ndarray, compute: Callable[[], Tensor]) -> Tensor:
             rows = [str(row) for row in row_N]
