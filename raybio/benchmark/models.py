@@ -17,7 +17,8 @@ from raybio.benchmark.rivals import RESERVED, RIVALS, check_models
 from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vectors
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
-from raybio.benchmark.task import RANDOM, Reads
+from raybio.benchmark.task import RANDOM
+from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
 from raybio.core.interfaces import Encoder
@@ -26,9 +27,10 @@ from raybio.core.records import FORMATS, read_record
 from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
-from raybio.runtime.model_folders import model_of_folder
+from raybio.evaluation.unit_scores import MIN_SEEDS
+from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.model_paths import local_model
-from raybio.training.embedding_model import EmbeddingModel
+from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import default_device
 
 _RANDOM_WIDTH = 256
@@ -61,13 +63,13 @@ class BenchmarkModel:
 
     Attributes:
         name: name of its row.
-        embedding: how it embeds.
+        embedding: how it embeds whole inputs, or parts of them such as words.
         digest: changes with anything that changes an embedding.
         out: folder of the report, which has the saved embeddings.
     """
 
     name: str
-    embedding: EmbeddingModel
+    embedding: InputEmbedder
     digest: str
     out: Path
 
@@ -77,9 +79,21 @@ class BenchmarkModel:
         return self.embedding.folder
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> str:
         """Kind of its inputs."""
         return self.embedding.reads
+
+    @property
+    def whole_inputs(self) -> EmbeddingModel:
+        """How it embeds whole inputs; tasks that need this are given no other models."""
+        assert isinstance(self.embedding, EmbeddingModel)
+        return self.embedding
+
+    def __str__(self) -> str:
+        """Return what it embeds, as the reason why a task skips it."""
+        if isinstance(self.embedding, EmbeddingModel):
+            return f"reads {self.reads}"
+        return f"embeds {self.embedding.row_noun} of {self.reads}"
 
     @property
     def num_weight_bytes(self) -> int:
@@ -108,8 +122,8 @@ class BenchmarkModel:
         """Return a remark on each kind of inputs that has some cut; of many texts, on a sample."""
         remarks = []
         for name, inputs in inputs_by_name.items():
-            contents = pa.array(self.embedding.contents_of(inputs), pa.large_binary())
-            lengths = self.embedding.input_lengths([pa.chunked_array([contents])], 1)
+            contents = pa.array(self.whole_inputs.contents_of(inputs), pa.large_binary())
+            lengths = self.whole_inputs.input_lengths([pa.chunked_array([contents])], 1)
             remarks.append(replace(lengths, name=name).remark)
         return [remark for remark in remarks if remark]
 
@@ -149,8 +163,8 @@ class BenchmarkModel:
         return self.out / "embeddings" / f"{FORMATS[KIND].version}-{self.digest[:16]}"
 
     def _computed(self, inputs: Sequence[str]) -> Embedded:
-        contents = self.embedding.contents_of(inputs)
-        return Embedded(self.embedding.embed(_loaded(self.embedding), contents), len(inputs))
+        contents = self.whole_inputs.contents_of(inputs)
+        return Embedded(self.whole_inputs.embed(_loaded(self.embedding), contents), len(inputs))
 
 
 def read_models(
@@ -181,23 +195,42 @@ def read_models(
             folder_by_name[name] = str(path.absolute())
     label_by_folder = _labels(list(folder_by_name.values()))
     models: list[BenchmarkModel | str] = []
+    of_run: InputEmbedder | None = None  # comes first
     for name in given:
         if name in RIVALS:
             models.append(name)
             continue
         folder = folder_by_name[name]
-        if name == base and isinstance(models[0], BenchmarkModel):
-            of_run = models[0].embedding
-            embedding = replace(
-                _embedding_model(folder, of_run.pooling),
-                pooling=of_run.pooling,
-                max_tokens=of_run.max_tokens,
-                is_normalized=of_run.is_normalized,
-            )
+        if name == base and of_run is not None:
+            embedding = _before_run(folder, of_run, pooling)
         else:
-            embedding = _embedding_model(folder, pooling)
+            embedding = _embedder(folder, pooling)
+            of_run = of_run or embedding
         models.append(BenchmarkModel(label_by_folder[folder], embedding, embedding.digest(), out))
     return models
+
+
+def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
+    """Return the runs that differ in their seed only, by the name of their common row.
+
+    Two seeds say next to nothing of a third, so that groups have ``MIN_SEEDS`` runs or more.
+
+    Raises:
+        RecordError: if the ``run.json`` of a run is damaged.
+    """
+    name_by_seed: dict[str, dict[int, str]] = {}
+    for model in models:
+        if isinstance(model, str):
+            continue
+        record = read_record(Path(model.folder).parent / RUN, "run")
+        if record is not None:
+            settings = dict(record["config"])
+            seed = settings.pop("seed", 0)
+            run = {"method": record.get("method"), "data": record.get("data_digest")}
+            training = digest_of({**run, "settings": settings})
+            name_by_seed.setdefault(training, {}).setdefault(seed, model.name)
+    groups = [list(names.values()) for names in name_by_seed.values() if len(names) >= MIN_SEEDS]
+    return {f"{len(names)} seeds of {names[0]}": names for names in groups}
 
 
 def _labels(folders: Sequence[str]) -> dict[str, str]:
@@ -271,14 +304,29 @@ def base_of_run(run: str) -> str:
     return folder
 
 
-def _embedding_model(folder: str, pooling: Pooling | None) -> EmbeddingModel:
+def _before_run(folder: str, of_run: InputEmbedder, pooling: Pooling | None) -> InputEmbedder:
+    """Return how the encoder embeds that a run began from: as the run, if both embed inputs."""
+    if not isinstance(of_run, EmbeddingModel):
+        return _embedder(folder, pooling)
+    embedding = _embedder(folder, of_run.pooling)
+    if not isinstance(embedding, EmbeddingModel):
+        return embedding
+    return replace(
+        embedding,
+        pooling=of_run.pooling,
+        max_tokens=of_run.max_tokens,
+        is_normalized=of_run.is_normalized,
+    )
+
+
+def _embedder(folder: str, pooling: Pooling | None) -> InputEmbedder:
     try:
-        return model_of_folder(folder)
+        return embedder_of_folder(folder)
     except ConfigError:
         if pooling is None:
             raise
         # Of several models, the pooling is for those that do not state theirs.
-        return model_of_folder(folder, pooling)
+        return embedder_of_folder(folder, pooling)
 
 
 def on_device(vectors: Vectors) -> torch.Tensor:
@@ -286,11 +334,11 @@ def on_device(vectors: Vectors) -> torch.Tensor:
     return torch.from_numpy(vectors).to(default_device())
 
 
-_LOADED: dict[EmbeddingModel, Encoder] = {}
+_LOADED: dict[InputEmbedder, Encoder] = {}
 """The last encoder of this worker."""
 
 
-def _loaded(embedding: EmbeddingModel) -> Encoder:
+def _loaded(embedding: InputEmbedder) -> Encoder:
     """Return the encoder; the last one goes first, so that no worker has two in memory."""
     if embedding not in _LOADED:
         _LOADED.clear()

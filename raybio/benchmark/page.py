@@ -140,8 +140,7 @@ def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
     yield f"<p>{escape(task.protocol)}</p>"
     size = f"Data: {escape(task.size)}. " if task.size else ""
     yield f'<p class="soft">{size}{task.num_units:,} units.</p>'
-    if task.leakage:
-        yield f"<p><b>Leakage.</b> {escape(task.leakage)}</p>"
+    yield f"<p><b>Leakage.</b> {escape(task.leakage)}</p>"
     for row in task.rows:
         for remark in row.remarks:
             yield f'<p class="soft">{escape(row.name)}: {escape(remark)}.</p>'

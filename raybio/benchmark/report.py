@@ -17,6 +17,7 @@ from raybio.benchmark.rivals import RIVALS
 from raybio.benchmark.statistics import (
     Limits,
     difference_test,
+    interval_of_seeds,
     mean_of_tasks,
     score_interval,
     task_seed,
@@ -196,6 +197,7 @@ def benchmark_report(
     seed: int,
     *,
     with_before: bool = False,
+    seed_groups: Mapping[str, Sequence[str]] = {},
 ) -> BenchmarkReport:
     """Return the report.
 
@@ -206,9 +208,10 @@ def benchmark_report(
         models: the models in order; rivals by their names.
         seed: of intervals and tests.
         with_before: whether the second model is the encoder that the first one began from.
+        seed_groups: models that differ in their seed, by the name of their common row.
     """
     names = [model if isinstance(model, str) else model.name for model in models]
-    tasks = [_task_report(each, names, seed) for each in results]
+    tasks = [_task_report(each, names, seed, seed_groups) for each in results]
     reports = [_model_report(model, tasks, results, models) for model in models]
     after, before = names[:2] if with_before else ("", "")
     return BenchmarkReport(
@@ -322,7 +325,12 @@ def interval_text(row: RowReport | ModelReport) -> str:
     return f"{number(value)} [{number(row.low)}, {number(row.high)}]"
 
 
-def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskReport:
+def _task_report(
+    results: TaskResults,
+    names: Sequence[str],
+    seed: int,
+    seed_groups: Mapping[str, Sequence[str]],
+) -> TaskReport:
     task = results.task
     rows, rivals = results.rows(names)
     of_task = task_seed(seed, task.name)
@@ -339,6 +347,19 @@ def _task_report(results: TaskResults, names: Sequence[str], seed: int) -> TaskR
                 remarks=list(scores.remarks),
             )
         )
+    for name, members in seed_groups.items():
+        if rows.keys() >= set(members):
+            over_seeds = interval_of_seeds([rows[member] for member in members], task.limits)
+            shown.append(
+                RowReport(
+                    name=name,
+                    is_rival=False,
+                    is_oracle=False,
+                    **_numbers(over_seeds),
+                    others={},
+                    remarks=[f"mean of {', '.join(members)}; interval over seeds and units"],
+                )
+            )
     shown.sort(key=lambda row: -math.inf if row.value is None else row.value, reverse=True)
     facts = results.facts or TaskFacts("", "")
     protocol = facts.protocol

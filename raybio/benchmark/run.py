@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raybio.benchmark.log import BenchmarkLog
-from raybio.benchmark.models import BenchmarkModel
+from raybio.benchmark.models import BenchmarkModel, seed_groups
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import BenchmarkReport, TaskResults, benchmark_report, write_report
 from raybio.benchmark.suite import Suite
@@ -56,7 +56,13 @@ def run_benchmark(
             ) from None
         results = _evaluated(models, suite, out, with_ray, verbose)
         report = benchmark_report(
-            suite.name, suite.title, results, models, seed, with_before=with_before
+            suite.name,
+            suite.title,
+            results,
+            models,
+            seed,
+            with_before=with_before,
+            seed_groups=seed_groups(models),
         )
         write_report(report, out)
         write_page(out / "report.html", report)
@@ -200,7 +206,10 @@ def _plan(results: TaskResults, encoders: Sequence[BenchmarkModel]) -> _TaskPlan
     if reason:
         results.skipped[""] = reason
         return None
+    fitting = []
     for model in encoders:
-        if model.reads != reads:
-            results.skipped[model.name] = f"reads {model.reads}, the task has {reads}"
-    return _TaskPlan(results, identity, [model for model in encoders if model.reads == reads])
+        if model.reads in (reads, *task.also_reads):
+            fitting.append(model)
+        else:
+            results.skipped[model.name] = f"{model}, the task has {reads}"
+    return _TaskPlan(results, identity, fitting)

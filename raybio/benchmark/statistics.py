@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from raybio.benchmark.task import TaskScores
+from raybio.core.final_report import UnitScores
 from raybio.core.randomness import derive_seed
-from raybio.evaluation.unit_scores import linear_share
+from raybio.evaluation.unit_scores import interval_over_runs, linear_share
 from raybio.ops.significance import DifferenceTest, Interval, paired_test, ratio_interval
 
 
@@ -63,6 +64,22 @@ def difference_test(
     span = limits[1] - limits[0]
     difference = _around(first.score - second.score, of_units)
     return DifferenceTest(_within((-span, span), difference), p)
+
+
+def interval_of_seeds(of_runs: Sequence[TaskScores], limits: Limits = _NO_LIMITS) -> Interval:
+    """Return the mean score of runs that differ in their seed, with its 95 % interval.
+
+    It is a bootstrap over seeds and units; NaN where the units of the runs differ or their scores
+    are undefined.
+    """
+    score_S = [scores.score for scores in of_runs]
+    has_units = len({scores.unit_ids for scores in of_runs}) == 1
+    if not has_units or not all(map(_is_finite, of_runs)):
+        return Interval(float(np.mean(score_S)), math.nan, math.nan)
+    units = np.arange(len(of_runs[0].unit_ids))
+    shares = [linear_share(scores.numerator_U, scores.denominator_U) for scores in of_runs]
+    found = [UnitScores(units, {"score": share_U}) for share_U in shares]
+    return _within(limits, interval_over_runs(score_S, found, "score"))
 
 
 def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:

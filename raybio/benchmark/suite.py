@@ -26,6 +26,7 @@ TASKS = {
     "medlama": "medlama.FactProbeTask",
     "links": "links.LinksTask",
     "labels": "labels.LabelsTask",
+    "homophily": "homophily.HomophilyTask",
     "relation-probe": "relation_probe.RelationProbeTask",
     "entities-relations": "entities_relations.EntitiesRelationsTask",
     "mteb": "mteb.MtebTask",

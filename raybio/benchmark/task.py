@@ -39,6 +39,9 @@ CHANCE = "chance"
 RIVAL_ROWS = "rivals"
 """Stands for all rivals where a task's are refused."""
 
+NOT_MEASURED = "Not measured."
+"""Leakage of tasks whose data does not say any."""
+
 PROTOCOL = "protocol"
 """Stands for protocol and sizes where a task's are refused."""
 
@@ -152,7 +155,7 @@ class TaskFacts:
 
     protocol: str
     size: str
-    leakage: str = ""
+    leakage: str = NOT_MEASURED
     chance: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -171,6 +174,9 @@ class BenchmarkTask(BaseConfig, ABC):
     rivals_read_the_model: ClassVar[bool] = False
     """Whether rivals need a model, such as its tokens: then the first model that fits is given, or
     the next one if they fail with it."""
+
+    also_reads: ClassVar[Collection[str]] = ()
+    """Inputs of encoders that embed parts of these, which the task evaluates, too."""
 
     oracles: ClassVar[Collection[str]] = ()
     """Rivals that read gold answers."""

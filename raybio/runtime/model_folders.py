@@ -74,7 +74,8 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
             raise ConfigError(
                 f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
                 "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
-                "biostransformers, contrastive_probe or finetune. Only raybio embed takes this one"
+                "biostransformers, contrastive_probe or finetune. Only raybio embed and raybio "
+                "benchmark take this one"
             )
     if not any(path.rglob("*.safetensors")) and not any(path.rglob("pytorch_model*.bin")):
         raise ConfigError(

@@ -86,7 +86,12 @@ def _benchmark_set(name: str, entry: dict[str, Any], mirror: str) -> BenchmarkSe
         files = [RemoteFile(address, f"{name}/{entry['saved_as']}")]
     else:
         files = [
-            RemoteFile(address + path, f"{name}/{path}", about["bytes"], sha256=about["sha256"])
+            RemoteFile(
+                address + about.get("at", path),
+                f"{name}/{path}",
+                about["bytes"],
+                sha256=about["sha256"],
+            )
             for path, about in entry["files"].items()
         ]
     unpacked = tuple(entry.get("unpacked", ()))

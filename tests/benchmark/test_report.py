@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybio.benchmark.models import read_models
+from raybio.benchmark.models import BenchmarkModel, read_models, seed_groups
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import (
     BenchmarkReport,
@@ -23,7 +23,7 @@ from raybio.benchmark.report import (
     card_table,
     write_report,
 )
-from raybio.benchmark.statistics import mean_of_tasks, score_interval
+from raybio.benchmark.statistics import interval_of_seeds, mean_of_tasks, score_interval
 from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
 from raybio.benchmark.tasks.entities_relations import EntitiesRelationsTask
 from raybio.benchmark.tasks.labels import LabelsTask
@@ -32,10 +32,15 @@ from raybio.benchmark.tasks.medlama import FactProbeTask
 from raybio.benchmark.tasks.relation_probe import RelationProbeTask
 from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.relation_graphs.inference.embedding_model import WordEmbedder
+from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.downstream.scores import class_scores
-from raybio.ops.significance import Interval
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.ops.significance import Interval, hierarchical_mean
 from raybio.runtime.cluster.resources import Node, fit_trials
 from raybio.runtime.run.tasks import reservation
 from tests.paths import ROOT
@@ -184,6 +189,35 @@ def test_links_say_how_many_can_be_looked_up(tiny_citations: LinkedTextStore) ->
     assert f"of {counts['c1']:,} (C1)" in leakage
 
 
+def test_each_task_says_what_its_manifest_says_of_leakage(
+    tiny_documents: DocumentStore, tiny_words: WordStore, tiny_task: TaskStore, tmp_path: Path
+) -> None:
+    documents = RelationProbeTask(name="own", store=tiny_documents.path).facts().leakage
+    counts = tiny_documents.manifest["leakage"]
+    assert documents == (
+        f"{counts['test_documents_in_training']:,} test documents are training documents too. "
+        f"{counts['test_relations_in_training']:,} test relations are of entities that are related "
+        "in training, by any relation."
+    )
+    words = EntitiesRelationsTask(name="own", store=tiny_words.path).facts().leakage
+    counts = tiny_words.manifest["leakage"]
+    assert f"{counts['test_sentences_in_training']:,} test sentences are training" in words
+    assert f"{counts['dev_sentences_in_test']:,} validation sentences are test" in words
+    labels = LabelsTask(name="own", labels=tiny_task.task, store=tiny_task.path).facts().leakage
+    num_test = len(tiny_task.split_rows("test"))
+    num_known = tiny_task.manifest["leakage"]["test_rows_in_training"]
+    assert labels == f"{num_known:,} of {num_test:,} test rows are training rows too."
+
+
+def test_a_task_without_known_leakage_says_so(tmp_path: Path) -> None:
+    found = results(retrieval("own"), {"encoder": scores(0.5)}, {})
+    found.facts = TaskFacts("A protocol.", "2 rows")
+    report = report_of([found], ["encoder"])
+    assert report.tasks[0].leakage == "Not measured."
+    write_page(tmp_path / "report.html", report)
+    assert "<b>Leakage.</b> Not measured." in (tmp_path / "report.html").read_text()
+
+
 def test_rivals_without_an_encoder_leave_the_gpu_to_others() -> None:
     reserved = fit_trials([Node(8, 2)], workers=1, at_most=6, least_cpus=1.0)
     assert reservation(reserved, needs_gpu=True)["num_gpus"] == 1
@@ -223,6 +257,62 @@ def test_intervals_of_linearized_scores_end_at_the_limits_of_the_measure() -> No
     assert numbers.limits == (-1, 1)
     # Of a measure without known limits, nothing is cut.
     assert retrieval("own").limits == (-np.inf, np.inf)
+
+
+def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds() -> None:
+    levels = {"a": 0.4, "b": 0.5, "c": 0.9}
+    models = {name: scores(level, seed=1) for name, level in levels.items()}
+    found = results(retrieval("own"), {**models, "other": scores(0.5)}, {})
+    groups = {"3 seeds of a": ["a", "b", "c"], "3 seeds of d": ["d", "e", "f"]}
+    names = [*levels, "other"]
+    report = benchmark_report("suite", "Suite", [found], names, 0, seed_groups=groups)
+    row_by_name = {row.name: row for row in report.tasks[0].rows}
+    assert row_by_name.keys() == {*names, "3 seeds of a"}
+    row = row_by_name["3 seeds of a"]
+    value_SU = np.stack([models[name].numerator_U for name in levels])
+    expected = hierarchical_mean(value_SU, np.random.default_rng(0)).difference
+    assert (row.value, row.low, row.high) == pytest.approx(tuple(expected))
+    assert row.low is not None and row.high is not None
+    # Runs differ far more than units of one run.
+    own = row_by_name["b"]
+    assert own.low is not None and own.high is not None
+    assert row.high - row.low > 10 * (own.high - own.low)
+    assert row.remarks == ["mean of a, b, c; interval over seeds and units"]
+    tested = {name for test in report.tasks[0].tests for name in (test.first, test.second)}
+    assert tested == set(names)
+
+
+def test_an_interval_over_seeds_is_of_ratios_and_samples_too() -> None:
+    rng = np.random.default_rng(0)
+    runs = [
+        TaskScores(tuple("abcd"), rng.random(4), rng.uniform(1, 2, 4), value=0.5 + 0.1 * number)
+        for number in range(3)
+    ]
+    interval = interval_of_seeds(runs, (0.0, 0.7))
+    assert interval.value == pytest.approx(0.6)
+    assert interval.low < 0.6 < interval.high <= 0.7
+    other = TaskScores.of_means("abce", [0.5] * 4)
+    assert np.isnan(interval_of_seeds([*runs, other]).low)
+
+
+def test_runs_of_other_settings_or_of_one_seed_are_no_group(tmp_path: Path) -> None:
+    models = []
+    for name, config in (
+        ("a", {"seed": 0, "size": 1}),
+        ("b", {"seed": 1, "size": 1}),
+        ("c", {"seed": 2, "size": 1}),
+        ("again", {"seed": 2, "size": 1}),
+        ("larger", {"seed": 3, "size": 2}),
+        ("none", None),
+    ):
+        folder = tmp_path / name / "export"
+        folder.mkdir(parents=True)
+        if config is not None:
+            record = {"method": "m", "data_digest": "d", "config": config}
+            write_record(tmp_path / name / "run.json", "run", record)
+        models.append(BenchmarkModel(name, WordEmbedder(str(folder)), name, tmp_path))
+    assert seed_groups([*models, "random"]) == {"3 seeds of a": ["a", "b", "c"]}
+    assert seed_groups(models[1:4]) == {}
 
 
 def test_the_interval_of_a_sample_of_units_ends_at_the_limits(tmp_path: Path) -> None:

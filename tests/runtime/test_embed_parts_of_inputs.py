@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused(tiny_words: WordStore, tmp_path: Path) -> 
     folder = export("relation_graphs", tiny_words.path, tmp_path)
     with pytest.raises(ConfigError, match="embeds words; leave it out"):
         embedder_of_folder(folder, "mean")
-    with pytest.raises(ConfigError, match="Only raybio embed takes this one"):
+    with pytest.raises(ConfigError, match="Only raybio embed and raybio benchmark take this one"):
         model_of_folder(folder)
     with pytest.raises(ConfigError, match="--per token: .* embeds words; leave it out"):
         embed_file(

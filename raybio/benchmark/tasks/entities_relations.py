@@ -1,15 +1,17 @@
 """Entities and relations by nearest words: figures of ``raybio train relation_graphs``.
 
 They are those of its rows "initial - chosen settings" and "initial" on test sentences, with the
-model as ``encoder.source``.
+model as ``encoder.source``. An export of ``relation_graphs`` reads words as in its run, and has the
+figures of ``raybio evaluate entities-relations``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
+    NOT_MEASURED,
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
@@ -27,13 +30,18 @@ from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.annotations.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.config import Config, FoldConfig, KnnConfig, WordEncoderConfig
-from raybio.methods.relation_graphs.encoders.word_model import WordModel
+from raybio.methods.relation_graphs.encoders.word_model import (
+    WordModel,
+    head_of,
+    read_export_settings,
+)
 from raybio.methods.relation_graphs.evaluation.fold_scores import chosen_and_fixed
 from raybio.methods.relation_graphs.evaluation.sentence_scores import (
     SentenceScores,
     VectorScores,
     chance_scores,
 )
+from raybio.methods.relation_graphs.inference.embedding_model import WordEmbedder
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.rivals import lexical_rivals
 from raybio.methods.relation_graphs.store import WordStore
@@ -55,11 +63,17 @@ _PROTOCOL = (
     "Score: macro F1 over the types of test sentences, fold {fold}."
 )
 
+_LEAKAGE = (
+    "Over all folds, {test_sentences_in_training:,} test sentences are training sentences too, and "
+    "{dev_sentences_in_test:,} validation sentences are test sentences."
+)
+
 
 class EntitiesRelationsTask(BenchmarkTask):
     """Entities, or relations, of sentences in SpERT's layout, such as ADE's."""
 
     family: ClassVar[str] = "Entities and relations by neighbors"
+    also_reads: ClassVar[Collection[str]] = ("sentences",)
 
     scored: Literal["entities", "relations"] = Field("relations", description="primary measure")
     store: StoreLocation | None = Field(None, description="prepared store of sentences")
@@ -112,9 +126,11 @@ class EntitiesRelationsTask(BenchmarkTask):
             "test sentences"
         )
         chance = chance_scores(self._words, fold, "test")
+        known = self._words.manifest.get("leakage")
         return TaskFacts(
             _PROTOCOL.format(fold=self.fold),
             size,
+            _LEAKAGE.format(**known) if known else NOT_MEASURED,
             chance={title: float(chance[name]) for name, title in _MEASURES.items()},
         )
 
@@ -122,18 +138,23 @@ class EntitiesRelationsTask(BenchmarkTask):
         """Let the words of training sentences vote on those of test sentences."""
         assert isinstance(model, BenchmarkModel)
         chosen, fixed = _evaluated(model, self._shared)
-        others = {}
+        others: dict[str, float] = {}
         if fixed is not None:
             settings = fixed.settings
             by = f"{settings.num_pair_neighbors} and {settings.num_tag_neighbors} neighbors"
             others = {f"{self.measure}, {by}": fixed.values[_PRIMARY[self.scored]]}
-        return self._scores(chosen, others)
+        return self._scores(chosen, others, _SavedWords(model, self._words).remarks)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Look words up, and compare their characters."""
         return {name: self._scores(found) for name, found in _rivals(self._shared).items()}
 
-    def _scores(self, found: SentenceScores, others: Mapping[str, float] = {}) -> TaskScores:
+    def _scores(
+        self,
+        found: SentenceScores,
+        others: Mapping[str, float] = {},
+        remarks: Sequence[str] = (),
+    ) -> TaskScores:
         primary = _PRIMARY[self.scored]
         units = found.unit_scores()
         measures = {
@@ -144,6 +165,7 @@ class EntitiesRelationsTask(BenchmarkTask):
             units.value_by_measure[primary],
             {**measures, **others},
             value=found.values[primary],
+            remarks=remarks,
         )
 
     @property
@@ -193,7 +215,14 @@ def _evaluated(
     """Return the scores with chosen numbers of neighbors, and with those of the paper."""
     words = _SavedWords(model, task._words)
     fold = task._fold
-    return chosen_and_fixed(words, words, fold, task._config, has_dev=len(fold.dev) > 0)
+    num_known = words.num_known(fold.test)
+    if num_known:
+        raise ConfigError(
+            f"MODEL {model.name}: was trained on {num_known:,} test sentences of fold {task.fold}; "
+            "want a run of this fold"
+        )
+    has_dev = len(fold.dev) > 0 and not words.num_known(fold.dev)
+    return chosen_and_fixed(words, words, fold, task._config, has_dev=has_dev)
 
 
 @lru_cache(maxsize=1)
@@ -210,10 +239,32 @@ class _SavedWords:
 
     def __init__(self, model: BenchmarkModel, store: WordStore) -> None:
         self._model = model
+        self._is_export = isinstance(model.embedding, WordEmbedder)
         self.store = store
 
     @cached_property
+    def trained_on(self) -> np.ndarray | None:
+        """Sentences of the store that an export was trained on; None: it had another store."""
+        if not self._is_export:
+            return np.empty(0, np.int64)
+        config, digest = read_export_settings(self._model.folder)
+        return read_fold(self.store, config.data).train if digest == self.store.digest else None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of the scores should know."""
+        if self.trained_on is None:
+            return ["trained on another store, which may have sentences of this one"]
+        return []
+
+    def num_known(self, rows: np.ndarray) -> int:
+        """Return how many of these sentences an export is known to have been trained on."""
+        return 0 if self.trained_on is None else len(np.intersect1d(rows, self.trained_on))
+
+    @cached_property
     def _encoder(self) -> WordModel:
+        if self._is_export:
+            return WordModel.of_any_store(self._model.folder, self.store)
         encoder = WordEncoderConfig(source=self._model.folder, num_frozen_layers=0)
         return WordModel.before_training(Config(model="clner", encoder=encoder), self.store)
 
@@ -229,5 +280,8 @@ class _SavedWords:
         def make() -> Embedded:
             return Embedded(self._encoder.embed(rows)[0].cpu().numpy(), len(rows))
 
-        array = self._model.saved(what, words, make, load=lambda: self._encoder)
-        return on_device(array), on_device(array)
+        word_WD = on_device(self._model.saved(what, words, make, load=lambda: self._encoder))
+        if not self._is_export:
+            return word_WD, word_WD
+        with torch.no_grad():
+            return word_WD, head_of(self._encoder.encoder).tag_space(word_WD)

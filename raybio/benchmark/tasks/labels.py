@@ -1,20 +1,22 @@
-"""Labels of proteins or texts, predicted by a linear head on frozen embeddings.
+"""Labels of proteins or texts, predicted by a head on frozen embeddings or by a tuned encoder.
 
-The figures are those of the rows "ridge on ..." and "kNN on ..." of ``raybio train finetune``.
+The figures are those of ``raybio train finetune``: of its rows "ridge on ..." and "kNN on ...", and
+of its trained model.
 
 Shape letters: N rows of the store, Q test rows.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from raybio.benchmark.models import RandomVectors
+from raybio.benchmark.models import BenchmarkModel, RandomVectors
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     BenchmarkEncoder,
@@ -28,7 +30,14 @@ from raybio.benchmark.task import (
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
-from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskConfig
+from raybio.methods.sppt.downstream.config import (
+    TASKS,
+    Config,
+    DownstreamTask,
+    TaskConfig,
+    TaskEncoderConfig,
+    TaskEvaluationConfig,
+)
 from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
@@ -43,9 +52,14 @@ from raybio.methods.sppt.downstream.rivals import (
 )
 from raybio.methods.sppt.downstream.scores import class_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.system import build
 from raybio.methods.sppt.scores import LIMITS
 from raybio.runtime.run.options import default_folder
 from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from raybio.training.precision import default_device
+from raybio.training.settings import OptimConfig, ScheduleConfig
 
 _MEASURES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's rho"}
 
@@ -54,11 +68,18 @@ _PROTOCOL = (
     "dev chooses its penalty; test is scored once. kNN on embeddings is the further measure."
 )
 
+_TUNED_PROTOCOL = (
+    "The encoder and a head on it are trained by {steps:,} steps of 32 training rows, as by "
+    "`raybio train finetune` with a constant learning rate of {peak_lr:g} and seed 0. The last "
+    "weights predict test once; dev chooses nothing. Rivals are ridge and kNN on what needs no "
+    "training."
+)
+
 
 class LabelsTask(BenchmarkTask):
     """A class or a number for each protein or text."""
 
-    family: ClassVar[str] = "Labels by a frozen head"
+    family: ClassVar[str] = "Labels"
 
     labels: str = Field(
         description="kind of task, as for `raybio train finetune`: protein_classification, "
@@ -67,6 +88,16 @@ class LabelsTask(BenchmarkTask):
     data: Path | None = Field(None, description="table or files of the task")
     store: StoreLocation | None = Field(None, description="prepared store, instead of data")
     demo: bool = Field(False, description="the built-in simulated folds, instead of data")
+    head: Literal["frozen", "tuned"] = Field(
+        "frozen", description="frozen: ridge on embeddings; tuned: the encoder is trained, too"
+    )
+    steps: int = Field(300, ge=1, description="tuned only: steps of the training")
+    peak_lr: float = Field(5e-5, gt=0, description="tuned only: learning rate")
+
+    @property
+    def title(self) -> str:
+        """Name in words."""
+        return self.name if self.head == "frozen" else f"{self.name}: tuned encoder"
 
     @property
     def reads(self) -> Reads:
@@ -115,19 +146,19 @@ class LabelsTask(BenchmarkTask):
         size = ", ".join(f"{number:,} {split} rows" for split, number in sizes.items())
         if store.class_names:
             size += f", {len(store.class_names)} classes"
-        leakage = ""
         num_known = store.known_from_training()["test"]
-        if num_known:
-            leakage = f"{num_known:,} of {sizes['test']:,} test rows are training rows too."
+        leakage = f"{num_known:,} of {sizes['test']:,} test rows are training rows too."
         head = "A ridge classifier" if store.class_names else "Ridge regression"
-        return TaskFacts(_PROTOCOL.format(head=head), size, leakage, self._chance())
+        protocol = _PROTOCOL.format(head=head)
+        if self.head == "tuned":
+            protocol = _TUNED_PROTOCOL.format(steps=self.steps, peak_lr=self.peak_lr)
+        return TaskFacts(protocol, size, leakage, self._chance())
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
-        """Fit a ridge classifier, or ridge regression, on embeddings; choose its penalty on dev."""
-        inputs = self._store.texts(np.arange(self._store.num_rows))
-        features = frozen_features(model.embed(inputs), self._store.split_rows("train"))
-        remarks = model.cut_remarks({"rows": inputs})
-        return replace(self._fitted(features)[0], remarks=tuple(remarks))
+        """Fit a ridge classifier, or ridge regression, on embeddings; or train the encoder."""
+        remarks = model.cut_remarks({"rows": self._inputs})
+        scores = self._tuned(model) if self.head == "tuned" else self._frozen(model)
+        return replace(scores, remarks=tuple(remarks))
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Fit the same on residues or words, and on random vectors."""
@@ -137,26 +168,73 @@ class LabelsTask(BenchmarkTask):
             found[f"ridge on {features.name}"] = ridge
             found[f"kNN on {features.name}"] = neighbors
         random = RandomVectors()
-        return found | {random.name: self.score(random)}
+        return found | {random.name: self._frozen(random)}
+
+    def _frozen(self, model: BenchmarkEncoder) -> TaskScores:
+        train = self._store.split_rows("train")
+        return self._fitted(frozen_features(model.embed(self._inputs), train))[0]
+
+    def _tuned(self, model: BenchmarkEncoder) -> TaskScores:
+        assert isinstance(model, BenchmarkModel)
+        config = self.tuning_config(model)
+        started = time.process_time()
+        system = build(config, self._store.location)
+        for _ in fit(system, config, device=default_device(), precision="fp32"):
+            pass
+        assert system.final_evaluate is not None
+        report = system.final_evaluate(system.model, SingleProcess())
+        measured = report.scores["trained"]
+        scores = self._scores(
+            report.unit_scores["trained"]["test"],
+            {f"{self.measure} on dev": measured["dev"]["score"]["value"]},
+            measured["test"]["score"]["value"],
+        )
+        return replace(scores, processor_seconds=time.process_time() - started)
+
+    def tuning_config(self, model: BenchmarkModel) -> Config:
+        """Return the settings of ``raybio train finetune`` with a tuned head."""
+        inputs = model.whole_inputs
+        return Config(
+            encoder=TaskEncoderConfig(
+                source=model.folder,
+                pooling=inputs.pooling,
+                max_length=inputs.max_tokens or TaskEncoderConfig().max_length,
+            ),
+            evaluation=TaskEvaluationConfig(rivals=False),
+            optim=OptimConfig(
+                peak_lr=self.peak_lr, schedule="constant", num_warmup_steps=0, weight_decay=0.0
+            ),
+            schedule=ScheduleConfig(max_steps=self.steps, evaluate_every_steps=0),
+        )
 
     def _fitted(self, features: Features) -> tuple[TaskScores, TaskScores]:
         """Return the scores of ridge and of kNN."""
-        neighbors = self._scores(neighbor_rival(self._store, features))
+        neighbors = self._scores(self._units(neighbor_rival(self._store, features)))
         ridge = self._scores(
-            ridge_rival(self._store, features), {f"kNN {self.measure}": neighbors.score}
+            self._units(ridge_rival(self._store, features)),
+            {f"kNN {self.measure}": neighbors.score},
         )
         return ridge, neighbors
 
-    def _scores(self, rival: TaskRival, others: Mapping[str, float] = {}) -> TaskScores:
+    def _units(self, rival: TaskRival) -> UnitScores:
         row_Q = self._store.split_rows("test")
-        units = UnitScores(row_Q, rival.values(row_Q))
+        return UnitScores(row_Q, rival.values(row_Q))
+
+    def _scores(
+        self, units: UnitScores, others: Mapping[str, float] = {}, value: float | None = None
+    ) -> TaskScores:
         means = {
             _MEASURES[name]: float(value_Q.mean())
             for name, value_Q in units.value_by_measure.items()
             if name in _MEASURES and name != self._kind.measure
         }
         value_Q = units.value_by_measure[self._kind.measure]
-        return TaskScores.of_means(row_Q.tolist(), value_Q, {**means, **others})
+        row_Q = units.unit_U.tolist()
+        return TaskScores.of_means(row_Q, value_Q, {**means, **others}, value=value)
+
+    @cached_property
+    def _inputs(self) -> Sequence[str]:
+        return self._store.texts(np.arange(self._store.num_rows))
 
     def _descriptions(self) -> Iterator[Features]:
         if not self._kind.on_texts:

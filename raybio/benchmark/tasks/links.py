@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -12,34 +13,38 @@ from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
 from raybio.benchmark.saved_embeddings import Embedded
-from raybio.benchmark.stores import StoreLocation, missing_store, store_files
+from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
     CHANCE,
+    NOT_MEASURED,
     RANDOM,
     BenchmarkEncoder,
     BenchmarkTask,
     Reads,
     TaskFacts,
     TaskScores,
+    missing_files,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
 from raybio.methods import METHODS
-from raybio.methods.sppt.graph_store import GraphStore, open_graph
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.graph_store import ROWS, GraphStore, open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, alignment, uniformity
 from raybio.runtime.run.options import default_folder
 
-_SPLIT = "val"
 _PRIMARY = "lrap"
 
 _PROTOCOL = (
     "For each node with a held-out link, the other nodes of its group are ranked by the distance "
-    "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP of held-out links (label ranking "
-    "average precision), the mean over nodes. Training links are no candidates."
+    "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP (label ranking average precision) of "
+    "{links}, the mean over nodes. Training links are no candidates, nor are other held-out links."
 )
 
 _SPREAD = {MEAN_COSINE: "mean cosine of two nodes", EFFECTIVE_RANK: "effective rank"}
@@ -63,6 +68,15 @@ class LinksTask(BenchmarkTask):
     demo: Literal["sppt_protein", "sppt_mag"] | None = Field(
         None, description="method whose built-in corpus is taken, instead of a store"
     )
+    edges: Path | None = Field(None, description="instead of a store: links of proteins")
+    proteins: Path | None = Field(None, description="sequences of these proteins")
+    held_out: Literal["random", "proteins", "homology"] = Field(
+        "random", description="edges only: how links are held out, as by `raybio prepare proteins`"
+    )
+    min_score: float = Field(0.0, ge=0, description="edges only: least score of a link")
+    scored: Literal["val", "no_twins", "c1", "c2", "c3"] = Field(
+        "val", description="held-out links of the primary measure: all, or those of a class"
+    )
     nodes: int | None = Field(
         None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"
     )
@@ -73,8 +87,8 @@ class LinksTask(BenchmarkTask):
     @property
     def reads(self) -> Reads:
         """Kind of inputs."""
-        if self.demo is not None:
-            return "proteins" if self.demo == "sppt_protein" else "texts"
+        if self.store is None:
+            return "texts" if self.demo == "sppt_mag" else "proteins"
         is_protein = open_graph(self._path).manifest["kind"] == ProteinStore.kind
         return "proteins" if is_protein else "texts"
 
@@ -88,23 +102,31 @@ class LinksTask(BenchmarkTask):
         """The lowest and the highest possible score."""
         return (0.0, 1.0)
 
+    @property
+    def group(self) -> str:
+        """Tasks on the same rows share embeddings."""
+        return f"links of {self.store or self.demo or self.edges}"
+
     def check(self) -> str:
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not exactly one of store and demo is given.
+            ConfigError: if not exactly one of store, demo and edges is given, the latter with
+                proteins.
         """
-        if (self.store is None) == (self.demo is None):
-            raise ConfigError(f"task {self.name}: want either store or demo")
+        num_given = sum(given is not None for given in (self.store, self.demo, self.edges))
+        if num_given != 1 or (self.edges is None) != (self.proteins is None):
+            raise ConfigError(f"task {self.name}: want one of store, demo, and edges with proteins")
         if self.store is None:
-            return ""
+            wanted = "want links and sequences, as `raybio prepare proteins` reads them"
+            return missing_files(self._sources.values(), wanted)
         reason = missing_store(self.store, GraphStore)
         wanted = "Want a store of `raybio prepare proteins` or `raybio prepare articles`."
         return f"{reason} {wanted}" if reason else ""
 
     def files(self) -> Mapping[str, Path]:
-        """Return the store's manifest."""
-        return store_files(self._path)
+        """Return the source files, or the store's manifest."""
+        return self._sources or store_files(self._path)
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""
@@ -112,8 +134,9 @@ class LinksTask(BenchmarkTask):
         graph = store.graph
         size = f"{graph.num_nodes:,} nodes, {len(store.heldout):,} held-out links"
         counts = store.manifest.get("leakage")
-        leakage = _LEAKAGE.format(**counts) if counts else ""
-        return TaskFacts(_PROTOCOL, size, leakage)
+        leakage = _LEAKAGE.format(**counts) if counts else NOT_MEASURED
+        protocol = _PROTOCOL.format(links=LINK_RETRIEVAL.splits[self.scored])
+        return TaskFacts(protocol, size, leakage)
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Retrieve links by distances of embeddings; measure the quality of these."""
@@ -162,7 +185,9 @@ class LinksTask(BenchmarkTask):
         options = LinkEvaluationOptions(
             nodes=self.nodes, metric=self.metric, rivals=with_rivals, as_in_its_run=False
         )
-        what = f"rows of the store {open_graph(self._path).content_digest[:12]}"
+        # Stores that hold out other links of the same rows share embeddings.
+        rows_sha256 = open_graph(self._path).manifest["files"][ROWS]["sha256"]
+        what = f"linked rows {rows_sha256[:12]}"
 
         def kept(row_N: np.ndarray, compute: Callable[[], Tensor]) -> Tensor:
             rows = [str(row) for row in row_N]
@@ -171,24 +196,32 @@ class LinksTask(BenchmarkTask):
             embedded.append((row_N, embedding_ND))
             return embedding_ND
 
-        return evaluate_model_links({model.name: model.embedding}, self._path, options, kept=kept)
+        return evaluate_model_links(
+            {model.name: model.whole_inputs}, self._path, options, kept=kept
+        )
 
     def _scores(self, report: FinalReport, stage: Stage) -> TaskScores:
         scores = report.scores[stage]
-        if _SPLIT not in scores:
+        if "val" not in scores:
             raise ConfigError(
                 f"task {self.name}: the store has no held-out links; prepare it with some"
+            )
+        if self.scored not in scores:
+            classes = ", ".join(name for name in LINK_RETRIEVAL.splits if name in scores)
+            raise ConfigError(
+                f"task {self.name}: scored {self.scored}, but none or all of the store's held-out "
+                f"links are of this class; its splits: {classes}"
             )
         others = {}
         for split, title in LINK_RETRIEVAL.splits.items():
             for measure, short in LINK_RETRIEVAL.measures.items():
-                is_primary = (split, measure) == (_SPLIT, _PRIMARY)
+                is_primary = (split, measure) == (self.scored, _PRIMARY)
                 if not is_primary and measure in scores.get(split, {}):
                     others[f"{short}, {title}"] = scores[split][measure]["value"]
-        value = scores[_SPLIT][_PRIMARY]["value"]
+        value = scores[self.scored][_PRIMARY]["value"]
         if stage == CHANCE:  # exact, without units
             return TaskScores.of_means([], [], others, value=value)
-        units = report.unit_scores[stage][_SPLIT]
+        units = report.unit_scores[stage][self.scored]
         return TaskScores.of_means(
             units.unit_U.tolist(),
             np.asarray(units.value_by_measure[_PRIMARY], np.float64),
@@ -201,6 +234,27 @@ class LinksTask(BenchmarkTask):
     def _path(self) -> Location:
         if self.store is not None:
             return self.store
+        if self.edges is not None:
+            return self._prepared.location
         assert self.demo is not None
         folder = default_folder("stores", "RAYBIO_STORES").absolute()
         return Path(METHODS[self.demo].prepare_demo(folder))
+
+    @property
+    def _sources(self) -> dict[str, Path]:
+        if self.edges is None or self.proteins is None:
+            return {}
+        return {"edges": self.edges, "proteins": self.proteins}
+
+    @cached_property
+    def _prepared(self) -> ProteinStore:
+        edges, proteins = self._sources.values()
+        config = PrepareConfig(held_out=self.held_out, min_score=self.min_score)
+        tables = Tables([edges], [proteins])
+        return prepared(
+            "links",
+            self._sources,
+            config,
+            ProteinStore,
+            lambda path: prepare_proteins(path, tables, config),
+        )

@@ -12,6 +12,7 @@ from torch import Tensor
 from raybio.benchmark.models import BenchmarkModel, RandomVectors, on_device
 from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.task import (
+    NOT_MEASURED,
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
@@ -95,7 +96,9 @@ class FactProbeTask(BenchmarkTask):
             k=_CUTOFF, names=NAME_TOKENS, queries=QUERY_TOKENS, metric=self.metric
         )
         chance = chance_scores(benchmark, self._config)
-        leakage = "" if is_biolama(self.data) else "Made from UMLS, which models may have read."
+        leakage = "Made from UMLS, which models may have read."
+        if is_biolama(self.data):
+            leakage = NOT_MEASURED
         shares = {"acc@1": chance["acc_at_1"]["value"], "acc@10": chance["acc_at_10"]["value"]}
         return TaskFacts(protocol, size, leakage, shares)
 
@@ -165,7 +168,7 @@ class _SavedEmbedder(TextEmbedder):
     """The probe's embedder, whose embeddings are saved with those of the benchmark."""
 
     def __init__(self, model: BenchmarkModel) -> None:
-        embed = load_embedder(model.folder, model.embedding.pooling)
+        embed = load_embedder(model.folder, model.whole_inputs.pooling)
         super().__init__(embed.encoder)
         self._model = model
 

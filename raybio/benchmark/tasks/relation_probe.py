@@ -1,7 +1,7 @@
 """Relations by classifiers on frozen pairs: the figures of ``raybio evaluate relation-probe``."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from pydantic import Field
 
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
+    NOT_MEASURED,
     BenchmarkEncoder,
     BenchmarkTask,
     TaskFacts,
@@ -35,12 +36,19 @@ _PROTOCOL = (
     "and nearest centroid are further measures."
 )
 
+_LEAKAGE = (
+    "{test_documents_in_training:,} test documents are training documents too. "
+    "{test_relations_in_training:,} test relations are of entities that are related in training, "
+    "by any relation."
+)
+
 
 class RelationProbeTask(BenchmarkTask):
     """Relations of documents with entities."""
 
     family: ClassVar[str] = "Relations by a frozen head"
     rivals_read_the_model: ClassVar[bool] = True
+    also_reads: ClassVar[Collection[str]] = ("documents",)
 
     store: StoreLocation | None = Field(
         None, description="prepared store of documents, with all splits"
@@ -84,7 +92,9 @@ class RelationProbeTask(BenchmarkTask):
         size = ", ".join(
             f"{counts[name]:,} {name.replace('_', ' ')}" for name in names if name in counts
         )
-        return TaskFacts(_PROTOCOL, size)
+        known = self._documents.manifest.get("leakage")
+        leakage = _LEAKAGE.format(**known) if known else NOT_MEASURED
+        return TaskFacts(_PROTOCOL, size, leakage)
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Classify pairs by their nearest training pairs."""

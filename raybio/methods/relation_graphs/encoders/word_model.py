@@ -130,7 +130,17 @@ class WordModel:
         Raises:
             ConfigError: if the folder is no such export, or its run had another store.
         """
-        config = read_export_config(folder, store)
+        read_export_config(folder, store)
+        return cls.of_any_store(folder, store, device)
+
+    @classmethod
+    def of_any_store(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
+        """Load an export as ``load`` does, also over a store that its run did not have.
+
+        Raises:
+            ConfigError: if the folder is no such export.
+        """
+        config, _ = read_export_settings(folder)
         encoder = trained_encoder(config, Path(folder).expanduser())
         return cls._on_device(config, encoder, store, device)
 

@@ -1,0 +1,78 @@
+"""Labels by a tuned encoder: the figures are those of ``raybio train finetune``."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.benchmark.models import BenchmarkModel, read_models
+from raybio.benchmark.tasks.labels import LabelsTask
+from raybio.core.config import override_all
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.run_loop import train_single_process
+from raybio.store.store import Store
+from raybio.training.collective import SingleProcess
+from tests.methods.conformance_cases import tiny_config
+
+STEPS = 20
+PEAK_LR = 1e-2
+
+
+def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
+    tiny_store: Store, tiny_task: TaskStore, tmp_path: Path
+) -> None:
+    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
+    export = str(system.export(tmp_path / "proteins", {}))
+    (model,) = read_models([export], tmp_path / "report")
+    assert isinstance(model, BenchmarkModel)
+    task = LabelsTask(
+        name="own",
+        labels="remote_homology",
+        store=tiny_task.path,
+        head="tuned",
+        steps=STEPS,
+        peak_lr=PEAK_LR,
+    )
+    scores = task.score(model)
+    # The folder of the encoder is as before.
+    assert model.embedding.digest() == model.digest
+
+    settings = {
+        "encoder.source": export,
+        "encoder.max_length": model.whole_inputs.max_tokens,
+        "optim.peak_lr": PEAK_LR,
+        "schedule.max_steps": STEPS,
+        "schedule.evaluate_every_steps": 0,
+        "evaluation.rivals": False,
+        "precision": "fp32",
+    }
+    config = override_all(METHODS["finetune"].config(), settings)
+    system = METHODS["finetune"].build(config, tiny_task.path)
+    folder = RunFolder(tmp_path, "run")
+    folder.open("finetune", config, Path(tiny_task.path), system.data_digest, ())
+    reports = train_single_process(
+        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
+    )
+    assert [report.step for report in reports][-1] == STEPS
+    assert system.final_evaluate is not None
+    final = system.final_evaluate(system.model, SingleProcess())
+    trained = final.scores["trained"]
+    assert trained["test"]["score"] != final.scores["initial"]["test"]["score"]
+    assert scores.score == pytest.approx(trained["test"]["score"]["value"])
+    assert scores.others["accuracy on dev"] == pytest.approx(trained["dev"]["score"]["value"])
+    units = final.unit_scores["trained"]["test"]
+    assert scores.unit_ids == tuple(map(str, units.unit_U.tolist()))
+    np.testing.assert_allclose(scores.numerator_U, units.value_by_measure["score"])
+    assert scores.processor_seconds > 0
+
+    # Rivals and chance are those of the frozen encoder's task, so the rows can be compared.
+    frozen = LabelsTask(name="own", labels="remote_homology", store=tiny_task.path)
+    rivals = task.rivals(None)
+    for name, rival in frozen.rivals(None).items():
+        assert rivals[name].score == rival.score
+        assert rivals[name].unit_ids == scores.unit_ids
+    assert task.facts().chance == frozen.facts().chance
+    assert f"{STEPS} steps" in task.facts().protocol
+    assert task.identity() != frozen.identity()
