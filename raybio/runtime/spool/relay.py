@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.core.files import RUN
+from raybio.core.files import RUN, locked
 from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
@@ -217,7 +217,7 @@ def _node_folder(start: Path) -> Iterator[None]:
     """Make the folder of a start on this machine; the last process that leaves it deletes it."""
     start.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        with _alone(start.parent):
+        with locked(start.parent / ".lock"):
             _delete_unused(start.parent)
             start.mkdir(exist_ok=True)
             lock = held.enter_context((start / ".lock").open("a"))
@@ -226,16 +226,8 @@ def _node_folder(start: Path) -> Iterator[None]:
             yield
         finally:
             held.close()
-            with _alone(start.parent):
+            with locked(start.parent / ".lock"):
                 _delete_unused(start.parent)
-
-
-@contextlib.contextmanager
-def _alone(workers: Path) -> Iterator[None]:
-    """Hold the folder of all starts on this machine."""
-    with (workers / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _delete_unused(workers: Path) -> None:
