@@ -138,6 +138,12 @@ def _exists(path: Path) -> bool:
     return True
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path or its nearest parent that exists."""
+    path = path.absolute()
+    return next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+
+
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` if the block succeeds.
