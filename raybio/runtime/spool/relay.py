@@ -29,6 +29,7 @@ from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.spool import files_of, is_mirrored
 from raybio.store.bucket import BucketFolder
+from raybio.training.checkpoint_files import MANIFEST
 from raybio.training.remote_checkpoints import RemoteCheckpoints, last_step_of_log
 
 POLL_SECONDS = 0.2
@@ -133,7 +134,7 @@ class _Relay:
             if not (folder / name).is_dir():
                 writing = folder / f".writing-{name}"
                 writing.mkdir(parents=True, exist_ok=True)
-                (writing / "manifest.json").write_bytes(content)
+                (writing / MANIFEST).write_bytes(content)
                 writing.rename(folder / name)
         for path in folder.glob("step-*"):
             if path.name not in manifests:

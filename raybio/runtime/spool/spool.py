@@ -24,6 +24,7 @@ from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
 from raybio.store.bucket import PART_BYTES, BucketFolder, ObjectInfo, ObjectVersion
 from raybio.store.object_download import download_object
+from raybio.training.checkpoint_files import MANIFEST
 
 MIRROR_SECONDS = 2.0
 """Between two looks for files that have changed."""
@@ -45,7 +46,6 @@ NUM_TRIES = 5
 _INDEX = ".mirror.json"
 _REFUSAL = ".mirror-refusal"
 _CHECKPOINTS = "checkpoints"
-_MANIFEST = "manifest.json"
 
 _log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
         is_hidden = any(part.startswith(".") for part in info.name.split("/"))
         if info.name == LEASE or is_hidden:
             continue
-        if not in_checkpoints or info.name.endswith(f"/{_MANIFEST}"):
+        if not in_checkpoints or info.name.endswith(f"/{MANIFEST}"):
             wanted[info.name] = info
     for path in [*files_of(folder), *folder.path.glob(f"**/{_CHECKPOINTS}/*/*")]:
         if path.relative_to(folder.path).as_posix() not in wanted:
