@@ -59,6 +59,12 @@ def spool_of(bucket: BucketPath) -> Path:
 def check(runs: BucketPath, option: str = "--runs") -> None:
     """Refuse a bucket in which runs cannot be written, before anything is created.
 
+def announce_copy(kind: str, folder: Path, bucket: BucketPath | None) -> None:
+    """Print where the driver's copy of a bucket's runs or sweeps is; nothing without a bucket."""
+    if bucket is not None:
+        print(f"{kind}: {bucket}; the driver's copy is {folder}", flush=True)
+
+
     Raises:
         StorageError: naming the option.
     """
