@@ -64,7 +64,7 @@ def fetch_input_file(path: BucketPath, option: str, only: Sequence[str] = ()) ->
         StorageError: as ``fetch_input_files``, and for a folder with none of ``only``.
     """
     with named_by(option):
-        is_folder = bool(BucketFolder(path, is_patient=False).list())
+        is_folder = BucketFolder(path, is_patient=False).has_objects()
     if is_folder:
         return fetch_folder(path, option, only=only)
     files = fetch_input_files(path, option)
