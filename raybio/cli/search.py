@@ -21,6 +21,7 @@ from raybio.cli.options import (
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
+from raybio.core.files import replaced_file
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
@@ -116,7 +117,7 @@ def query(
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
     from raybio.store.data_sets import TSV
-    from raybio.store.table_rows import replaced_file, write_rows, write_text_rows
+    from raybio.store.table_rows import write_rows, write_text_rows
 
     store = open_index_store(index_folder)
     queries = Queries(
@@ -138,6 +139,7 @@ def query(
     if out is None:
         write_text_rows(sys.stdout, TSV, schema, rows)
     else:
+        out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(out) as partial:
             num_rows = write_rows(partial, out.suffix.lower(), schema, rows)
         print(f"{out}: {num_rows:,} neighbors")

@@ -30,7 +30,7 @@ from raybio.core.errors import (
     RaybioError,
     StorageError,
 )
-from raybio.core.files import locked, named_failure, replacing
+from raybio.core.files import locked, replace_bytes
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import (
@@ -152,7 +152,7 @@ class RemoteCheckpoints:
         """
         for name in self.names():
             with contextlib.suppress(MissingObjectError):
-                _replace(log, self.bucket.read(f"checkpoints/{name}/{LOG}"))
+                replace_bytes(log, self.bucket.read(f"checkpoints/{name}/{LOG}"))
                 return step_of_name(name)
         return None
 
@@ -404,13 +404,8 @@ def _digests(manifest: bytes) -> dict[str, str]:
 def restore_log(checkpoint: Path, log: Path) -> None:
     """Put the log that came with a fetched checkpoint in place of a worker's own."""
     with contextlib.suppress(FileNotFoundError):
-        _replace(log, (checkpoint / LOG).read_bytes())
-
-
-def _replace(log: Path, content: bytes) -> None:
-    # A new file, so that a reader sees that it has to begin again.
-    with named_failure(log, len(content)), replacing(log) as file:
-        file.write(content)
+        # A new file, so that a reader sees that it has to begin again.
+        replace_bytes(log, (checkpoint / LOG).read_bytes())
 
 
 def last_step_of_log(log: Path) -> int:
