@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from raybio.core.errors import ConfigError
-from raybio.core.text import count_of
+from raybio.core.text import count_of, size_text
 from raybio.store.benchmark_data import BY_HAND, benchmark_sets
 from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import (
@@ -18,7 +18,7 @@ from raybio.store.public_data import (
     string_files,
     tree_of_life_files,
 )
-from raybio.store.retrying_http import RetryingHttp, size_text
+from raybio.store.retrying_http import RetryingHttp
 
 downloads = typer.Typer(no_args_is_help=True)
 

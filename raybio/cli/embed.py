@@ -1,6 +1,6 @@
 """Embed proteins, texts, words or pairs of entities into Parquet files; resumable."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,15 +16,13 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
 
 if TYPE_CHECKING:
+    from raybio.runtime.embed import NumberType, Unit
     from raybio.training.embedding_model import InputEmbedder
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
-NumberType = Literal["float32", "float16"]
-NUMBER_TYPES: tuple[NumberType, ...] = ("float32", "float16")
-
-Unit = Literal["input", "token"]
-UNITS: tuple[Unit, ...] = ("input", "token")
+NUMBER_TYPES: "tuple[NumberType, ...]" = ("float32", "float16")
+UNITS: "tuple[Unit, ...]" = ("input", "token")
 
 
 @app.command()

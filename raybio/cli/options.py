@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 import typer
 
 from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_file
 from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
 from raybio.encoders.config import Pooling
@@ -90,6 +91,17 @@ PoolingOption = Annotated[
 
 EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
+
+
+def writable_file(path: Path | None) -> Path | None:
+    """Return a path at which a file can be written, or None; the typer ``callback`` of ``--out``.
+
+    Raises:
+        ConfigError: if none can be written there.
+    """
+    if path is not None:
+        check_writable_file(path)
+    return path
 
 
 StripStop = Annotated[

@@ -8,9 +8,9 @@ import typer
 
 from raybio.cli.app import meanings, settings_of
 from raybio.cli.contrastive_probe.options import BENCHMARK_HELP
-from raybio.cli.options import LocationType, location_option
+from raybio.cli.options import LocationType, location_option, writable_file
 from raybio.cli.stores import local_copy
-from raybio.core.files import check_writable_file, check_writable_folder
+from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
 from raybio.core.text import skipped_lines
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
@@ -67,15 +67,17 @@ def medlama(
 def hardness(
     benchmark: Annotated[LocationType, location_option("folder with MedLAMA's files")],
     out: Annotated[
-        Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")
+        Path | None,
+        typer.Option(
+            callback=writable_file,
+            help="write the disputed queries here, as a tab-separated table",
+        ),
     ] = None,
 ) -> None:
     """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition.
 
     Example: raybio prepare hardness --benchmark MEDLAMA
     """
-    if out is not None:
-        check_writable_file(out)
     folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.benchmark.hardness import (
         VERSIONS,

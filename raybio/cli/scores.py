@@ -6,9 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from raybio.cli.options import writable_file
 from raybio.core.records import write_record
 
-ScoresFile = Annotated[Path | None, typer.Option(help="write the scores to this JSON file")]
+ScoresFile = Annotated[
+    Path | None,
+    typer.Option(callback=writable_file, help="write the scores to this JSON file"),
+]
 
 
 def write_scores(out: Path | None, data: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,17 +18,20 @@ from raybio.cli.options import (
     parse_choice,
     parse_pooling,
     path_or_uri,
+    writable_file,
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_writable_file
+from raybio.core.files import replaced_file
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
+if TYPE_CHECKING:
+    from raybio.runtime.search.index_store import Metric
+
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 
-Metric = Literal["cosine", "l2"]
-METRICS: tuple[Metric, ...] = ("cosine", "l2")
+METRICS: "tuple[Metric, ...]" = ("cosine", "l2")
 
 
 @app.command()
@@ -92,7 +95,11 @@ def query(
     strip_stop: StripStop = False,
     k: Annotated[int, typer.Option("--k", min=1, help="neighbors of each query")] = 10,
     out: Annotated[
-        Path | None, typer.Option(help="table: .tsv, .jsonl or .parquet; default: printed as TSV")
+        Path | None,
+        typer.Option(
+            callback=writable_file,
+            help="table: .tsv, .jsonl or .parquet; default: printed as TSV",
+        ),
     ] = None,
     max_bad_share: MaxBadShare = 0.1,
 ) -> None:
@@ -103,10 +110,8 @@ def query(
     if (source is None) == (not text):
         raise ConfigError("want either --input or --text")
     chosen_pooling = parse_pooling(pooling)
-    if out is not None:
-        if out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
-            raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
-        check_writable_file(out)
+    if out is not None and out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
+        raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
     chosen = None if model is None else local_model(model, "--model")
     input_file = None if source is None else local_copy(source, "--input")
     index_folder = local_copy(folder, "INDEX")
@@ -114,7 +119,7 @@ def query(
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
     from raybio.store.data_sets import TSV
-    from raybio.store.table_rows import replaced_file, write_rows, write_text_rows
+    from raybio.store.table_rows import write_rows, write_text_rows
 
     store = open_index_store(index_folder)
     queries = Queries(
@@ -139,6 +144,7 @@ def query(
     if out is None:
         write_text_rows(sys.stdout, TSV, schema, rows)
     else:
+        out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(out) as partial:
             num_rows = write_rows(partial, out.suffix.lower(), schema, rows)
         print(f"{out}: {num_rows:,} neighbors")

@@ -159,10 +159,10 @@ def sweep(
         tracking=options.tracking_uri,
         compute=options.compute,
     )
+    from raybio.runtime.spool.spool import announce_copy
     from raybio.runtime.tune.driver import sweep as run_sweep
 
-    if bucket is not None:
-        print(f"sweeps: {bucket}; the driver's copy is {folder}", flush=True)
+    announce_copy("sweeps", folder, bucket)
     _print_result(run_sweep(SweepSpec(space=chosen, run=run, options=asdict(options))))
 
 

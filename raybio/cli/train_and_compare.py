@@ -10,7 +10,7 @@ from raybio.runtime.compare.variations import Variation, compare_all, plan_of
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import RunSpec
-from raybio.runtime.spool.spool import publish
+from raybio.runtime.spool.spool import announce_copy, publish
 from raybio.runtime.tracking.registry import Registration, register
 from raybio.runtime.tracking.tracker import how_to_show
 
@@ -39,8 +39,8 @@ def train_and_compare(
         RaybioError: as ``compare_all`` and ``register``.
     """
     specs = spec_by_part.values()
-    for uri, runs in {(spec.bucket, spec.runs) for spec in specs if spec.bucket is not None}:
-        print(f"runs: {uri}; the driver's copy is {runs}", flush=True)
+    for bucket, runs in {(spec.bucket, spec.runs) for spec in specs}:
+        announce_copy("runs", runs, bucket)
     comparisons = [(spec, _variations(spec, compared, seeds)) for spec in specs]
     if is_dry_run:
         print("\n".join(plan_of(comparisons)))

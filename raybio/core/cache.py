@@ -5,6 +5,7 @@ while the others wait.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -94,7 +95,9 @@ def shared_array(series: str, number: int, make: Callable[[], np.ndarray]) -> np
     except OSError as error:
         if array is None:
             array = make()
-        _warn_once(f"{folder}: cannot be written ({error}); each process plans its own batches")
+        warn_once(
+            _log, f"{folder}: cannot be written ({error}); each process plans its own batches"
+        )
     return array
 
 
@@ -122,10 +125,7 @@ def _oldest(paths: list[Path], num_kept: int) -> list[Path]:
     return sorted(time_by_path, key=lambda path: time_by_path[path])[:-num_kept]
 
 
-_warned: set[str] = set()
-
-
-def _warn_once(message: str) -> None:
-    if message not in _warned:
-        _warned.add(message)
-        _log.warning(message)
+@functools.cache
+def warn_once(logger: logging.Logger, message: str) -> None:
+    """Log a warning once a process."""
+    logger.warning(message)

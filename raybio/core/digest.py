@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,17 @@ def file_digest(path: str | Path, algorithm: str = "sha256") -> str:
     with open(path, "rb") as file:
         new = partial(hashlib.new, algorithm, usedforsecurity=False)
         return hashlib.file_digest(file, new).hexdigest()
+
+
+def cached_file_digest(path: Path) -> str:
+    """Return ``file_digest``, computed once a process for a file of the same size and time."""
+    state = path.stat()
+    return _digest_of_state(path, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _digest_of_state(path: Path, size: int, mtime_ns: int) -> str:
+    return file_digest(path)
 
 
 def canonical_json(value: Any) -> bytes:

@@ -138,6 +138,12 @@ def _exists(path: Path) -> bool:
     return True
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path or its nearest parent that exists."""
+    path = path.absolute()
+    return next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+
+
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces ``path`` if the block succeeds.
@@ -225,19 +231,30 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file as ``replacing`` does.
+    """Write a UTF-8 file; as ``replace_bytes``."""
+    replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write a file as ``replaced_file`` does.
 
     Raises:
         OSError: if it cannot be written, with the path and the bytes that were to be written.
     """
-    content = text.encode()
     with named_failure(path, len(content)), replacing(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a binary file that replaces ``path`` once the block succeeds.
+    """Yield a binary file that replaces ``path`` once the block succeeds; as ``replaced_file``."""
+    with replaced_file(path) as temporary, open(temporary, "wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def replaced_file(path: Path) -> Iterator[Path]:
+    """Yield a path next to ``path``, whose file replaces it once the block succeeds.
 
     The replacement is atomic and survives a power loss. If the block fails, an older file stays.
 
@@ -246,10 +263,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        sync(temporary)
         os.replace(temporary, path)
     except BaseException:
         # Half a file must not take the space of a full disk.

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from raybio.core.cache import cached_folder
-from raybio.core.errors import DataError
+from raybio.core.errors import DataError, one_line
 from raybio.core.files import atomic_folder
 from raybio.encoders.sources import (
     CONFIG,
@@ -41,7 +41,7 @@ FORMAT = "weights-1"
 
 _TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
-_FOREIGN = re.compile(r"(?:GLOBAL|unrecognized function) ([\w.]+)")
+_FOREIGN = re.compile(r"(?:GLOBAL|unrecognized\s+function)\s+([\w.]+)")
 """The name that torch's message gives of what is neither a tensor nor a part of one."""
 
 _SETTINGS = (CONFIG, "generation_config.json")
@@ -141,15 +141,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         )
     except Exception as error:
         # The restricted unpickler of torch raises any kind of exception for damaged bytes.
-        reason = " ".join(str(error).split())
-        if foreign := _FOREIGN.search(reason):
+        if foreign := _FOREIGN.search(str(error)):
             raise DataError(
                 f"{path.name} holds more than tensors, and reading it would run code "
                 f"({foreign[1]}). It is not read. Want a checkpoint of tensors alone, best as "
                 f"{SAFETENSORS}"
             ) from None
         raise DataError(
-            f"{path.name} cannot be read as a file of tensors ({reason[:200]}). Fetch it again"
+            f"{path.name} cannot be read as a file of tensors ({one_line(error)}). Fetch it again"
         ) from None
     is_mapping = isinstance(tensors, Mapping) and all(
         isinstance(tensor, Tensor) for tensor in tensors.values()

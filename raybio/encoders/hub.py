@@ -15,7 +15,7 @@ from huggingface_hub import (
 from huggingface_hub.errors import GatedRepoError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, one_line
 from raybio.core.version import VERSION
 from raybio.encoders.model_card import CARD, LICENSE_KEYS, TAG, Card, license_sentence
 from raybio.encoders.sources import CONFIG, GATED
@@ -72,7 +72,7 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
     except GatedRepoError:
         reason = GATED
     except Exception as error:  # of any library that the hub's client uses
-        reason = _one_line(error)
+        reason = _with_cause(error)
     raise ConfigError(
         f"{source}: there is no such folder, and it cannot be fetched from the hub: {reason}"
     )
@@ -224,7 +224,7 @@ def _check_repository(repository: str) -> None:
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
-        raise ConfigError(f"raybio push: REPO {repository!r}: {_one_line(error)}") from None
+        raise ConfigError(f"raybio push: REPO {repository!r}: {_with_cause(error)}") from None
     if "/" not in repository:
         raise ConfigError(f"raybio push: REPO: got {repository!r}, want OWNER/NAME")
 
@@ -243,11 +243,11 @@ def _refusal(error: Exception, repository: str) -> str:
             "account that may, or another OWNER/NAME"
         )
     if isinstance(error, ValueError) and "Invalid metadata" in str(error):
-        return f"the hub refuses the header of the card: {_one_line(error)}"
-    return f"{constants.ENDPOINT} did not take {repository}: {_one_line(error)}"
+        return f"the hub refuses the header of the card: {_with_cause(error)}"
+    return f"{constants.ENDPOINT} did not take {repository}: {_with_cause(error)}"
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    cause = "" if error.__cause__ is None else _one_line(error.__cause__)
+def _with_cause(error: BaseException) -> str:
+    text = one_line(error)
+    cause = "" if error.__cause__ is None else _with_cause(error.__cause__)
     return text if cause in text or text in cause else f"{text} ({cause})"

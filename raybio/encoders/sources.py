@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import posixpath
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from raybio.core.digest import file_digest
+from raybio.core.digest import cached_file_digest
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
 
@@ -295,20 +294,13 @@ def sha256_of_weights(source: str, revision: str) -> str:
     Raises:
         ConfigError: if a file of the weights is missing.
     """
-    digests = []
-    for name in weights_files(source, revision):
-        path = require_file(source, name, revision).resolve()
-        state = path.stat()
-        digests.append(_sha256_of_file(path, state.st_size, state.st_mtime_ns))
+    digests = [
+        cached_file_digest(require_file(source, name, revision).resolve())
+        for name in weights_files(source, revision)
+    ]
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-@cache
-def _sha256_of_file(path: Path, size: int, mtime_ns: int) -> str:
-    """Return the digest of a file; once a process for the same size and time."""
-    return file_digest(path)
 
 
 def _folder_or_hub_id(source: str) -> str:

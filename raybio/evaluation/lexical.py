@@ -68,15 +68,12 @@ def character_scores(queries: Sequence[str], documents: Sequence[str]) -> Scores
     return _products(*_vectors(vectorizer, queries, documents))
 
 
-BASELINES: Mapping[str, TextScorer] = {"TF-IDF": tfidf_scores, "BM25": bm25_scores}
-
-
-def with_random_ties(scores: Scores) -> Scores:
+def with_random_ties(scores: Scores, *, decimals: int = _DECIMALS) -> Scores:
     """Return scores whose order is the same, with equal scores in random order.
 
     Most documents share no word with a query: in the order of documents, the first ones would be
     found by being first. The order depends on the numbers of query and document alone. Scores that
-    differ by less than 1e-9 tie.
+    agree to so many decimals tie.
     """
     key = derive_seed(0, "order of ties")
     start_Q = hash_uniform(key, np.arange(scores.num_queries), 0)
@@ -86,10 +83,21 @@ def with_random_ties(scores: Scores) -> Scores:
 
     def block(first: int, end: int) -> torch.Tensor:
         drawn_BC = (start_Q[first:end, None] + position_C) % 1
-        score_BC = scores.block(first, end).double().round_(decimals=_DECIMALS)
-        return score_BC.add_(torch.from_numpy(drawn_BC * 0.5 * 10.0**-_DECIMALS).to(score_BC))
+        score_BC = scores.block(first, end).double().round_(decimals=decimals)
+        return score_BC.add_(torch.from_numpy(drawn_BC * 0.5 * 10.0**-decimals).to(score_BC))
 
     return replace(scores, block=block)
+
+
+def _with_random_ties(scorer: TextScorer) -> TextScorer:
+    return lambda queries, documents: with_random_ties(scorer(queries, documents))
+
+
+BASELINES: Mapping[str, TextScorer] = {
+    "TF-IDF": _with_random_ties(tfidf_scores),
+    "BM25": _with_random_ties(bm25_scores),
+}
+"""Equal scores are in random order."""
 
 
 def _vectors(

@@ -16,7 +16,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage, UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.evaluator import bootstrap_seed, exact_scores
-from raybio.evaluation.lexical import BASELINES, TextScorer, with_random_ties
+from raybio.evaluation.lexical import BASELINES, TextScorer
 from raybio.evaluation.unit_scores import TRAINED, sample_units
 from raybio.ops.chance import expected_hit, expected_recall
 from raybio.ops.retrieval import Retrieval, retrieve
@@ -166,16 +166,11 @@ def retrieval_report(
 
 def _scorers(models: Mapping[str, TextScorer]) -> Iterator[tuple[Stage, TextScorer]]:
     """Yield all rows in the order of the report; the first model is the one that is trained."""
-    for name, scorer in BASELINES.items():
-        yield name, _with_random_ties(scorer)
+    yield from BASELINES.items()
     first, *others = models
     for name in others:
         yield name, models[name]
     yield TRAINED, models[first]
-
-
-def _with_random_ties(scorer: TextScorer) -> TextScorer:
-    return lambda queries, documents: with_random_ties(scorer(queries, documents))
 
 
 def _ideal_gain(num_gold_U: Integers, cutoff: int) -> Floats:

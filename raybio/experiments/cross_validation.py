@@ -46,7 +46,7 @@ from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
-from raybio.runtime.spool.spool import held, publish
+from raybio.runtime.spool.spool import announce_copy, held, publish
 from raybio.runtime.tune.leaderboard import SEED, TrialRecord
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
@@ -185,8 +185,7 @@ def cross_validate(
         gpus_per_worker=0 if options.compute.device == "cpu" else None,
     )
     name = options.name or "-".join([run.name, *models, *([f"{seeds}seeds"] * (seeds > 1))])
-    if bucket is not None:
-        print(f"sweeps: {bucket}; the driver's copy is {sweeps}", flush=True)
+    announce_copy("sweeps", sweeps, bucket)
     run = replace(run, name=name, runs=sweeps, bucket=bucket, compute=compute, explicit=frozenset())
     swept = train_all_folds(run, models, seeds, has_last_training=has_last_training)
     folder = swept.folder.path

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from raybio.core.digest import cached_file_digest
 from raybio.core.final_report import nan_for_null
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_recomputable, write_record
@@ -13,7 +14,6 @@ from raybio.methods.relation_graphs.export import SETTINGS
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
-from raybio.store.manifest import sha256_of
 from raybio.store.remote_folder import fetch_folder
 
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
@@ -79,8 +79,8 @@ class FoldEvaluation:
 
     def known(self) -> FoldScores | None:
         """Return the kept scores; None if there are none, or a model has changed since."""
-        kept = read_recomputable(self.path, "fold scores") or {}
-        if kept.get("models") != self._digests() or "fixed_scores" not in kept:
+        kept = read_recomputable(self.path, "fold scores")
+        if kept is None or "fixed_scores" not in kept or kept.get("models") != self._digests():
             return None
         fixed_scores = kept["fixed_scores"]
         if fixed_scores is not None:
@@ -180,4 +180,4 @@ def _row_name(model: str) -> str:
 def _digest(export: Path) -> str:
     """Return a digest of the weights and of the settings of the evaluation."""
     parts = [*sorted(export.glob("*.safetensors")), export / SETTINGS]
-    return hashlib.sha256("".join(sha256_of(path) for path in parts).encode()).hexdigest()
+    return hashlib.sha256("".join(cached_file_digest(path) for path in parts).encode()).hexdigest()

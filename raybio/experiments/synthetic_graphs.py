@@ -33,7 +33,7 @@ from raybio.methods.sppt.synthetic.system import (
 from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
-from raybio.runtime.spool.spool import publish
+from raybio.runtime.spool.spool import announce_copy, publish
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -136,8 +136,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
     from raybio.runtime.tracking.tracker import add_artifacts
     from raybio.runtime.tune.driver import sweep
 
-    if bucket is not None:
-        print(f"sweeps: {bucket}; the driver's copy is {sweeps}", flush=True)
+    announce_copy("sweeps", sweeps, bucket)
     run = replace(
         run,
         config=config_by_kind[experiments.kinds[0]],

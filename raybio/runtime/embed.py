@@ -57,6 +57,9 @@ from raybio.training.precision import (
     resolve_precision,
 )
 
+NumberType = Literal["float32", "float16"]
+Unit = Literal["input", "token"]
+
 
 @dataclass(frozen=True)
 class EmbeddingFormat:
@@ -68,9 +71,9 @@ class EmbeddingFormat:
         per: "input", or "token" for the hidden states of each token instead of their pooling.
     """
 
-    dtype: Literal["float32", "float16"] = "float32"
+    dtype: NumberType = "float32"
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    per: Literal["input", "token"] = "input"
+    per: Unit = "input"
 
     def digest(self, model_digest: str) -> str:
         """Return what identifies embeddings of a model in this format."""

@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.core.errors import ClusterError, RecordFormatError, StoreError
+from raybio.core.errors import ClusterError, RecordFormatError, StoreError, one_line
 from raybio.core.files import atomic_folder, named_failure
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
@@ -413,9 +413,8 @@ def check_output(out: Path, origin: str, shown: Location | None = None) -> int:
             for batch in parquet_batches(file):
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
         raise StoreError(
-            f"{shown} exists and is damaged, or no Parquet file ({reason}). Delete it"
+            f"{shown} exists and is damaged, or no Parquet file ({one_line(error)}). Delete it"
         ) from None
     return num_rows
 

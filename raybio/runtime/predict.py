@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raybio.core.files import check_writable_file
+from raybio.core.files import check_writable_file, replaced_file
 from raybio.runtime.heads import method_of_head, output_suffix, require_head
-from raybio.store.table_rows import ROWS_AT_ONCE, replaced_file, write_rows
+from raybio.store.table_rows import ROWS_AT_ONCE, write_rows
 from raybio.training.embedding_model import check_strip_stop
 from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
 
@@ -90,6 +90,7 @@ def predict_file(
         for remark in inputs.remarks:
             say(remark)
         predictions = _Counted(predictor.load(), inputs)
+        out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(out) as partial:
             if suffix in predictor.document_writers:
                 write = predictor.document_writers[suffix]

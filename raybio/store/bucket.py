@@ -94,6 +94,12 @@ class BucketFolder:
         infos = [_info(meta) for meta in self._call("list", below, collect)]
         return sorted(infos)
 
+    def has_objects(self) -> bool:
+        """Return whether the folder exists; the first page of its listing is read."""
+        import obstore
+
+        return bool(self._call("list", "", lambda: next(iter(obstore.list(self._store)), [])))
+
     def children(self) -> tuple[set[str], set[str]]:
         """Return the names of the objects and of the folders directly below this one."""
         import obstore

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from raybio.core.cache import VARIABLE, cache_folder
 from raybio.core.errors import ConfigError, StorageError
-from raybio.store.retrying_http import size_text
+from raybio.core.files import nearest_existing
+from raybio.core.text import size_text
 
 SIZE_VARIABLE = "RAYBIO_CACHE_SIZE"
 
@@ -97,8 +98,8 @@ def check_room(num_bytes: int) -> None:
             f"{folder}: {size_text(num_bytes)} exceed {SIZE_VARIABLE}="
             f"{os.environ[SIZE_VARIABLE]}. Raise it"
         )
-    disk = next(path for path in (folder, *folder.parents) if path.exists())
-    num_usable = shutil.disk_usage(disk).free + _num_bytes(folder) - SPARE_BYTES
+    num_free = shutil.disk_usage(nearest_existing(folder)).free
+    num_usable = num_free + _num_bytes(folder) - SPARE_BYTES
     if num_bytes > num_usable:
         raise StorageError(
             f"{folder}: needs {size_text(num_bytes)}, and {size_text(max(num_usable, 0))} can be "

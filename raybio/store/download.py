@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from raybio.core.digest import file_digest
 from raybio.core.errors import DataError
+from raybio.core.files import replace_bytes
 from raybio.store.retrying_http import RetryingHttp, check_space
 
 MD5_LINES = (
@@ -122,45 +123,48 @@ def _is_complete(path: Path, file: RemoteFile) -> bool:
 def _download(http: RetryingHttp, file: RemoteFile, path: Path) -> None:
     """Download one file, verify it, and write its checksum."""
     part = _part(path)
-    digest = ""
     if file.sha256:
-        # Twice: the first one may have continued a damaged part.
-        for _ in range(2):
-            http.download(file.url, part, is_checked=True)
-            _check_length(file, part)
-            digest = file_digest(part, "sha256")
-            if digest == file.sha256:
-                part.replace(path)
-                return
-            part.unlink()
-        raise DataError(
-            f"{file.url}: its sha256 is {digest}, want {file.sha256}, twice. Has it been replaced? "
-            "Try later, or from a mirror."
-        )
-    if not file.md5_url:
+        _download_checked(http, file, part, "sha256", file.sha256)
+        part.replace(path)
+    elif file.md5_url:
+        content = http.read(file.md5_url, MAX_SUM_BYTES)
+        wanted = _md5_in(content, path.name)
+        if wanted is None:
+            raise DataError(
+                f"{file.md5_url}: holds {content[:80]!r}, want 'MD5({path.name})= ' and 32 hex "
+                "digits"
+            )
+        _download_checked(http, file, part, "md5", wanted)
+        part.replace(path)
+        replace_bytes(path.with_name(path.name + ".md5"), content)
+    else:
         http.download(file.url, part, is_checked=False)
         _check_length(file, part)
         _check_kind(file, part, path)
         digest = file_digest(part, "sha256")
         part.replace(path)
-        _write(path.with_name(path.name + ".sha256"), f"{digest}  {path.name}\n".encode())
-        return
-    content = http.read(file.md5_url, MAX_SUM_BYTES)
-    wanted = _md5_in(content, path.name)
-    if wanted is None:
-        raise DataError(
-            f"{file.md5_url}: holds {content[:80]!r}, want 'MD5({path.name})= ' and 32 hex digits"
-        )
+        replace_bytes(path.with_name(path.name + ".sha256"), f"{digest}  {path.name}\n".encode())
+
+
+def _download_checked(
+    http: RetryingHttp, file: RemoteFile, part: Path, algorithm: str, wanted: str
+) -> None:
+    """Download a file whose digest is known.
+
+    Raises:
+        DataError: if the digest is another one, twice: the first time, a damaged part may have been
+            continued.
+    """
     for _ in range(2):
         http.download(file.url, part, is_checked=True)
-        digest = file_digest(part, "md5")
+        _check_length(file, part)
+        digest = file_digest(part, algorithm)
         if digest == wanted:
-            part.replace(path)
-            _write(path.with_name(path.name + ".md5"), content)
             return
         part.unlink()
     raise DataError(
-        f"{file.url}: its MD5 is {digest}, want {wanted}, twice. Try later, or from another mirror."
+        f"{file.url}: its {algorithm} is {digest}, want {wanted}, twice. Has it been replaced? "
+        "Try later, or from another mirror."
     )
 
 
@@ -185,12 +189,6 @@ def _check_kind(file: RemoteFile, part: Path, path: Path) -> None:
             f"{file.url}: begins with {begin[:20]!r}, want a {path.suffix} file. Is a portal or "
             "proxy in between?"
         )
-
-
-def _write(path: Path, content: bytes) -> None:
-    draft = _part(path)
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def _md5_in(content: bytes, name: str) -> str | None:

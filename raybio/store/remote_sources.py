@@ -8,6 +8,7 @@ from pathlib import Path
 from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError, named_by
 from raybio.core.location import BucketPath
+from raybio.core.text import size_text
 from raybio.store.bucket import BucketFolder, ObjectInfo
 from raybio.store.bucket_cache import cached_copy
 from raybio.store.object_download import download_listed
@@ -42,7 +43,7 @@ def fetch_input_files(pattern: BucketPath, option: str) -> list[Path]:
     num_bytes = sum(info.num_bytes for info in matching)
 
     def fetch(partial: Path) -> None:
-        print(f"{pattern}: fetching {len(matching):,} files, {num_bytes / 1e6:,.1f} MB", flush=True)
+        print(f"{pattern}: fetching {len(matching):,} files, {size_text(num_bytes)}", flush=True)
         for info in matching:
             download_listed(bucket, info, partial / copy_by_name[info.name])
 
@@ -63,7 +64,7 @@ def fetch_input_file(path: BucketPath, option: str, only: Sequence[str] = ()) ->
         StorageError: as ``fetch_input_files``, and for a folder with none of ``only``.
     """
     with named_by(option):
-        is_folder = bool(BucketFolder(path, is_patient=False).list())
+        is_folder = BucketFolder(path, is_patient=False).has_objects()
     if is_folder:
         return fetch_folder(path, option, only=only)
     files = fetch_input_files(path, option)

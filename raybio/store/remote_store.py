@@ -7,6 +7,7 @@ from typing import Any
 
 from raybio.core.errors import MissingObjectError, StoreError
 from raybio.core.location import BucketPath
+from raybio.core.text import size_text
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import cached_copy, check_room, copies_folder, held_copy
 from raybio.store.manifest import MANIFEST, command_for, parse_manifest
@@ -50,7 +51,7 @@ def fetch_store(
 
     def fetch(partial: Path) -> None:
         bucket = BucketFolder(path)
-        report(f"{path}: fetching {num_bytes / 1e6:,.1f} MB into {folder}")
+        report(f"{path}: fetching {size_text(num_bytes)} into {folder}")
         for name, facts in manifest["files"].items():
             # A file that is there was verified before it got its name.
             if not (partial / name).is_file():
@@ -144,7 +145,7 @@ def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report 
         if present.get(name) != facts["bytes"]
     }
     num_bytes = sum(facts["bytes"] for facts in facts_by_name.values())
-    report(f"{path}: uploading {num_bytes / 1e6:,.1f} MB")
+    report(f"{path}: uploading {size_text(num_bytes)}")
     for name in facts_by_name:
         if _is_finished(bucket, claim, digest):
             return digest

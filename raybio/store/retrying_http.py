@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from raybio.core.errors import DataError
+from raybio.core.text import size_text
 
 BLOCK_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 30
@@ -249,16 +250,6 @@ def check_space(folder: Path, num_bytes: int, num_free: int) -> None:
             f"{folder}: needs {size_text(num_bytes)}, {size_text(num_free)} are free. Free some "
             "space or choose another folder; downloaded parts are kept"
         )
-
-
-def size_text(num_bytes: int) -> str:
-    """Return a size in bytes, kB, MB, GB or TB of powers of 1,000, with three digits."""
-    size = float(num_bytes)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 999.5:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
 
 
 def _first_byte(response: Any, part: Path, num_here: int, validator: str) -> int:

@@ -5,7 +5,6 @@ Folders of the library ``datasets`` are read too, see ``data_sets.py``.
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -15,8 +14,7 @@ from typing import Any, NamedTuple, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.core.errors import DataError
-from raybio.core.files import sync
+from raybio.core.errors import DataError, one_line
 from raybio.store.data_sets import (
     ARROW,
     JSON_LINES,
@@ -365,8 +363,7 @@ def parquet_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from None
+        raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from None
 
 
 def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -413,21 +410,6 @@ def _as_text(value: Any, separator: str, classes: Sequence[str] = ()) -> str:
         # -1 is a row without a label.
         return classes[value] if 0 <= value < len(classes) else ""
     return str(value)
-
-
-@contextmanager
-def replaced_file(path: Path) -> Iterator[Path]:
-    """Yield a path next to ``path``, whose file replaces it if the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield partial
-        # A power loss must not leave the name of a file without its content.
-        sync(partial)
-        os.replace(partial, path)
-        sync(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_rows(

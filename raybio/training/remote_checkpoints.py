@@ -14,6 +14,7 @@ by an earlier start never changes a checkpoint of a later one.
 import contextlib
 import json
 import logging
+import os
 import random
 import shutil
 import threading
@@ -29,7 +30,7 @@ from raybio.core.errors import (
     RaybioError,
     StorageError,
 )
-from raybio.core.files import locked, named_failure, replacing
+from raybio.core.files import locked, replace_bytes
 from raybio.store.bucket import BucketFolder
 from raybio.store.object_download import download_object
 from raybio.training.checkpoint_files import (
@@ -43,6 +44,9 @@ from raybio.training.checkpoint_files import (
 )
 
 LOG = "metrics.jsonl"
+
+TAIL_BYTES = 1 << 16
+"""Bytes at the end of the log that are searched first for its last step."""
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +152,7 @@ class RemoteCheckpoints:
         """
         for name in self.names():
             with contextlib.suppress(MissingObjectError):
-                _replace(log, self.bucket.read(f"checkpoints/{name}/{LOG}"))
+                replace_bytes(log, self.bucket.read(f"checkpoints/{name}/{LOG}"))
                 return step_of_name(name)
         return None
 
@@ -302,7 +306,7 @@ class RemoteCheckpoints:
         """
         while self._last_reported_step() < step:
             self._check_open()
-            time.sleep(0.01)
+            time.sleep(0.1)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -400,23 +404,28 @@ def _digests(manifest: bytes) -> dict[str, str]:
 def restore_log(checkpoint: Path, log: Path) -> None:
     """Put the log that came with a fetched checkpoint in place of a worker's own."""
     with contextlib.suppress(FileNotFoundError):
-        _replace(log, (checkpoint / LOG).read_bytes())
-
-
-def _replace(log: Path, content: bytes) -> None:
-    # A new file, so that a reader sees that it has to begin again.
-    with named_failure(log, len(content)), replacing(log) as file:
-        file.write(content)
+        # A new file, so that a reader sees that it has to begin again.
+        replace_bytes(log, (checkpoint / LOG).read_bytes())
 
 
 def last_step_of_log(log: Path) -> int:
     """Return the step of the last whole, undamaged line of a log; -1 if there is none."""
     try:
-        lines = log.read_bytes().rpartition(b"\n")[0].splitlines()
+        file = log.open("rb")
     except FileNotFoundError:
         return -1
-    for line in reversed(lines):
-        # Lines that a power loss has damaged are skipped, as by the readers of the log.
-        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-            return int(json.loads(line)["step"])
-    return -1
+    with file:
+        end = file.seek(0, os.SEEK_END)
+        num_bytes = TAIL_BYTES
+        while True:
+            start = max(0, end - num_bytes)
+            file.seek(start)
+            lines = file.read(end - start).rpartition(b"\n")[0].splitlines()
+            # The first line is a part of one, unless the log begins with it.
+            for line in reversed(lines[start > 0 :]):
+                # Lines that a power loss has damaged are skipped, as by the readers of the log.
+                with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+                    return int(json.loads(line)["step"])
+            if start == 0:
+                return -1
+            num_bytes *= 8

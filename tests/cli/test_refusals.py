@@ -368,3 +368,4 @@ def test_a_full_disk_is_reported_where_no_record_of_it_can_be_written(
     )
     message = str(explained(folder, RuntimeError(of_ray)))
     assert f"the last time with: DiskError: {folder.metrics}: full. The same command" in message
+    assert "the last time with: no error and no outcome. The" in str(explained(folder, None))

@@ -12,8 +12,9 @@ import pytest
 import ray
 from ray.util.state import list_tasks
 
+from raybio.core import digest
 from raybio.core.config import override_all
-from raybio.core.digest import weights_digest
+from raybio.core.digest import file_digest, weights_digest
 from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
@@ -226,8 +227,15 @@ def scores_of(entry: FoldEvaluation) -> FoldScores:
     ],
 )
 def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_training(
-    tmp_path, models, expected
+    tmp_path, monkeypatch, models, expected
 ):
+    read = []
+
+    def counted(path, *args):
+        read.append(path)
+        return file_digest(path, *args)
+
+    monkeypatch.setattr(digest, "file_digest", counted)
     exports = {
         (model, fold, 0): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)
     }
@@ -247,8 +255,11 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_scored_again_after_tr
         assert entry.relations.name[-1] == entry.entities.name[-1] == str(entry.fold)
         assert entry.has_graphs == (not pair.startswith("clner"))
         assert not entry.is_done
+    assert read == []
+    for entry in entries:
         entry.keep(scores_of(entry))
     assert [entry.known() for entry in entries] == [scores_of(entry) for entry in entries]
+    assert len(read) == len(set(read)) > 0
     assert len({entry.path for entry in entries}) == len(entries)
     last = fold_evaluations(folder, None, tmp_path, exports, models, suffix=", last training")
     assert [one.row for one in last] == [f"{one.row}, last training" for one in entries]

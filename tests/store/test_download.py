@@ -192,7 +192,7 @@ def test_a_wrong_md5_is_tried_once_more_from_scratch(mirror, tmp_path):
 
 def test_an_md5_that_is_wrong_twice_is_an_error_and_leaves_no_file(mirror, tmp_path):
     mirror.faults[FIRST] = [b"damaged", b"damaged again", b"and again"]
-    with pytest.raises(DataError, match=rf"{FIRST}: its MD5 is .*, want .*, twice"):
+    with pytest.raises(DataError, match=rf"{FIRST}: its md5 is .*, want .*, twice"):
         fetch(mirror, tmp_path, last=1)
     assert list(tmp_path.iterdir()) == []
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.text import size_text
 from raybio.store.download import RemoteFile, download_files
 from raybio.store.public_data import (
     SOURCES,
@@ -20,7 +21,7 @@ from raybio.store.public_data import (
     string_files,
     tree_of_life_files,
 )
-from raybio.store.retrying_http import RetryingHttp, size_text
+from raybio.store.retrying_http import RetryingHttp
 from tests.loopback_site import serve
 from tests.paths import ROOT
 

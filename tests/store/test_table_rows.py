@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.core.files import replaced_file
 from raybio.runtime.search.embeddings import read_embeddings
-from raybio.store.table_rows import parquet_batches, read_input_rows, replaced_file
+from raybio.store.table_rows import parquet_batches, read_input_rows
 from tests.paths import ROOT
 
 
@@ -59,6 +60,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
 from raybio.core.errors import DataError
+from raybio.core.files import replaced_file
 from raybio.store.table_rows import read_input_rows
 
 path, canary = map(Path, sys.argv[1:])

@@ -16,7 +16,7 @@ from raybio.core.location import BucketPath
 from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.checkpoint_files import Identity
-from raybio.training.remote_checkpoints import RemoteCheckpoints, last_step_of_log
+from raybio.training.remote_checkpoints import TAIL_BYTES, RemoteCheckpoints, last_step_of_log
 from tests.s3 import S3
 from tests.training.small_checkpoints import DATA, Settings, new_state, train, weights_hash
 from tests.training.test_checkpoint_storage import fail_writes
@@ -318,3 +318,17 @@ def test_damaged_lines_at_the_end_of_a_log_are_skipped(tmp_path: Path) -> None:
     assert last_step_of_log(log) == 4
     log.write_bytes(bytes(50) + b"\n")
     assert last_step_of_log(log) == -1
+    damage = bytes(3 * TAIL_BYTES) + b"\n"
+    log.write_bytes(b'{"step": 3}\n' + damage)
+    assert last_step_of_log(log) == 3
+    log.write_bytes(damage)
+    assert last_step_of_log(log) == -1
+
+
+def test_the_last_step_is_read_from_the_end_of_a_log_of_any_size(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    with log.open("wb") as file:
+        file.truncate(8 << 40)  # a hole
+    with log.open("ab") as file:
+        file.write(b'\n{"step": 3}\n{"step": 4}\n{torn')
+    assert last_step_of_log(log) == 4

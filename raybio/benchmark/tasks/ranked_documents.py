@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from raybio.benchmark.models import RandomVectors, on_device
 from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskScores
-from raybio.evaluation.lexical import BASELINES, with_random_ties
+from raybio.evaluation.lexical import BASELINES
 from raybio.ops.retrieval import Scores, cosine_scores
 
 
@@ -25,7 +25,7 @@ class RankedDocumentsTask(BenchmarkTask):
         queries, documents = self._texts()
         found = {}
         for name, scorer in BASELINES.items():
-            found[name] = self._scores(with_random_ties(scorer(queries, documents)))
+            found[name] = self._scores(scorer(queries, documents))
         random = RandomVectors()
         return found | {random.name: self.score(random)}
 

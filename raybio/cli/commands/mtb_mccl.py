@@ -29,7 +29,7 @@ from raybio.cli.stores import (
     matching,
 )
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
+from raybio.core.files import check_model_sources, check_writable_folder
 from raybio.core.location import Location
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
 from raybio.runtime.model_paths import model_folder
@@ -66,8 +66,6 @@ def relations(
     """
     check_store(store)
     parse_choice(split, ("dev", "test"), "--split")
-    if out is not None:
-        check_writable_file(out)
     folder = model_folder(model, "--model")
     from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
@@ -112,8 +110,6 @@ def relation_probe(
         raise ConfigError(
             f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1"
         )
-    if out is not None:
-        check_writable_file(out)
     folder = model_folder(model, "--model")
     check_model_sources([folder])
     documents = _documents(store, ("train", "dev", "test"))

@@ -25,7 +25,7 @@ from raybio.cli.stores import (
     matching,
 )
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
+from raybio.core.files import check_model_sources, check_writable_folder
 from raybio.runtime.model_paths import model_folder
 
 evaluate = typer.Typer()
@@ -52,8 +52,6 @@ def entities_relations(
     --store ADE
     """
     check_store(store)
-    if out is not None:
-        check_writable_file(out)
     relation_folder = model_folder(relations, "--relations")
     entity_folder = model_folder(entities, "--entities")
     from raybio.methods.relation_graphs.evaluation.evaluate_export import (

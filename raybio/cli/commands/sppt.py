@@ -25,7 +25,7 @@ from raybio.cli.stores import (
     matching,
 )
 from raybio.core.errors import ConfigError
-from raybio.core.files import check_model_sources, check_writable_file
+from raybio.core.files import check_model_sources
 from raybio.core.location import Location
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.synthetic.config import TopicConfig
@@ -68,8 +68,6 @@ def link_samples(
     """
     check_store(store)
     parse_pooling(pooling)
-    if out is not None:
-        check_writable_file(out)
     name_by_folder = {model_folder(source, "--model"): source for source in model}
     _check_has_texts(store)
     folders = list(name_by_folder)
@@ -152,8 +150,6 @@ def task_fit(
     Example: raybio evaluate task-fit --store STORE --labels labels.tsv
     """
     check_store(store)
-    if out is not None:
-        check_writable_file(out)
     label_file = local_copy(labels, "--labels")
     from raybio.methods.sppt.graph_store import open_graph
     from raybio.methods.sppt.node_labels import read_node_labels

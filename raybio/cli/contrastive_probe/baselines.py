@@ -11,7 +11,6 @@ from raybio.cli.contrastive_probe.options import (
     BENCHMARK_HELP,
     POOLING_HELP,
     QUERIES_HELP,
-    SUBSETS,
 )
 from raybio.cli.options import (
     LocationType,
@@ -26,6 +25,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import (
     BASELINE_METHODS,
+    SUBSETS,
     BaselineMethod,
     DecodeConfig,
 )

@@ -10,8 +10,6 @@ from raybio.cli.contrastive_probe.options import (
     BENCHMARK_HELP,
     POOLING_HELP,
     QUERIES_HELP,
-    SUBSETS,
-    Subset,
 )
 from raybio.cli.options import (
     LocationType,
@@ -23,11 +21,8 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
-from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.config import PROMPTS, SUBSETS, ProbeConfig, Subset
 from raybio.runtime.model_paths import model_source
-
-Prompts = Literal["human", "default", "released"]
-PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
 
 SUBSETS_OR_BOTH: tuple[Literal["full", "hard", "both"], ...] = (*SUBSETS, "both")
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.errors import StoreError
+from raybio.core.files import nearest_existing
+from raybio.core.text import size_text
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
     part_path,
@@ -106,28 +108,18 @@ def check_free_space(needs: Sequence[Need], options: str) -> None:
     """
     needs_by_device: dict[int, list[Need]] = {}
     for need in needs:
-        needs_by_device.setdefault(_existing(need.folder).stat().st_dev, []).append(need)
+        needs_by_device.setdefault(nearest_existing(need.folder).stat().st_dev, []).append(need)
     for on_device in needs_by_device.values():
-        folder = _existing(on_device[-1].folder)
+        folder = nearest_existing(on_device[-1].folder)
         num_bytes = sum(need.num_bytes for need in on_device)
         free_bytes = shutil.disk_usage(folder).free
         if num_bytes > free_bytes:
             written = [need for need in on_device if need.num_bytes]
-            parts = ", ".join(f"{_amount(need.num_bytes)} of {need.what}" for need in written)
+            parts = ", ".join(f"{size_text(need.num_bytes)} of {need.what}" for need in written)
             raise StoreError(
-                f"{folder}: its disk has {_amount(free_bytes)} free, want about "
-                f"{_amount(num_bytes)} ({parts}). Free some space, or choose another {options}."
+                f"{folder}: its disk has {size_text(free_bytes)} free, want about "
+                f"{size_text(num_bytes)} ({parts}). Free some space, or choose another {options}."
             )
-
-
-def _amount(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"
-
-
-def _existing(folder: Path) -> Path:
-    """Return the folder or its nearest parent that exists."""
-    folder = folder.absolute()
-    return next(parent for parent in (folder, *folder.parents) if os.path.isdir(parent))
 
 
 def _plain_and_gzip_bytes(file: Path) -> tuple[int, int]:

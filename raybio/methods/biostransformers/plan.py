@@ -161,11 +161,11 @@ class PairPlan:
         if self.config.conflicts == "drop":
             # A batch starts where the one before ended: a step beyond those known needs all between
             # them. That takes seconds for a million pairs, once in a process.
-            while len(self._starts) <= step:
-                position_B = self._fill_dropping(self._starts[-1])
-                self._starts.append(int(position_B[-1]) + 1)
-            start = self._starts[step]
-            position_B = self._fill_dropping(start)
+            for number in range(min(step, len(self._starts) - 1), step + 1):
+                start = self._starts[number]
+                position_B = self._fill_dropping(start)
+                if number + 1 == len(self._starts):
+                    self._starts.append(int(position_B[-1]) + 1)
             pairs = self._stream(position_B[0], position_B[-1] + 1).take(position_B - position_B[0])
             return replace(pairs, num_dropped_B=np.diff(position_B, prepend=start - 1) - 1)
         number, index = divmod(step, self.config.window_steps)

@@ -61,8 +61,8 @@ def retrieve_by_rivals(
     )
     yield FREQUENT, {"text_to_term": retrieved}
     for name, scorer in BASELINES.items():
-        text_scores = with_random_ties(scorer(texts, terms))
-        term_scores = with_random_ties(scorer(terms, texts))
+        text_scores = scorer(texts, terms)
+        term_scores = scorer(terms, texts)
         yield name, rank_terms(queries, text_scores, term_scores, block_rows, collective)
 
 

@@ -14,6 +14,14 @@ NAME_TOKENS = 25
 QUERY_TOKENS = 50
 """Maximum tokens of a query, as in the authors' code."""
 
+Subset = Literal["full", "hard"]
+SUBSETS: tuple[Subset, ...] = ("full", "hard")
+
+Prompts = Literal["human", "default", "released"]
+"""Wording of the queries; see ``read_medlama``."""
+
+PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
+
 BaselineMethod = Literal["mask-average", "x-factr", "generative", "hybrid"]
 BASELINE_METHODS: tuple[BaselineMethod, ...] = ("mask-average", "x-factr", "generative", "hybrid")
 

@@ -12,10 +12,9 @@ from raybio.methods.contrastive_probe.benchmark.biolama import (
     query_set_name,
     read_benchmark,
 )
-from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, default_prompt
-from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.benchmark.prompts import default_prompt
+from raybio.methods.contrastive_probe.config import ProbeConfig, Prompts, Subset
 from raybio.methods.contrastive_probe.expert_sheet import check_unscored, write_sheet
 from raybio.methods.contrastive_probe.probe import (
     ProbeResult,

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError, first_line
+from raybio.core.files import nearest_existing
 from raybio.runtime.cluster.connection import (
     LOCAL_ONLY,
     cluster_to_join,
@@ -229,8 +230,7 @@ def write_and_read(path: Path) -> str:
 
 def free_space(path: Path) -> tuple[int, float]:
     """Return the free bytes of the disk of a path, and its used share."""
-    path = path.expanduser().absolute()
-    usage = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists()))
+    usage = shutil.disk_usage(nearest_existing(path.expanduser()))
     return usage.free, 1 - usage.free / usage.total
 
 
@@ -330,10 +330,10 @@ def _unreachable(uri: str) -> str:
 
 def _look_at_database(path: Path) -> Iterator[Finding]:
     if not path.exists():
-        place = next(folder for folder in path.parents if folder.exists())
-        if not os.access(place, os.W_OK | os.X_OK):
+        folder = nearest_existing(path)
+        if not os.access(folder, os.W_OK | os.X_OK):
             yield Finding(
-                "MLflow", ERROR, f"{place}: cannot be written, and {path.name} is to be made there"
+                "MLflow", ERROR, f"{folder}: cannot be written, and {path.name} is to be made there"
             )
         else:
             yield Finding("MLflow", OK, f"{path} will be made")

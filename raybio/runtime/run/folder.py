@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import functools
 import logging
 import os
 import re
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 import yaml
 
+from raybio.core.cache import warn_once
 from raybio.core.config import BaseConfig, changed_settings, difference
 from raybio.core.errors import (
     CheckpointError,
@@ -207,7 +207,7 @@ class RunFolder:
         if damage is not None and self.launch.exists() and committed_in(self.checkpoints):
             raise damage
         if damage is not None:
-            _warn_once(f"{damage}; this start's own options count")
+            warn_once(_log, f"{damage}; this start's own options count")
         # Another tracking server would get a second MLflow run.
         saved = read_recomputable(self.tracking, "tracking") or {}
         return {"tracking": saved["uri"]} if "uri" in saved else {}
@@ -251,7 +251,7 @@ class RunFolder:
             return None, damage if was_there else None
         content = from_record(copy, kind, self.checkpoints)
         state = "damaged" if path.exists() else "missing"
-        _warn_once(f"{path} is {state}; its copy in the newest checkpoint is used")
+        warn_once(_log, f"{path} is {state}; its copy in the newest checkpoint is used")
         return content, None
 
     def open(
@@ -406,12 +406,6 @@ class RunFolder:
                     )
                 time.sleep(0.2)
             yield
-
-
-@functools.cache
-def _warn_once(message: str) -> None:
-    """Warn once of a record that is read several times in one command."""
-    _log.warning(message)
 
 
 def committed_in(checkpoints: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import named_failure, replacing
+from raybio.core.files import named_failure, replace_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +40,7 @@ class MetricsLog:
             return
         content = b"".join(kept)
         # A new file, not a shorter one, so that a reader sees that it has to begin again.
-        with named_failure(self.path, len(content)), replacing(self.path) as file:
-            file.write(content)
+        replace_bytes(self.path, content)
 
     def append(
         self, step: int, metrics: dict[str, float], *, is_synced: bool = False, **facts: Any

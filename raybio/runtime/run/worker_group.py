@@ -69,11 +69,13 @@ def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
     if failure is not None:
         kind = getattr(errors, failure["kind"], RaybioError)
         return kind(failure["message"])  # type: ignore[no-any-return]
-    reason = str(error).strip() or type(error).__name__
-    last_line = reason.splitlines()[-1]
-    if last_line.startswith(f"{errors.__name__}."):
-        # Where the disk was full, only the traceback has the worker's own error.
-        reason = last_line.removeprefix(f"{errors.__name__}.")
+    reason = "no error and no outcome"
+    if error is not None:
+        reason = str(error).strip() or type(error).__name__
+        last_line = errors.last_line(error)
+        if last_line.startswith(f"{errors.__name__}."):
+            # Where the disk was full, only the traceback has the worker's own error.
+            reason = last_line.removeprefix(f"{errors.__name__}.")
     return ClusterError(
         f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time "
         f"with: {reason}. The same command resumes from the newest checkpoint"

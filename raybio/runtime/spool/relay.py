@@ -23,12 +23,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raybio.core.cache import cache_folder
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.core.files import RUN
+from raybio.core.files import RUN, locked
 from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.spool import files_of, is_mirrored
 from raybio.store.bucket import BucketFolder
+from raybio.training.checkpoint_files import MANIFEST
 from raybio.training.remote_checkpoints import RemoteCheckpoints, last_step_of_log
 
 POLL_SECONDS = 0.2
@@ -133,7 +134,7 @@ class _Relay:
             if not (folder / name).is_dir():
                 writing = folder / f".writing-{name}"
                 writing.mkdir(parents=True, exist_ok=True)
-                (writing / "manifest.json").write_bytes(content)
+                (writing / MANIFEST).write_bytes(content)
                 writing.rename(folder / name)
         for path in folder.glob("step-*"):
             if path.name not in manifests:
@@ -217,7 +218,7 @@ def _node_folder(start: Path) -> Iterator[None]:
     """Make the folder of a start on this machine; the last process that leaves it deletes it."""
     start.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        with _alone(start.parent):
+        with locked(start.parent / ".lock"):
             _delete_unused(start.parent)
             start.mkdir(exist_ok=True)
             lock = held.enter_context((start / ".lock").open("a"))
@@ -226,16 +227,8 @@ def _node_folder(start: Path) -> Iterator[None]:
             yield
         finally:
             held.close()
-            with _alone(start.parent):
+            with locked(start.parent / ".lock"):
                 _delete_unused(start.parent)
-
-
-@contextlib.contextmanager
-def _alone(workers: Path) -> Iterator[None]:
-    """Hold the folder of all starts on this machine."""
-    with (workers / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _delete_unused(workers: Path) -> None:

@@ -31,6 +31,7 @@ from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease
 from raybio.store.bucket import PART_BYTES, BucketFolder, ObjectInfo, ObjectVersion
 from raybio.store.object_download import download_object
+from raybio.training.checkpoint_files import MANIFEST
 
 MIRROR_SECONDS = 2.0
 """Between two looks for files that have changed."""
@@ -43,6 +44,9 @@ WARN_SECONDS = 60.0
 REFUSED_SECONDS = 300.0
 """A bucket that has refused the mirror for so long is not waited for by those who need a file."""
 
+FILES_PER_INDEX = 20
+"""Files that are sent before the index is written: it names all files."""
+
 LOCK_SECONDS = 5.0
 """Wait for another process of this machine that reads or writes the spool."""
 
@@ -52,7 +56,6 @@ NUM_TRIES = 5
 _INDEX = ".mirror.json"
 _REFUSAL = ".mirror-refusal"
 _CHECKPOINTS = "checkpoints"
-_MANIFEST = "manifest.json"
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,12 @@ def spool_of(bucket: BucketPath) -> Path:
     """Return the local folder of runs that stands for a bucket's folder of runs."""
     digest = hashlib.sha256(str(bucket).encode()).hexdigest()[:16]
     return cache_folder() / "runs" / digest / "runs"
+
+
+def announce_copy(kind: str, folder: Path, bucket: BucketPath | None) -> None:
+    """Print where the driver's copy of a bucket's runs or sweeps is; nothing without a bucket."""
+    if bucket is not None:
+        print(f"{kind}: {bucket}; the driver's copy is {folder}", flush=True)
 
 
 def check(runs: BucketPath, option: str = "--runs") -> None:
@@ -217,7 +226,7 @@ def restore(folder: RunFolder, runs: BucketPath) -> None:
         is_hidden = any(part.startswith(".") for part in info.name.split("/"))
         if info.name == LEASE or is_hidden:
             continue
-        if not in_checkpoints or info.name.endswith(f"/{_MANIFEST}"):
+        if not in_checkpoints or info.name.endswith(f"/{MANIFEST}"):
             wanted[info.name] = info
     for path in [*files_of(folder), *folder.path.glob(f"**/{_CHECKPOINTS}/*/*")]:
         if path.relative_to(folder.path).as_posix() not in wanted:
@@ -319,7 +328,8 @@ class Mirror:
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
             others = [name for name in names if not _rank(name)]
-            gone = [name for name in self._index if name not in names and not _is_checkpoint(name)]
+            absent = self._index.keys() - set(names)
+            gone = [name for name in absent if not _is_checkpoint(name)]
             if gone:
                 self._lease.check()
                 self._lease.confirm()  # deletions know no condition
@@ -330,9 +340,17 @@ class Mirror:
                     self._bucket.delete(name)
                     del self._index[name]
                 _write_index(self._folder, self._index)
-            for name in (*others, *sorted(last, key=_rank)):
-                if is_all or time.monotonic() >= self._not_before.get(name, 0.0):
-                    self._send(name)
+            num_unrecorded = 0
+            try:
+                for name in (*others, *sorted(last, key=_rank)):
+                    if is_all or time.monotonic() >= self._not_before.get(name, 0.0):
+                        num_unrecorded += self._send(name)
+                    if num_unrecorded == FILES_PER_INDEX:
+                        num_unrecorded = 0
+                        self._record_sent()
+            finally:
+                if num_unrecorded:
+                    self._record_sent()
             if is_all:
                 self._send_shared()
 
@@ -357,23 +375,29 @@ class Mirror:
     def _names(self) -> list[str]:
         return [path.relative_to(self._folder.path).as_posix() for path in files_of(self._folder)]
 
-    def _send(self, name: str) -> None:
+    def _record_sent(self) -> None:
+        # The folder may have been deleted meanwhile: an index alone would hide it.
+        self._check_copy()
+        _write_index(self._folder, self._index)
+
+    def _send(self, name: str) -> bool:
+        """Send a file if it has changed, and return whether it did."""
         path = self._folder.path / name
         known = self._index.get(name)
         try:
             state = _state(path)
             if known is not None and known[:3] == state:
-                return
+                return False
             self._lease.check()
             began = time.monotonic()
             version = self._put(path, name, known)
         except FileNotFoundError:
-            return  # replaced or removed meanwhile
+            return False  # replaced or removed meanwhile
         if path.suffix == ".jsonl":
             now = time.monotonic()
             self._not_before[name] = now + QUIET_FACTOR * (now - began)
         self._index[name] = [*state, *version]
-        _write_index(self._folder, self._index)
+        return True
 
     def _put(self, path: Path, name: str, known: list[Any] | None) -> ObjectVersion:
         """Write a file in place of the version that is known, and return the new version.

@@ -177,6 +177,22 @@ def test_dropping_fills_batches_as_the_authors_code(store):
         assert not batch.is_forced_B.any()
 
 
+def test_batches_of_consecutive_steps_are_filled_once(store, monkeypatch):
+    starts = []
+    fill = PairPlan._fill_dropping
+
+    def counted(plan, start):
+        starts.append(start)
+        return fill(plan, start)
+
+    monkeypatch.setattr(PairPlan, "_fill_dropping", counted)
+    plan = plan_of(store, conflicts="drop", global_batch_rows=4)
+    in_order = [pairs_of(plan.rows(step)) for step in range(10)]
+    assert len(starts) == len(set(starts)) == 10
+    assert pairs_of(plan.rows(3)) == in_order[3]
+    assert pairs_of(plan_of(store, conflicts="drop", global_batch_rows=4).rows(9)) == in_order[9]
+
+
 def test_a_batch_that_drops_pairs_counts_articles_it_was_offered():
     batch = DroppingBatch(3)
     # The term of pair 1 belongs to article 0. Its article is not offered again with pair 2.

@@ -51,6 +51,29 @@ def test_a_file_that_is_removed_is_removed_from_the_bucket(
     assert names_in(bucket) == set(FILES) - {"result.json"}
 
 
+def test_the_index_is_not_written_for_each_file(
+    folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"plots/{number}.png" for number in range(45)]
+    written = []
+    write_index = spool._write_index
+
+    def counted(folder: RunFolder, index: dict) -> None:
+        written.append(len(index))
+        write_index(folder, index)
+
+    with spool.held(folder, bucket / "runs") as held:
+        monkeypatch.setattr(spool, "_write_index", counted)
+        with held.mirror._writing:  # so that one pass sends all
+            write(folder, *names)
+        held.mirror.write_all()
+        assert names_in(bucket) == set(names)
+        assert written == [20, 40, 45]
+        assert spool.is_mirrored(folder.path, "plots")
+        held.mirror.write_all()
+        assert written == [20, 40, 45]
+
+
 @pytest.mark.parametrize("deleted", ["folder", "files"])
 def test_a_copy_that_is_deleted_while_a_run_is_held_takes_nothing_from_the_bucket(
     folder: RunFolder, bucket: BucketPath, deleted: str

@@ -18,7 +18,7 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import lengths_of_texts
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
-from raybio.evaluation.lexical import BASELINES, TextScorer, with_random_ties
+from raybio.evaluation.lexical import BASELINES
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
@@ -79,7 +79,7 @@ def evaluate_zero_shot(
         name: encoder_scorer(text_embedder(model, max_length))
         for name, model in model_by_name.items()
     }
-    scorers = encoders | {name: _with_random_ties(scorer) for name, scorer in BASELINES.items()}
+    scorers = {**encoders, **BASELINES}
     results = []
     for task in ranking_tasks:
         report(task.name)
@@ -96,10 +96,6 @@ def evaluate_zero_shot(
                 cuts[name] = remarks
         results.append(replace(result, num_trained_on=num_trained_on, cuts=cuts))
     return results
-
-
-def _with_random_ties(scorer: TextScorer) -> TextScorer:
-    return lambda queries, documents: with_random_ties(scorer(queries, documents))
 
 
 def _reader(model: str, max_length: int | None) -> TextReader:

@@ -9,8 +9,8 @@ import numpy as np
 
 from raybio.methods.contrastive_probe.accuracy import ProbeOutcome
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
-from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.config import Subset
 
 NUM_EXAMPLE_QUERIES = 5
 

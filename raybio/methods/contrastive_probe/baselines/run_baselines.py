@@ -17,8 +17,12 @@ from raybio.methods.contrastive_probe.baselines.report import (
     write_report,
 )
 from raybio.methods.contrastive_probe.benchmark.biolama import query_set_name
-from raybio.methods.contrastive_probe.benchmark.medlama import Subset
-from raybio.methods.contrastive_probe.config import BaselineMethod, DecodeConfig, ProbeConfig
+from raybio.methods.contrastive_probe.config import (
+    BaselineMethod,
+    DecodeConfig,
+    ProbeConfig,
+    Subset,
+)
 from raybio.methods.contrastive_probe.probe import truncation_remarks
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 

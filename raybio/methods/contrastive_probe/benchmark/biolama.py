@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.medlama import Subset, read_medlama
+from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
     ProbeBenchmark,
     ProbeQuery,
     build_benchmark,
 )
-from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, prompt_problem
+from raybio.methods.contrastive_probe.benchmark.prompts import prompt_problem
+from raybio.methods.contrastive_probe.config import Prompts, Subset
 from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES
 from raybio.store.json import Record
 from raybio.store.sources import read_lines

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
@@ -19,10 +18,9 @@ from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
     ProbeQuery,
     build_benchmark,
 )
-from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, read_prompts
+from raybio.methods.contrastive_probe.benchmark.prompts import read_prompts
+from raybio.methods.contrastive_probe.config import Prompts, Subset
 from raybio.store.table_rows import choose_columns, read_columns
-
-Subset = Literal["full", "hard"]
 
 SEPARATOR = " || "
 COLUMNS = ("head_cui", "head_name", "rel", "tail_names", "tail_cuis")

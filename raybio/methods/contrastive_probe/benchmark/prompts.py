@@ -8,15 +8,12 @@ import csv
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from raybio.core.errors import DataError
+from raybio.methods.contrastive_probe.config import Prompts
 from raybio.methods.contrastive_probe.published import paper_prompts
 from raybio.store.data_sets import is_table
 from raybio.store.table_rows import choose_columns, read_columns
-
-Prompts = Literal["human", "default", "released"]
-"""Wording of the queries; see ``read_medlama``."""
 
 PROMPTS_FILE = "prompts.csv"
 

@@ -33,10 +33,9 @@ from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, read_words, words_rival
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
+from raybio.store.store import SPLITS
 
 KNN_SETTINGS = tuple(KnnSettings(k, 0.0) for k in (1, 3, 5, 10, 20))
-
-_SPLITS = ("train", "dev", "test")
 
 
 class FrozenProbeResult(NamedTuple):
@@ -84,7 +83,7 @@ def probe_relations(
     """
     labeled_by_split = {
         split: LabeledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
-        for split in _SPLITS
+        for split in SPLITS
     }
     for split, labeled in labeled_by_split.items():
         if not labeled.num_pairs:
@@ -93,9 +92,7 @@ def probe_relations(
                 "all splits"
             )
     frozen = load_frozen(model)
-    train, dev, test = (
-        embed_with_frozen(frozen, labeled_by_split[split], say) for split in _SPLITS
-    )
+    train, dev, test = (embed_with_frozen(frozen, labeled_by_split[split], say) for split in SPLITS)
     if not train.label_PC[:, 1:].any():
         raise ConfigError(
             "no training pair with a relation is left; want a larger --label-fraction "

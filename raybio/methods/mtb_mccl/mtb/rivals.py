@@ -9,17 +9,16 @@ Equal scores are ranked in random order.
 Shape letters: Q queries, C candidates, B queries of a block.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.randomness import derive_seed, hash_uniform
+from raybio.evaluation.lexical import with_random_ties
 from raybio.methods.mtb_mccl.pair_words import PairTfidf, PairWords
 from raybio.ops.retrieval import Scores
 
-DIGITS = 6
+DECIMALS = 6
 """Scores that agree to so many decimals tie."""
 
 
@@ -30,30 +29,16 @@ def pair_rivals(query: PairWords, candidate: PairWords) -> Iterator[tuple[str, S
     type_Q = query.type_P
     type_C = candidate.type_P
 
-    def by_type(first: int, end: int) -> np.ndarray:
-        return (type_Q[first:end, None] == type_C).astype(np.float64)
+    def by_type(first: int, end: int) -> Tensor:
+        return torch.from_numpy(type_Q[first:end, None] == type_C)
 
     tfidf = PairTfidf.fit(candidate)
     query_QF = tfidf.vectors(query)
     candidate_FC = tfidf.vectors(candidate).T.tocsr()
 
-    def by_words(first: int, end: int) -> np.ndarray:
-        return np.round((query_QF[first:end] @ candidate_FC).toarray(), DIGITS)
+    def by_words(first: int, end: int) -> Tensor:
+        return torch.from_numpy((query_QF[first:end] @ candidate_FC).toarray())
 
-    yield "entity types", Scores(_with_random_ties(by_type), num_queries, num_candidates)
-    yield "TF-IDF", Scores(_with_random_ties(by_words), num_queries, num_candidates)
-
-
-def _with_random_ties(
-    scores: Callable[[int, int], np.ndarray],
-) -> Callable[[int, int], Tensor]:
-    """Return scores whose ties are in random order; no draw depends on the size of blocks."""
-
-    def block(first: int, end: int) -> Tensor:
-        score_BC = scores(first, end)
-        query_B1 = np.arange(first, end)[:, None]
-        candidate_C = np.arange(score_BC.shape[1])
-        drawn_BC = hash_uniform(derive_seed(0, "order of ties"), query_B1, candidate_C)
-        return torch.from_numpy(score_BC + drawn_BC * 0.5 * 10.0**-DIGITS)
-
-    return block
+    for name, block in {"entity types": by_type, "TF-IDF": by_words}.items():
+        scores = Scores(block, num_queries, num_candidates)
+        yield name, with_random_ties(scores, decimals=DECIMALS)
