@@ -1,7 +1,7 @@
 """Serve a trained model over HTTP."""
 
 import signal
-import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -41,10 +41,11 @@ def serve(
     chosen_pooling = shared.parse_pooling(pooling)
     chosen = model_address(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
+    from raybio.runtime.cluster.stop_signals import StopSignals
     from raybio.runtime.serve.app import Limits
     from raybio.runtime.serve.server import serving
 
-    with serving(
+    served = serving(
         chosen,
         index,
         pooling=chosen_pooling,
@@ -54,10 +55,20 @@ def serve(
         cpus_per_replica=cpus_per_replica,
         limits=Limits(max_inputs, max_characters),
         verbose=verbose,
-    ) as address:
-        stop = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        print(f"{chosen} is served at {address}; Ctrl-C ends it", flush=True)
-        while not stop.wait(1):
-            pass
+    )
+    with StopSignals() as signals:
+        try:
+            with served as address:
+                signals.install()
+                signals.is_starting = False
+                if not signals.caught:
+                    print(f"{chosen} is served at {address}; Ctrl-C ends it", flush=True)
+                while not signals.caught:
+                    time.sleep(0.2)
+        except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
+            # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
+            if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
+                raise
+        number = signals.caught[0] if signals.caught else signal.SIGTERM
+    print(f"{signal.Signals(number).name}: {chosen} is no longer served")
+    raise typer.Exit(128 + number)

@@ -1,5 +1,6 @@
 """Serve a trained model by Ray Serve."""
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from raybio.runtime.cluster.resources import Node
 from raybio.runtime.load import load
 from raybio.runtime.search.index import check_model, open_index, open_index_store
 from raybio.runtime.serve.app import Limits, http_app
+
+APPLICATION = "raybio"
 
 REQUESTS_AT_ONCE = 1000
 """Requests that a replica holds; more of them wait in Ray's proxy."""
@@ -63,6 +66,7 @@ def serving(
         ClusterError: if Ray cannot start, the replicas do not fit, or the address is taken.
     """
     try:
+        import ray
         from ray import serve
     except ImportError:
         raise ConfigError(
@@ -88,6 +92,11 @@ def serving(
         opened_index = None if index_folder is None else open_index(index_folder, folder, pooling)
         return http_app(opened, opened_index, limits)
 
+    if not verbose:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    # With a cluster of its own Serve ends too. To shut down Serve, Ray kills its controller during
+    # a call, and reports that as an error.
+    is_own_cluster = not cluster_to_join() and not ray.is_initialized()
     with started(threads=max(1, int(cpus)), verbose=verbose):
         num_gpus = check_replicas(cluster_nodes(), replicas, cpus)
         options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": num_gpus}
@@ -98,11 +107,16 @@ def serving(
             max_ongoing_requests=REQUESTS_AT_ONCE,
         )(serve.ingress(build)())
         try:
+            if is_own_cluster:
+                serve.shutdown()  # forgets the Serve of an earlier cluster of this process
             _start(serve, host, port)
             _run(serve, deployment.bind())
             yield f"http://{host}:{port}"
+            if is_own_cluster:
+                serve.delete(APPLICATION)  # requests that are being answered get their answer
         finally:
-            serve.shutdown()
+            if not is_own_cluster:
+                serve.shutdown()
 
 
 def check_replicas(nodes: Sequence[Node], replicas: int, cpus: float) -> int:
@@ -158,6 +172,6 @@ def _start(serve: Any, host: str, port: int) -> None:
 def _run(serve: Any, application: Any) -> None:
     """Start the replicas and wait until they are ready."""
     try:
-        serve.run(application, name="raybio")
+        serve.run(application, name=APPLICATION)
     except RuntimeError as error:
         raise ClusterError(f"the model cannot be served: {error}. See --verbose") from error

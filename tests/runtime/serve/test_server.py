@@ -1,7 +1,11 @@
 """``raybio serve`` as a whole: Ray Serve on loopback, many requests at once."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +20,7 @@ from raybio.core.errors import ClusterError, StoreError
 from raybio.runtime.search.build import build_index
 from raybio.runtime.serve import server
 from raybio.runtime.serve.app import Limits
+from tests.paths import ROOT
 from tests.runtime.search.test_index import write
 from tests.runtime.search.test_queries import SEQUENCES, export
 
@@ -50,6 +55,37 @@ def ask(address: str, body: Any = None) -> Any:
     )
     with urllib.request.urlopen(request, timeout=120) as answer:
         return json.load(answer)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_with_one_line(number: signal.Signals, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
+    export(tmp_path / "model", 0)
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    arguments = ["serve", "model", "--port", str(port), "--cpus-per-replica", "0.5"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raybio.cli.main", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"model is served at {address}; Ctrl-C ends it\n"
+        assert len(ask(f"{address}/encode", {"inputs": SEQUENCES})["embeddings"]) == 5
+        # Ctrl-C of a terminal reaches all processes of the group.
+        send = os.killpg if number == signal.SIGINT else os.kill
+        send(process.pid, number)
+        out, error = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (out, error) == (f"{number.name}: model is no longer served\n", "")
+    assert process.returncode == 128 + number
 
 
 @pytest.mark.nightly
