@@ -124,12 +124,8 @@ def test_a_large_file_travels_in_parts_and_ranges(
     (tmp_path / "file").write_bytes(content)
     folder.upload(tmp_path / "file", "large")
     assert sum("partNumber" in request.path for request in s3.requests) == 2
-    arrived: list[int] = []
-    download_object(
-        folder, "large", tmp_path / "copy", sha256=sha256(content), progress=arrived.append
-    )
+    download_object(folder, "large", tmp_path / "copy", sha256=sha256(content))
     assert (tmp_path / "copy").read_bytes() == content
-    assert sum(arrived) == len(content)
     num_ranges = sum(request.range is not None for request in s3.requests)
     assert num_ranges == -(-len(content) // RANGE_BYTES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]

@@ -28,7 +28,7 @@ from raybio.benchmark.task import (
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
-from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask, TaskConfig
+from raybio.methods.sppt.downstream.config import TASKS, DownstreamTask
 from raybio.methods.sppt.downstream.demo import SIMULATED_FOLDS
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
@@ -202,7 +202,6 @@ class LabelsTask(BenchmarkTask):
         return prepared(
             self.labels,
             by_relative_path(self.data, files),
-            TaskConfig(),
             TaskStore,
             lambda path: prepare_task(path, self.labels, files, examples),
         )
