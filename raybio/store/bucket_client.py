@@ -276,9 +276,10 @@ def _check_metadata_server(path: BucketPath) -> None:
     if path.scheme == "s3" and is_off:
         raise no_credentials(path)
     address = urlsplit(os.environ.get("AWS_METADATA_ENDPOINT", ""))
-    host = address.hostname if path.scheme == "s3" and address.hostname else None
+    server = (METADATA_HOSTS[path.scheme], 80)
+    if path.scheme == "s3" and address.hostname:
+        server = (address.hostname, address.port or 80)
     try:
-        server = (host or METADATA_HOSTS[path.scheme], address.port or 80 if host else 80)
         socket.create_connection(server, timeout=1.0).close()
     except OSError:
         raise no_credentials(path) from None
