@@ -307,7 +307,7 @@ class Mirror:
 
     def _write(self, *, is_all: bool) -> None:
         with self._writing:
-            self._check_copy()
+            self._refuse_lost_copy()
             # Listed before the other files: these files state that the others are complete.
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
@@ -319,7 +319,7 @@ class Mirror:
                 # ``result.json`` first: it states that the others are complete.
                 for name in sorted(gone, key=_rank, reverse=True):
                     # Each time: the folder may be deleted while files are looked at.
-                    self._check_copy()
+                    self._refuse_lost_copy()
                     self._bucket.delete(name)
                     del self._index[name]
                 _write_index(self._folder, self._index)
@@ -329,7 +329,7 @@ class Mirror:
             if is_all:
                 self._send_shared()
 
-    def _check_copy(self) -> None:
+    def _refuse_lost_copy(self) -> None:
         """Refuse to go on with a spool that was deleted: its files are not gone from the run.
 
         Raises:
