@@ -427,7 +427,7 @@ def test_other_clouds_without_credentials_are_refused_at_once(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in bucket_client.CREDENTIAL_VARIABLES[scheme]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(bucket_client.METADATA_HOSTS, scheme, "127.0.0.1")
+    monkeypatch.setattr(bucket_client, "METADATA_HOST", "127.0.0.1")
     with pytest.raises(StorageError, match="no credentials were found"):
         BucketFolder(BucketPath(scheme, "bucket")).list()
 
