@@ -235,7 +235,7 @@ def ensure_token() -> None:
         _close_to_others(path)
         return
     try:
-        # Earlier versions left an empty one on a full disk.
+        # Whatever else writes there may leave an empty one on a full disk.
         path.unlink(missing_ok=True)
         _write_token(path)
     except OSError:

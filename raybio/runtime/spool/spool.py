@@ -511,7 +511,7 @@ def _read_index_of(folder: Path) -> dict[str, list[Any]]:
     try:
         content = read_recomputable(folder / _INDEX, "mirror") or {}
     except RecordFormatError:
-        content = {}  # of an older raybio: everything is fetched again
+        content = {}  # of another version of raybio: everything is fetched again
     return dict(content.get("files", {}))
 
 
