@@ -40,7 +40,6 @@ def with_more_pairs(pairs: RecurringPairs, store: DocumentStore, total: int) -> 
     return RecurringPairs(
         np.concatenate([pairs.key_K2[:num_own], key_K2]),
         np.concatenate([pairs.count_K[:num_own], np.full(num_more, 2)]),
-        np.concatenate([pairs.score_K[:num_own], np.zeros(num_more)]),
         np.concatenate([indptr_K1, end_K]),
         np.concatenate([pairs.row_O[: indptr_K1[-1]], row_O]),
     )

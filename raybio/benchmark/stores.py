@@ -10,7 +10,6 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 from raybio.benchmark.task import files_digest
-from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.errors import StorageError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.runtime.run.options import default_folder
@@ -32,18 +31,13 @@ _VERSION = 2
 
 
 def prepared(
-    name: str,
-    files: Mapping[str, Path],
-    config: BaseConfig,
-    kind: type[S],
-    prepare: Callable[[Path], S],
+    name: str, files: Mapping[str, Path], kind: type[S], prepare: Callable[[Path], S]
 ) -> S:
     """Return the store of these files, which the first call prepares.
 
     Args:
         name: first part of the name of its folder.
         files: its source files, by what they are to the task.
-        config: settings of the preparation.
         kind: class of the store.
         prepare: writes the store at a path.
 
@@ -52,8 +46,7 @@ def prepared(
         StoreError: if the store cannot be written.
     """
     check_readable_files(list(files.values()))
-    digest = fingerprint(config)[:4] + files_digest(files)[-8:]
-    folder = f"benchmark-{name}-{_VERSION}.{SCHEMA_VERSION}-{digest}"
+    folder = f"benchmark-{name}-{_VERSION}.{SCHEMA_VERSION}-{files_digest(files)[-8:]}"
     home = default_folder("stores", "RAYBIO_STORES") / folder
     return cached_store(home.absolute(), kind, lambda _, path: prepare(path))
 

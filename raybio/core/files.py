@@ -50,19 +50,19 @@ def check_writable_folder(path: Path, option: str = "--out") -> None:
     _check_writable(path, path, option, "folder")
 
 
-def check_writable_file(path: Path, option: str = "--out") -> None:
-    """Refuse a path at which no file can be written.
+def check_writable_file(path: Path) -> None:
+    """Refuse a path of ``--out`` at which no file can be written.
 
     Raises:
-        ConfigError: naming ``option``.
+        ConfigError: naming the option.
     """
     if path.is_file():
         if not os.access(path, os.W_OK):
-            raise ConfigError(f"{option} {path}: cannot be written; choose another file")
+            raise ConfigError(f"--out {path}: cannot be written; choose another file")
         return
     if path.is_dir():
-        raise ConfigError(f"{option} {path}: is a folder; want a file, which may exist or not")
-    _check_writable(path, path.absolute().parent, option, "file")
+        raise ConfigError(f"--out {path}: is a folder; want a file, which may exist or not")
+    _check_writable(path, path.absolute().parent, "--out", "file")
 
 
 def check_model_sources(models: Sequence[str], option: str = "--model") -> None:

@@ -2,9 +2,8 @@
 
 A record is a JSON object ``{"format": kind, "version": number, ..., "checksum": sha256}``. It is
 written in one atomic step that survives a power loss, so that readers see the old file or the new
-one. A value that was changed on disk does not match the checksum of the rest. A record without a
-checksum is read, too. A change of what a kind holds, or of what it means, raises the version of
-that kind in ``FORMATS``.
+one. A value that was changed on disk does not match the checksum of the rest. A change of what a
+kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
 """
 
 import json
@@ -119,7 +118,7 @@ def read_record(path: Path, kind: str) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: damaged, not JSON ({error}). {FORMATS[kind].if_lost}") from None
-    return from_record(record, kind, path)
+    return _checked(record, kind, path)
 
 
 @contextmanager
@@ -182,7 +181,7 @@ def parse_recomputable(text: bytes, kind: str, source: Location) -> dict[str, An
         _log.warning("%s: damaged, not JSON (%s); it is written again", source, error)
         return None
     try:
-        return from_record(record, kind, source)
+        return _checked(record, kind, source)
     except RecordFormatError:
         raise
     except RecordError:
@@ -199,7 +198,7 @@ def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
-    """Return the content of a parsed record.
+    """Return the content of a parsed record, whose checksum is not compared.
 
     Args:
         record: parsed JSON.
@@ -208,7 +207,6 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
 
     Raises:
         RecordFormatError: if it is a record of another kind or format version.
-        RecordError: if it has a checksum, which is not that of the rest.
     """
     wanted = FORMATS[kind].version
     if not isinstance(record, dict) or "version" not in record or "format" not in record:
@@ -227,9 +225,14 @@ def from_record(record: Any, kind: str, source: Location) -> dict[str, Any]:
             f"{source}: got version {written} of {kind!r}, want version {wanted}: it was written "
             "by another version of raybio; make it again, or use the raybio of that time"
         )
+    return {name: value for name, value in record.items() if name not in _HEADER}
+
+
+def _checked(record: Any, kind: str, source: Location) -> dict[str, Any]:
+    content = from_record(record, kind, source)
     whole = {name: value for name, value in record.items() if name != "checksum"}
-    if "checksum" in record and record["checksum"] != json_digest(whole):
+    if record.get("checksum") != json_digest(whole):
         raise RecordError(
             f"{source}: damaged, its checksum is not that of what it holds. {FORMATS[kind].if_lost}"
         )
-    return {name: value for name, value in record.items() if name not in _HEADER}
+    return content

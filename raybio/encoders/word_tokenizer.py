@@ -25,26 +25,24 @@ def build_word_tokenizer(
     words: Mapping[str, int] | tuple[Sequence[str], Sequence[int]],
     *,
     size: int,
-    lowercase: bool = True,
     max_tokens: int = 512,
 ) -> PreTrainedTokenizerFast:
     """Return a BERT tokenizer (WordPiece) whose vocabulary is letters and frequent whole words.
 
-    It depends on the counts only. Ids go to the special tokens, then to every letter as the start
-    and as the continuation of a word (in the order of Unicode), then to the most frequent words, in
-    alphabetical order among equally frequent ones.
+    It folds case and strips accents, and depends on the counts only. Ids go to the special tokens,
+    then to every letter as the start and as the continuation of a word (in the order of Unicode),
+    then to the most frequent words, in alphabetical order among equally frequent ones.
 
     Args:
         words: frequency of each word, as a mapping or as (words, counts). They are split and
             normalized as by BERT, so they may contain punctuation.
         size: maximum tokens of the vocabulary.
-        lowercase: fold case, and strip accents.
         max_tokens: the tokenizer's ``model_max_length``.
 
     Raises:
         ConfigError: if ``size`` does not hold the letters.
     """
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    normalizer = normalizers.BertNormalizer(lowercase=True)
     splitter = pre_tokenizers.BertPreTokenizer()
     pairs = words.items() if isinstance(words, Mapping) else zip(*words, strict=True)
     count_by_word = _count(pairs, normalizer, splitter)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
 from raybio.core.location import Location
 from raybio.core.recipes import recipes_of
-from raybio.methods.sppt.downstream.config import TASKS, Config, TaskConfig
+from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import DRAWN, prepare_task
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
@@ -77,7 +76,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
     """
     files, examples = read_task_files(name, data)
     check_readable_files(files)
-    digest = fingerprint(TaskConfig())[:4] + describe_files(files)["sha256"][-8:]
+    digest = describe_files(files)["sha256"][-8:]
     home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
 
     def make(_: Path, path: Path) -> TaskStore:

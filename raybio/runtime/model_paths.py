@@ -38,7 +38,7 @@ def model_address(given: str, option: str) -> str:
     folder = Path(given).expanduser()
     if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
         near = difflib.get_close_matches(
-            folder.name, [one.name for one in folder.parent.iterdir() if one.is_dir()]
+            folder.name, [sibling.name for sibling in folder.parent.iterdir() if sibling.is_dir()]
         )
         raise ConfigError(
             f"{option} {given}: there is no {folder.name} in {folder.parent}"

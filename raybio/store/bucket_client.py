@@ -42,7 +42,7 @@ PATIENT = Patience(10, 180, 15, 5, 60)
 IMPATIENT = Patience(4, 15, 2, 3, 10)
 """Of checks before work, and of a lease."""
 
-METADATA_HOSTS = {"s3": "169.254.169.254", "gs": "169.254.169.254", "abfs": "169.254.169.254"}
+METADATA_HOST = "169.254.169.254"
 """Where a machine of the cloud gets its credentials."""
 
 CREDENTIAL_VARIABLES = {
@@ -160,7 +160,7 @@ def explained(path: BucketPath, action: str, error: Exception) -> StorageError:
             f"{path}: there is no bucket {path.bucket!r}{_at_endpoint(path)}. Create "
             "it, or choose another"
         )
-    if any(host in text for host in METADATA_HOSTS.values()) or "CredentialsError" in text:
+    if METADATA_HOST in text or "CredentialsError" in text:
         return no_credentials(path)
     if code == "RequestTimeTooSkewed":
         return StorageError(
@@ -276,9 +276,10 @@ def _check_metadata_server(path: BucketPath) -> None:
     if path.scheme == "s3" and is_off:
         raise no_credentials(path)
     address = urlsplit(os.environ.get("AWS_METADATA_ENDPOINT", ""))
-    host = address.hostname if path.scheme == "s3" and address.hostname else None
+    server = (METADATA_HOST, 80)
+    if path.scheme == "s3" and address.hostname:
+        server = (address.hostname, address.port or 80)
     try:
-        server = (host or METADATA_HOSTS[path.scheme], address.port or 80 if host else 80)
         socket.create_connection(server, timeout=1.0).close()
     except OSError:
         raise no_credentials(path) from None

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -42,7 +42,6 @@ def download_object(
     *,
     info: ObjectInfo | None = None,
     sha256: str | None = None,
-    progress: Callable[[int], None] = lambda num_bytes: None,
 ) -> None:
     """Download an object in parallel ranges into ``file``, which appears when it is complete.
 
@@ -56,7 +55,6 @@ def download_object(
         file: where it goes; its folder exists.
         info: the version that is wanted; None: the one that is there.
         sha256: its digest in hex, if it is known.
-        progress: called with the number of bytes of each range that has arrived.
 
     Raises:
         MissingObjectError: if there is no such object.
@@ -71,7 +69,7 @@ def download_object(
     download = _Download(folder, info, name, file, is_synced=sha256 is None)
     num_whole = 0
     while True:
-        was_resumed = download.run(progress)
+        was_resumed = download.run()
         digest = None if sha256 is None else file_digest(download.part)
         if digest == sha256:
             break
@@ -102,7 +100,7 @@ class _Download:
         header = [info.num_bytes, RANGE_BYTES, info.version.etag, info.version.generation]
         self._header = json.dumps(header)
 
-    def run(self, progress: Callable[[int], None]) -> bool:
+    def run(self) -> bool:
         """Download what is missing, and return whether something was there already."""
         num_bytes = self._info.num_bytes
         arrived = self._arrived()
@@ -112,7 +110,6 @@ class _Download:
         lines = [self._header, *map(str, sorted(arrived))]
         replace_text(self._journal, "".join(f"{line}\n" for line in lines))
         missing = [start for start in range(0, num_bytes, RANGE_BYTES) if start not in arrived]
-        progress(num_bytes - sum(min(RANGE_BYTES, num_bytes - start) for start in missing))
         descriptor = os.open(self.part, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             os.ftruncate(descriptor, num_bytes)
@@ -124,7 +121,6 @@ class _Download:
                         os.fdatasync(descriptor)
                     journal.write(f"{start}\n")
                     journal.flush()
-                    progress(len(content))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -12,14 +12,14 @@ from raybio.store.object_download import download_listed
 
 
 def fetch_folder(
-    path: BucketPath, option: str = "", *, beside: Sequence[str] = (), only: Sequence[str] = ()
+    path: BucketPath, option: str = "", *, siblings: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Path:
     """Return this machine's copy of all objects below a path; each version is fetched once.
 
     Args:
         path: the folder.
         option: the option that gave it, for errors.
-        beside: names of objects next to the folder that are fetched too, where they exist.
+        siblings: names of objects next to the folder that are fetched too, where they exist.
         only: beginnings of the names of the objects that are fetched; empty: all.
 
     Raises:
@@ -34,7 +34,7 @@ def fetch_folder(
             wanted = ", ".join(only) or "files"
             raise StorageError(f"{path}: there is nothing there. Want a folder with {wanted}")
         next_to = BucketFolder(path.parent, is_patient=False)
-        others = [info for name in beside if (info := next_to.info(name)) is not None]
+        others = [info for name in siblings if (info := next_to.info(name)) is not None]
     for info in infos:
         if any(part in ("", ".", "..") for part in info.name.split("/")):
             raise StorageError(f"{shown}: {info.name!r} cannot be the name of a file here")

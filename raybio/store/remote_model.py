@@ -43,5 +43,5 @@ def fetch_bucket_model(path: BucketPath, option: str) -> tuple[BucketPath, Path]
         RaybioError: as ``model_path`` and ``fetch_folder``.
     """
     folder = model_path(path, option)
-    beside = (RUN,) if folder.name == EXPORT else ()
-    return folder, fetch_folder(folder, option, beside=beside)
+    siblings = (RUN,) if folder.name == EXPORT else ()
+    return folder, fetch_folder(folder, option, siblings=siblings)

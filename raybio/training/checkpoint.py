@@ -193,7 +193,7 @@ class CheckpointStore:
                 return state
         if reasons:
             raise CheckpointError(
-                f"{self.place}: none of the {len(reasons)} checkpoints can be used: "
+                f"{self.location}: none of the {len(reasons)} checkpoints can be used: "
                 f"{'; '.join(reasons)}. Restore one from a backup, or delete them to start again."
             )
         return None
@@ -215,13 +215,13 @@ class CheckpointStore:
                 except PrunedError:
                     reasons.append("it was deleted meanwhile")
         raise CheckpointError(
-            f"{self.place}: the checkpoint of step {step}, the best one, cannot be used: "
+            f"{self.location}: the checkpoint of step {step}, the best one, cannot be used: "
             f"{'; '.join(reasons) or 'there is none'}. Restore it from a backup, or train again "
             "under a new name"
         )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the checkpoints lie: a folder, or a path in a bucket."""
         if self.remote is None:
             return str(self.directory)

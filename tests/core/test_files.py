@@ -105,9 +105,10 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(
         with pytest.raises(ConfigError, match=message):
             refuse(tmp_path / path)
     if Path("/proc/self").is_dir():  # root may write there, says os.access
-        for refuse in (check_writable_folder, check_writable_file):
-            with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):
-                refuse(Path("/proc/new/x"), "--index")
+        with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):
+            check_writable_folder(Path("/proc/new/x"), "--index")
+        with pytest.raises(ConfigError, match="--out /proc/new/x: /proc cannot be written"):
+            check_writable_file(Path("/proc/new/x"))
     monkeypatch.setattr(
         "os.access", lambda *_: False
     )  # tests may run as root, who may write anywhere

@@ -13,7 +13,6 @@ from raybio.core.records import (
     FORMATS,
     read_recomputable,
     read_record,
-    to_record,
     write_record,
 )
 
@@ -91,11 +90,12 @@ def test_a_changed_checksum_is_found(checksum: str, tmp_path: Path) -> None:
         read_record(path, "run")
 
 
-def test_a_record_without_a_checksum_is_read(tmp_path: Path) -> None:
-    """Those of copies in checkpoints, which have one of their own, and of earlier versions."""
+def test_a_record_that_lost_its_checksum_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(to_record("run", {"method": "sppt_mag"})))
-    assert read_record(path, "run") == {"method": "sppt_mag"}
+    write_record(path, "run", {"method": "sppt_mag"})
+    path.write_text(path.read_text().replace('"checksum"', '"checksun"'))
+    with pytest.raises(RecordError, match="its checksum is not that of what it holds"):
+        read_record(path, "run")
 
 
 @pytest.mark.parametrize(

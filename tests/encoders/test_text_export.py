@@ -18,8 +18,8 @@ from tests.encoders.tiny_text import (
     SENTENCES,
     embed,
     save_tiny,
+    tiny_cased_tokenizer,
     tiny_model,
-    tiny_tokenizer,
 )
 from tests.methods.sppt.proteins.test_export import run_without_raybio
 
@@ -114,7 +114,7 @@ def test_plain_transformers_loads_model_and_tokenizer(tmp_path):
 
 
 def test_texts_that_the_folder_lowercases_are_lowercased_after_the_export_too(tmp_path):
-    cased = tiny_tokenizer(lowercase=False)
+    cased = tiny_cased_tokenizer()
     tiny_model("bert", len(cased)).save_pretrained(tmp_path / "raw")
     cased.save_pretrained(tmp_path / "raw")
     model = {"path": "", "type": "sentence_transformers.models.Transformer"}

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from raybio.core.errors import ConfigError
 from raybio.encoders.tokenization import TEXTS_AT_ONCE, TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
-from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
+from tests.encoders.tiny_text import SENTENCES, tiny_cased_tokenizer, tiny_tokenizer
 from tests.minilm import WHY_NOT, minilm_folder
 
 COUNTS = {"Gene": 5, "gene,": 2, "asthma": 7, "cell": 7, "cells": 1, "Zelle": 1}
@@ -65,11 +65,6 @@ def test_known_words_are_one_token_unknown_ones_are_letters_and_unseen_letters_a
     assert tokenizer.decode(ids, skip_special_tokens=True) == "gene"
 
 
-def test_case_is_kept_without_lowercase():
-    tokenizer = build_word_tokenizer(COUNTS, size=1000, lowercase=False)
-    assert tokenizer.tokenize("Gene gene") == ["Gene", "gene"]
-
-
 def test_a_size_that_does_not_hold_the_letters_is_an_error():
     with pytest.raises(
         ConfigError,
@@ -93,7 +88,7 @@ def test_the_fingerprint_changes_with_the_words_and_not_with_the_last_call():
     assert fingerprint(tokenizer) == before
     others = [
         build_word_tokenizer(COUNTS | {"lung": 1}, size=1000),
-        build_word_tokenizer(COUNTS, size=1000, lowercase=False),
+        tiny_cased_tokenizer(),
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizer.backend_tokenizer, pad_token="[UNK]", unk_token="[UNK]"
         ),

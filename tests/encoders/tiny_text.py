@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers.normalizers import BertNormalizer
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -52,6 +53,12 @@ _SIZES = {
 
 def tiny_tokenizer(size: int = 300, **settings) -> PreTrainedTokenizerFast:
     return build_word_tokenizer(COUNT_BY_WORD, size=size, **settings)
+
+
+def tiny_cased_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+    return tokenizer
 
 
 def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: int = 0):

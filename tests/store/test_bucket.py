@@ -124,12 +124,8 @@ def test_a_large_file_travels_in_parts_and_ranges(
     (tmp_path / "file").write_bytes(content)
     folder.upload(tmp_path / "file", "large")
     assert sum("partNumber" in request.path for request in s3.requests) == 2
-    arrived: list[int] = []
-    download_object(
-        folder, "large", tmp_path / "copy", sha256=sha256(content), progress=arrived.append
-    )
+    download_object(folder, "large", tmp_path / "copy", sha256=sha256(content))
     assert (tmp_path / "copy").read_bytes() == content
-    assert sum(arrived) == len(content)
     num_ranges = sum(request.range is not None for request in s3.requests)
     assert num_ranges == -(-len(content) // RANGE_BYTES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "file"]
@@ -447,7 +443,7 @@ def test_other_clouds_without_credentials_are_refused_at_once(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in bucket_client.CREDENTIAL_VARIABLES[scheme]:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setitem(bucket_client.METADATA_HOSTS, scheme, "127.0.0.1")
+    monkeypatch.setattr(bucket_client, "METADATA_HOST", "127.0.0.1")
     with pytest.raises(StorageError, match="no credentials were found"):
         BucketFolder(BucketPath(scheme, "bucket")).list()
 

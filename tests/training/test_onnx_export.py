@@ -15,7 +15,7 @@ from raybio.runtime.model_folders import model_of_folder
 from raybio.training import onnx_export
 from raybio.training.onnx_export import export_onnx
 from tests.encoders.test_export_folders import EXPORTS
-from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
+from tests.encoders.tiny_text import tiny_cased_tokenizer, tiny_model
 
 
 @pytest.mark.first_tier("esm")
@@ -71,7 +71,7 @@ def test_the_tokenizer_of_an_onnx_folder_lowercases_as_the_encoder_does(tmp_path
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tmp_path / "cased"
-    cased = tiny_tokenizer(lowercase=False)
+    cased = tiny_cased_tokenizer()
     tiny_model("bert", len(cased)).save_pretrained(folder)
     cased.save_pretrained(folder)
     module = "sentence_transformers.models"

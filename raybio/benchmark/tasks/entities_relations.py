@@ -26,7 +26,6 @@ from raybio.benchmark.task import (
     TaskScores,
     missing_files,
 )
-from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.annotations.folds import FoldRows, read_fold
 from raybio.methods.relation_graphs.config import Config, FoldConfig, KnnConfig, WordEncoderConfig
@@ -202,7 +201,6 @@ class EntitiesRelationsTask(BenchmarkTask):
         return prepared(
             "words",
             self._sources,
-            BaseConfig(),
             WordStore,
             lambda path: prepare_words(path, sentences, splits=self.splits, dev=dev, test=test),
         )

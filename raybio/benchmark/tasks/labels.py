@@ -34,7 +34,6 @@ from raybio.methods.sppt.downstream.config import (
     TASKS,
     Config,
     DownstreamTask,
-    TaskConfig,
     TaskEncoderConfig,
     TaskEvaluationConfig,
 )
@@ -280,7 +279,6 @@ class LabelsTask(BenchmarkTask):
         return prepared(
             self.labels,
             by_relative_path(self.data, files),
-            TaskConfig(),
             TaskStore,
             lambda path: prepare_task(path, self.labels, files, examples),
         )

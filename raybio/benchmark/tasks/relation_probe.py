@@ -19,7 +19,6 @@ from raybio.benchmark.task import (
     TaskScores,
     missing_files,
 )
-from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -145,7 +144,6 @@ class RelationProbeTask(BenchmarkTask):
         return prepared(
             "documents",
             self._sources,
-            BaseConfig(),
             DocumentStore,
             lambda path: prepare_documents(path, [train], [dev], [test]),
         )

@@ -328,7 +328,8 @@ def fill_window(
             continue
         own = pair // batch
         # Its own batch and those behind it come first.
-        candidates = fits >> own << own or fits
+        own_or_later = (fits >> own) << own
+        candidates = own_or_later or fits
         chosen = candidates & -candidates
         number = chosen.bit_length() - 1
         was_deferred[pair] = number != own

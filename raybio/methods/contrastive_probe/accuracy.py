@@ -8,7 +8,7 @@ all names as candidates, the head entity included. A query is correct at k if an
 among the first k names.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -98,19 +98,17 @@ class ProbeOutcome:
         unknown_R = np.full(num_relations, np.nan)
         return np.divide(num_hits_R, num_queries_R, out=unknown_R, where=num_queries_R > 0)
 
-    def by_length(
-        self, k: int, length_Q: Floats, bounds: Sequence[int] = LENGTH_BOUNDS
-    ) -> list[LengthBin]:
+    def by_length(self, k: int, length_Q: Floats) -> list[LengthBin]:
         """Return acc@k by length of the answers, without empty bins.
 
         Args:
             k: cutoff.
             length_Q: ``answer_lengths`` of the queries.
-            bounds: where bins begin.
         """
         hit_Q = self.hits(k)
         bins = []
-        for first, end in zip(bounds, [*bounds[1:], float("inf")], strict=True):
+        ends = [*LENGTH_BOUNDS[1:], float("inf")]
+        for first, end in zip(LENGTH_BOUNDS, ends, strict=True):
             is_in_bin_Q = (length_Q >= first) & (length_Q < end)
             if is_in_bin_Q.any():
                 accuracy = float(hit_Q[is_in_bin_Q].mean())

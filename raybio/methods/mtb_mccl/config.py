@@ -1,10 +1,15 @@
-"""Encoder settings that MTB and MCCL share."""
+"""Encoder settings that MTB and MCCL share, and their paper."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from raybio.encoders.config import TextEncoderConfig
+
+CITATION = (
+    "Zhou, Zhang, Naumann, Chen, Poon. *Continual Contrastive Finetuning Improves Low-Resource "
+    "Relation Extraction.* ACL 2023. Preprint: arXiv:2212.10823."
+)
 
 
 class RelationEncoderConfig(TextEncoderConfig):

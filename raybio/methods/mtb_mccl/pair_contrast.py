@@ -17,7 +17,7 @@ Shape letters: N anchors, M candidates, D embedding width, R classes, B anchors 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,36 @@ BlockSums = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 """Anchors (B, D), candidates (M, D), numbers of the anchors (B,) -> sums over the block."""
 
 
+class PairRows(NamedTuple):
+    """Entity pairs of documents: anchors, or candidates.
+
+    Attributes:
+        embedding_ND: their embeddings; as anchors N of them, as candidates M.
+        id_N: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not
+            even of another -1.
+        type_N: int64, equal for the same (subject type, object type).
+    """
+
+    embedding_ND: Tensor
+    id_N: Tensor
+    type_N: Tensor
+
+
+class LabeledRows(NamedTuple):
+    """Labeled pairs: anchors, or candidates.
+
+    Attributes:
+        embedding_ND: their embeddings; as anchors N of them, as candidates M.
+        label_N: the class of each, int64 (N,), or its labels, bool (N, R).
+    """
+
+    embedding_ND: Tensor
+    label_N: Tensor
+
+
+Rows = TypeVar("Rows", bound=tuple[Tensor, ...])
+
+
 class ContrastSum(NamedTuple):
     """The sum of the terms of this worker's anchors, and the number of terms (int64).
 
@@ -54,15 +84,11 @@ class ContrastSum(NamedTuple):
 
 
 def matching_the_blanks(
-    pair_ND: Tensor,
-    entity_pair_id_N: Tensor,
-    type_N: Tensor,
+    anchors: PairRows,
     *,
     temperature: float | Tensor,
     type_filter: bool = True,
-    other_MD: Tensor | None = None,
-    other_entity_pair_id_M: Tensor | None = None,
-    other_type_M: Tensor | None = None,
+    others: PairRows | None = None,
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
@@ -72,41 +98,28 @@ def matching_the_blanks(
     type differs; other entity pairs of the same type are neither. A term without negatives is 0.
 
     Args:
-        pair_ND: anchors; their length does not matter.
-        entity_pair_id_N: int64, equal for occurrences of the same entity pair; -1 is no one's
-            positive, not even of another -1.
-        type_N: int64, equal for the same (subject type, object type).
+        anchors: N pairs; the length of embeddings does not matter.
         temperature: tau > 0; may be a learned scalar.
         type_filter: False makes all other entity pairs negatives, of the same type too (the paper's
             ablation).
-        other_MD: candidates: with several workers the pairs of all of them, gathered with gradient;
+        others: candidates: with several workers the pairs of all of them, gathered with gradient;
             None: the anchors.
-        other_entity_pair_id_M: entity pairs of the candidates.
-        other_type_M: types of the candidates.
-        offset: the anchors are ``other_MD[offset : offset + N]``.
+        offset: the anchors are rows ``offset`` to ``offset + N - 1`` of the candidates.
         block_rows: anchors scored at once; None chooses.
 
     Raises:
         ValueError: for a temperature that is not positive, or rows that do not fit together.
     """
-    other_MD, id_M, type_M = with_others(
-        pair_ND,
-        (entity_pair_id_N, type_N),
-        other_MD,
-        (other_entity_pair_id_M, other_type_M),
-        offset,
-    )
+    other_MD, id_M, type_M = candidate_rows(anchors, others, offset)
     relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
-    return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows)
+    return contrast_sum(anchors.embedding_ND, other_MD, relate, offset, temperature, block_rows)
 
 
 def supervised_contrast(
-    pair_ND: Tensor,
-    label_N: Tensor,
+    anchors: LabeledRows,
     *,
     temperature: float | Tensor,
-    other_MD: Tensor | None = None,
-    other_label_M: Tensor | None = None,
+    others: LabeledRows | None = None,
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
@@ -115,24 +128,23 @@ def supervised_contrast(
     The term of an anchor is the mean over its positives, the rows of its class, with all rows of
     other classes as negatives. Anchors without a positive have no term. Unlike Khosla et al.
     (2020), an anchor's other positives are not in the denominator. Arguments as for
-    ``matching_the_blanks``; ``label_N`` int64.
+    ``matching_the_blanks``; labels are classes.
     """
-    other_MD, label_M = with_others(pair_ND, (label_N,), other_MD, (other_label_M,), offset)
+    other_MD, label_M = candidate_rows(anchors, others, offset)
 
     def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
         is_same_BM = label_M[row_B, None] == label_M
         return without_self(row_B, is_same_BM, ~is_same_BM)
 
+    pair_ND = anchors.embedding_ND
     return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)
 
 
 def multi_label_contrast(
-    pair_ND: Tensor,
-    label_NR: Tensor,
+    anchors: LabeledRows,
     *,
     temperature: float | Tensor,
-    other_MD: Tensor | None = None,
-    other_label_MR: Tensor | None = None,
+    others: LabeledRows | None = None,
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
@@ -142,15 +154,16 @@ def multi_label_contrast(
     ``supervised_contrast``. Give pairs without a relation the label NA: a row without any label is
     a negative of all.
 
-    Arguments as for ``matching_the_blanks``; ``label_NR`` bool.
+    Arguments as for ``matching_the_blanks``; labels are sets.
     """
-    other_MD, label_MR = with_others(pair_ND, (label_NR,), other_MD, (other_label_MR,), offset)
+    other_MD, label_MR = candidate_rows(anchors, others, offset)
     wide_MR = label_MR.float()  # counts of shared labels are exact up to 2**24
 
     def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
         is_shared_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
         return without_self(row_B, is_shared_BM, ~is_shared_BM)
 
+    pair_ND = anchors.embedding_ND
     return contrast_sum(pair_ND, other_MD, relate, offset, temperature, block_rows, by_anchor=True)
 
 
@@ -229,46 +242,33 @@ def rows_per_block(num_columns: int, device: torch.device) -> int:
     return max(1, scores_at_once(device) // max(num_columns, 1))
 
 
-def with_others(
-    pair_ND: Tensor,
-    code_N: tuple[Tensor, ...],
-    other_MD: Tensor | None,
-    code_M: tuple[Tensor | None, ...],
-    offset: int,
-) -> tuple[Tensor, ...]:
-    """Return the candidates and their ids or labels: the given ones, or the anchors' own.
+def candidate_rows(anchors: Rows, others: Rows | None, offset: int) -> Rows:
+    """Return the candidates, which are the anchors if no others are given.
 
     Raises:
-        ValueError: if only some of them are given, or the anchors are not the rows from ``offset``
-            on.
+        ValueError: if ids or labels are not one a row, or the anchors are not the rows from
+            ``offset`` on.
     """
-    num_given = sum(given is not None for given in (other_MD, *code_M))
-    if num_given not in (0, 1 + len(code_M)):
-        raise ValueError(
-            "other_MD and the candidates' ids or labels go together; give all of them or none"
-        )
-    candidates: tuple[Tensor, ...] = (pair_ND, *code_N)
-    if num_given:
-        candidates = tuple(given for given in (other_MD, *code_M) if given is not None)
-    num_anchors = len(pair_ND)
+    candidates = anchors if others is None else others
+    num_anchors = len(anchors[0])
     num_candidates = len(candidates[0])
     if not 0 <= offset <= num_candidates - num_anchors:
         raise ValueError(
             f"offset is {offset}, want it in [0, {num_candidates - num_anchors}]: anchors are rows "
-            "of other_MD"
+            "of the candidates"
         )
-    for code, other in zip(code_N, candidates[1:], strict=True):
+    for code, other in zip(anchors[1:], candidates[1:], strict=True):
         if len(code) != num_anchors or len(other) != num_candidates:
             raise ValueError(
                 f"{len(code)} and {len(other)} ids or labels for {num_anchors} anchors and "
                 f"{num_candidates} candidates; "
                 "want one each"
             )
-        given = values_on_host(code)
-        others = values_on_host(other)
-        if given is None or others is None:
+        own_value = values_on_host(code)
+        other_value = values_on_host(other)
+        if own_value is None or other_value is None:
             continue
-        if not np.array_equal(others[offset : offset + num_anchors], given):
+        if not np.array_equal(other_value[offset : offset + num_anchors], own_value):
             raise ValueError(
                 f"the anchors' ids or labels differ from those of the candidates from row {offset} "
                 "on; gather pairs and labels in the same order"

@@ -62,6 +62,7 @@ class Corpus(NamedTuple):
 
 LINE_BITS = 40
 """Bits of a line's number, where a link stands; the number of its file is above them."""
+LINE_MASK = (1 << LINE_BITS) - 1
 
 LINKS_AT_ONCE = 1 << 20
 
@@ -99,7 +100,7 @@ class LinkCollector:
         self._last_line = int(line_E[-1])
         code_E = np.minimum(u_E, v_E).astype(np.int64) * len(self._keys) + np.maximum(u_E, v_E)
         is_self_E = u_E == v_E
-        origin_E = line_E.astype(np.int64) | len(self._files) - 1 << LINE_BITS
+        origin_E = ((len(self._files) - 1) << LINE_BITS) | line_E.astype(np.int64)
         self._skip(
             "self pair (dropped)", int(is_self_E.sum()), code_E[is_self_E], origin_E[is_self_E]
         )
@@ -144,7 +145,7 @@ class LinkCollector:
         pairs = divide(code_E[first], len(self._keys)).tolist()
         for pair, origin in zip(pairs, origin_E[first].tolist(), strict=True):
             file = self._files[origin >> LINE_BITS]
-            line = origin & (1 << LINE_BITS) - 1
+            line = origin & LINE_MASK
             words = " ".join(self._keys.take(pa.array(pair)).to_pylist())
             self._quarantine.add("link", reason, file, line, words, is_bad=False)
         num_more = num - len(pairs)

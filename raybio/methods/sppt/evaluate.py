@@ -27,6 +27,9 @@ from raybio.methods.sppt.link_retrieval import (
     rank_links,
 )
 
+QUERY_SEED = 0
+"""Seed of the nodes of an evaluation."""
+
 
 class LinkSplit(NamedTuple):
     """Links that are scored together.
@@ -89,11 +92,10 @@ def draw_link_queries(
     graph: Graph,
     heldout_E2: np.ndarray,
     num_nodes_per_group: int,
-    seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
     num_groups: int = 0,
 ) -> LinkQueries:
-    """Choose the nodes of an evaluation.
+    """Choose the nodes of an evaluation; all runs over a store get the same.
 
     Args:
         graph: the training graph.
@@ -101,7 +103,6 @@ def draw_link_queries(
         num_nodes_per_group: nodes drawn from each group. All their neighbors, along training and
             held-out links, are added (as in the authors' code); the links among all of these are
             queried. 0: every node.
-        seed: seed of the draw.
         parts: held-out links that are also scored by themselves, by name.
         num_groups: groups drawn, the nodes of all others are left out; 0: all groups.
     """
@@ -110,11 +111,11 @@ def draw_link_queries(
         for name, link_E2 in (parts or {}).items()
     }
     heldout = Graph.from_edges(np.asarray(heldout_E2), graph.num_nodes, graph.group_N)
-    is_drawn_N = _drawn_groups(graph, num_groups, seed)
+    is_drawn_N = _drawn_groups(graph, num_groups)
     if num_nodes_per_group == 0 and is_drawn_N.all():
         node_N = np.arange(graph.num_nodes)
         return LinkQueries(node_N, np.asarray(graph.group_N), graph, heldout, graph_by_part)
-    random_N = np.random.default_rng(seed).random(graph.num_nodes)
+    random_N = np.random.default_rng(QUERY_SEED).random(graph.num_nodes)
     node_by_group = np.lexsort([random_N, graph.group_N])
     group_sizes = np.bincount(graph.group_N)
     group_starts = np.cumsum(group_sizes) - group_sizes
@@ -132,13 +133,13 @@ def draw_link_queries(
     )
 
 
-def _drawn_groups(graph: Graph, num_groups: int, seed: int) -> np.ndarray:
+def _drawn_groups(graph: Graph, num_groups: int) -> np.ndarray:
     """Return whether each node (N,) is of a drawn group."""
     group_N = np.asarray(graph.group_N)
     groups = np.unique(group_N)
     if num_groups == 0 or num_groups >= len(groups):
         return np.ones(graph.num_nodes, bool)
-    drawn = np.random.default_rng([seed, 1]).choice(groups, num_groups, replace=False)
+    drawn = np.random.default_rng([QUERY_SEED, 1]).choice(groups, num_groups, replace=False)
     return np.isin(group_N, drawn)
 
 

@@ -357,7 +357,6 @@ class LinkEvaluator(Evaluator):
             self.linked.graph,
             self.linked.heldout,
             num_nodes,
-            seed=0,
             parts=self.heldout_parts,
             num_groups=self.evaluation.num_groups_at_the_end,
         )
@@ -373,6 +372,5 @@ class LinkEvaluator(Evaluator):
             self.linked.graph,
             self.linked.heldout,
             self.evaluation.num_nodes_per_group,
-            seed=0,
             num_groups=self.evaluation.num_groups,
         )

@@ -137,7 +137,7 @@ def connected(
 
 
 def cluster_nodes() -> list[Node]:
-    """The machines of the connected cluster that are alive."""
+    """Return the resources of each living machine of the connected cluster."""
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -148,7 +148,7 @@ def cluster_nodes() -> list[Node]:
 def started(
     *, threads: int | None, with_dashboard: bool = False, verbose: bool = False
 ) -> Iterator[None]:
-    """A connection as ``connected`` makes it, whatever will run there.
+    """Start Ray or join its cluster for the time of the context, without a check of resources.
 
     Args:
         threads: that processes of a local cluster compute with; None: as they choose.
@@ -235,7 +235,7 @@ def ensure_token() -> None:
         _close_to_others(path)
         return
     try:
-        # Earlier versions left an empty one on a full disk.
+        # Whatever else writes there may leave an empty one on a full disk.
         path.unlink(missing_ok=True)
         _write_token(path)
     except OSError:

@@ -27,6 +27,9 @@ from raybio.runtime.compare.relations import (
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
 
+JOINT_SPLIT = "test"
+"""The split that the joint table of several comparisons shows."""
+
 
 @dataclass(frozen=True)
 class ResultTable:
@@ -286,10 +289,8 @@ def write_table(table: ResultTable, folder: Path) -> list[Path]:
     return paths
 
 
-def write_joint_table(
-    tables: Mapping[str, tuple[ResultTable, RunFolder]], split: str = "test"
-) -> Path:
-    """Write ``joint_table.md`` into the first folder: the same models in several comparisons.
+def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Path:
+    """Write ``joint_table.md`` into the first folder: models' test scores in several comparisons.
 
     It has a column for each comparison and measure. Rows are joined by the settings in their
     labels; a comparison without varied settings has the row "this run". Of repetitions only the
@@ -297,11 +298,10 @@ def write_joint_table(
 
     Args:
         tables: name of a comparison -> its table and folder.
-        split: the split that is shown.
     """
     columns: list[tuple[str, dict[str, str]]] = []
     for name, (table, folder) in tables.items():
-        columns += _columns(name, table, folder, split)
+        columns += _columns(name, table, folder)
     labels = dict.fromkeys(label for _, cells in columns for label in cells)
     rows = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in labels]
     header = ["model", *(head for head, _ in columns)]
@@ -309,12 +309,12 @@ def write_joint_table(
     precision_by_run: dict[str, str] = {}
     for table, _ in tables.values():
         precision_by_run |= table.precision_by_run
-    parts = [first.title(split), markdown_table(header, rows), f"{first.legend}."]
+    parts = [first.title(JOINT_SPLIT), markdown_table(header, rows), f"{first.legend}."]
     relations = [
         replace(relation, model=name)
         for name, (table, _) in tables.items()
         for relation in table.relations
-        if relation.split == split
+        if relation.split == JOINT_SPLIT
     ]
     if relations:
         header, *body = relations_table(relations, first.layout)
@@ -335,17 +335,15 @@ def write_joint_table(
     return path
 
 
-def _columns(
-    name: str, table: ResultTable, folder: RunFolder, split: str
-) -> list[tuple[str, dict[str, str]]]:
+def _columns(name: str, table: ResultTable, folder: RunFolder) -> list[tuple[str, dict[str, str]]]:
     """Return heading and cells by row label of each measure of a comparison."""
     means = {
         label: row
         for label, row in table.rows.items()
-        if "num_runs" in next(iter(row[split].values()))
+        if "num_runs" in next(iter(row[JOINT_SPLIT].values()))
     }
     shown = replace(table, rows=means or table.rows, unfinished={})
-    (_, *measures), body = shown.cells(split)
+    (_, *measures), body = shown.cells(JOINT_SPLIT)
     columns = []
     for number, measure in enumerate(measures, start=1):
         cells = {}

@@ -330,10 +330,12 @@ def _unreachable(uri: str) -> str:
 
 def _look_at_database(path: Path) -> Iterator[Finding]:
     if not path.exists():
-        folder = nearest_existing(path)
-        if not os.access(folder, os.W_OK | os.X_OK):
+        nearest = nearest_existing(path)
+        if not os.access(nearest, os.W_OK | os.X_OK):
             yield Finding(
-                "MLflow", ERROR, f"{folder}: cannot be written, and {path.name} is to be made there"
+                "MLflow",
+                ERROR,
+                f"{nearest}: cannot be written, and {path.name} is to be made there",
             )
         else:
             yield Finding("MLflow", OK, f"{path} will be made")

@@ -48,7 +48,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         while self._waiting:
             batch = self._next_batch()
-            joined = [one for inputs, _ in batch for one in inputs]
+            joined = [value for inputs, _ in batch for value in inputs]
             try:
                 computed = await loop.run_in_executor(self._executor, self._compute, joined)
             except Exception as error:

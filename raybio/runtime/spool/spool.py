@@ -323,7 +323,7 @@ class Mirror:
 
     def _write(self, *, is_all: bool) -> None:
         with self._writing:
-            self._check_copy()
+            self._refuse_lost_copy()
             # Listed before the other files: these files state that the others are complete.
             last = [name for name in self._names() if _rank(name)]
             names = self._names()
@@ -336,7 +336,7 @@ class Mirror:
                 # ``result.json`` first: it states that the others are complete.
                 for name in sorted(gone, key=_rank, reverse=True):
                     # Each time: the folder may be deleted while files are looked at.
-                    self._check_copy()
+                    self._refuse_lost_copy()
                     self._bucket.delete(name)
                     del self._index[name]
                 _write_index(self._folder, self._index)
@@ -354,7 +354,7 @@ class Mirror:
             if is_all:
                 self._send_shared()
 
-    def _check_copy(self) -> None:
+    def _refuse_lost_copy(self) -> None:
         """Refuse to go on with a spool that was deleted: its files are not gone from the run.
 
         Raises:
@@ -544,7 +544,7 @@ def _read_index_of(folder: Path) -> dict[str, list[Any]]:
     try:
         content = read_recomputable(folder / _INDEX, "mirror") or {}
     except RecordFormatError:
-        content = {}  # of an older raybio: everything is fetched again
+        content = {}  # of another version of raybio: everything is fetched again
     return dict(content.get("files", {}))
 
 

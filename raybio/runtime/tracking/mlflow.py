@@ -142,7 +142,7 @@ def tags_of(
 
 
 def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
-    """The run's settings, each and as one file, and its data.
+    """Send the run's settings, as parameters and as ``config.json``, and the digest of its store.
 
     A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was
     cut short may have sent it, and the next start may have another budget.

@@ -204,6 +204,4 @@ def has_ended(folder: RunFolder) -> bool:
 def status_of(folder: RunFolder) -> str:
     """Return the recorded status of a trial; ``interrupted`` if its end is not recorded."""
     end = read_record(folder.path / ENDED, "trial end") or {}
-    status = str(end.get("status", INTERRUPTED))
-    # Earlier versions wrote it in other words.
-    return REPLACED if status == "went on as another" else status
+    return str(end.get("status", INTERRUPTED))

@@ -3,6 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from raybio.methods.mtb_mccl.pair_contrast import (
+    LabeledRows,
+    PairRows,
     matching_the_blanks,
     multi_label_contrast,
     supervised_contrast,
@@ -24,33 +26,40 @@ def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
 
 
 def by_name(name, entity_pair, kind, label, labels):
-    """Return the loss, its ids or labels, and the oracle's positives and negatives."""
+    """Return the loss of rows, their ids or labels, and the oracle's positives and negatives."""
 
     def same_pair(i, j):
         return entity_pair[i] == entity_pair[j] and entity_pair[i] >= 0
 
+    def of_rows(loss, kind_of_rows, **settings):
+        def of(*rows, others=None, **rest):
+            others = None if others is None else kind_of_rows(*others)
+            return loss(kind_of_rows(*rows), others=others, **settings, **rest)
+
+        return of
+
     return {
         "matching_the_blanks": (
-            matching_the_blanks,
-            {"entity_pair_id_N": entity_pair, "type_N": kind},
+            of_rows(matching_the_blanks, PairRows),
+            (entity_pair, kind),
             same_pair,
             lambda i, j: not same_pair(i, j) and kind[i] != kind[j],
         ),
         "all_types": (
-            lambda pair, **rest: matching_the_blanks(pair, type_filter=False, **rest),
-            {"entity_pair_id_N": entity_pair, "type_N": kind},
+            of_rows(matching_the_blanks, PairRows, type_filter=False),
+            (entity_pair, kind),
             same_pair,
             lambda i, j: not same_pair(i, j),
         ),
         "supervised": (
-            supervised_contrast,
-            {"label_N": label},
+            of_rows(supervised_contrast, LabeledRows),
+            (label,),
             lambda i, j: label[i] == label[j],
             lambda i, j: label[i] != label[j],
         ),
         "multi_label": (
-            multi_label_contrast,
-            {"label_NR": labels},
+            of_rows(multi_label_contrast, LabeledRows),
+            (labels,),
             lambda i, j: bool((labels[i] & labels[j]).any()),
             lambda i, j: not (labels[i] & labels[j]).any(),
         ),
@@ -73,12 +82,12 @@ def test_sums_and_counts_equal_the_loop(name, block_rows, temperature, seed):
     total, number = relation_oracles.contrast(
         pair, positive, negative, temperature, by_anchor=by_anchor
     )
-    found = loss(pair, temperature=temperature, block_rows=block_rows, **codes)
+    found = loss(pair, *codes, temperature=temperature, block_rows=block_rows)
     assert number > 0
     assert found.num_terms.item() == number
     assert found.total.item() == pytest.approx(total, rel=1e-10)
     assert found.mean().item() == pytest.approx(total / number, rel=1e-10)
-    single = loss(pair.float(), temperature=temperature, **codes)
+    single = loss(pair.float(), *codes, temperature=temperature)
     assert single.total.item() == pytest.approx(total, rel=1e-5)
 
 
@@ -88,7 +97,7 @@ def test_the_gradient_is_the_numeric_one(name):
     loss, codes, _, _ = by_name(name, *known)
     temperature = torch.tensor(0.3, dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda x, tau: loss(x, temperature=tau, block_rows=4, **codes).total,
+        lambda x, tau: loss(x, *codes, temperature=tau, block_rows=4).total,
         (pair.requires_grad_(), temperature.requires_grad_()),
     )
 
@@ -99,17 +108,13 @@ def test_rows_divided_over_workers_add_up_to_one_worker_with_the_whole_batch(nam
     whole, *known = problem()
     whole.requires_grad_()
     loss, codes, _, _ = by_name(name, *known)
-    expected = loss(whole, temperature=0.1, **codes)
+    expected = loss(whole, *codes, temperature=0.1)
     (gradient,) = torch.autograd.grad(expected.mean(), whole)
     parts, start = [], 0
     for share in shares:
         mine = slice(start, start + share)
-        others = {f"other_{key[:-1]}M": code for key, code in codes.items() if key != "label_NR"}
-        others |= {"other_label_MR": codes["label_NR"]} if "label_NR" in codes else {}
-        local = {key: code[mine] for key, code in codes.items()}
-        parts.append(
-            loss(whole[mine], temperature=0.1, other_MD=whole, offset=start, **local, **others)
-        )
+        local = (rows[mine] for rows in (whole, *codes))
+        parts.append(loss(*local, temperature=0.1, others=(whole, *codes), offset=start))
         start += share
     num_terms = sum(part.num_terms for part in parts)
     assert num_terms == expected.num_terms
@@ -123,11 +128,9 @@ def test_the_order_of_rows_and_the_length_of_embeddings_do_not_matter(name):
     pair, *known = problem()
     loss, codes, _, _ = by_name(name, *known)
     order = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
-    moved = loss(
-        3 * pair[order], temperature=0.1, **{key: code[order] for key, code in codes.items()}
-    )
+    moved = loss(3 * pair[order], *(code[order] for code in codes), temperature=0.1)
     assert moved.total.item() == pytest.approx(
-        loss(pair, temperature=0.1, **codes).total.item(), rel=1e-12
+        loss(pair, *codes, temperature=0.1).total.item(), rel=1e-12
     )
 
 
@@ -137,7 +140,7 @@ def test_without_positives_the_loss_is_zero_with_a_graph(name, num):
     pair = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     alone = torch.arange(num)
     loss, codes, _, _ = by_name(name, alone, alone, alone, torch.eye(5, dtype=torch.bool)[:num])
-    found = loss(pair[:num], temperature=0.1, **codes)
+    found = loss(pair[:num], *codes, temperature=0.1)
     found.mean().backward()
     assert found.total.item() == 0
     assert found.num_terms.item() == 0
@@ -149,7 +152,7 @@ def test_without_negatives_terms_count_and_are_zero(name):
     pair = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     same = torch.zeros(5, dtype=torch.int64)
     loss, codes, _, _ = by_name(name, same, same, same, torch.ones(5, 2, dtype=torch.bool))
-    found = loss(pair, temperature=0.1, **codes)
+    found = loss(pair, *codes, temperature=0.1)
     found.mean().backward()
     assert found.total.item() == 0
     assert found.num_terms.item() == (5 if name in ("supervised", "multi_label") else 20)
@@ -159,7 +162,7 @@ def test_without_negatives_terms_count_and_are_zero(name):
 def test_an_id_of_minus_one_is_a_negative_of_others_and_a_positive_of_none():
     pair, _, _, _, _ = problem(4)
     entity_pair, kind = torch.tensor([0, 0, -1, -1]), torch.tensor([1, 1, 2, 1])
-    found = matching_the_blanks(pair, entity_pair, kind, temperature=0.5)
+    found = matching_the_blanks(PairRows(pair, entity_pair, kind), temperature=0.5)
     score = F.normalize(pair, dim=1) @ F.normalize(pair, dim=1).T / 0.5
     expected = sum(
         F.softplus(score[i, 2] - score[i, 1 - i]) for i in (0, 1)
@@ -170,8 +173,8 @@ def test_an_id_of_minus_one_is_a_negative_of_others_and_a_positive_of_none():
 
 def test_multi_label_contrast_equals_supervised_contrast_with_one_label_each():
     pair, _, _, label, _ = problem()
-    one = supervised_contrast(pair, label, temperature=0.1)
-    several = multi_label_contrast(pair, F.one_hot(label).bool(), temperature=0.1)
+    one = supervised_contrast(LabeledRows(pair, label), temperature=0.1)
+    several = multi_label_contrast(LabeledRows(pair, F.one_hot(label).bool()), temperature=0.1)
     assert several.total.item() == pytest.approx(one.total.item(), rel=1e-12)
     assert several.num_terms == one.num_terms
 
@@ -182,7 +185,7 @@ def test_duplicates_zero_vectors_and_tiny_temperatures_stay_finite(name):
     pair[3], pair[4] = 0.0, pair[5]
     pair.requires_grad_()
     loss, codes, _, _ = by_name(name, *known)
-    found = loss(pair, temperature=1e-4, **codes)
+    found = loss(pair, *codes, temperature=1e-4)
     found.total.backward()
     assert torch.isfinite(found.total)
     assert torch.isfinite(pair.grad).all()
@@ -192,19 +195,18 @@ def test_duplicates_zero_vectors_and_tiny_temperatures_stay_finite(name):
 def test_half_precision_is_computed_in_single(name):
     pair, *known = problem(dtype=torch.bfloat16)
     loss, codes, _, _ = by_name(name, *known)
-    expected = loss(pair.float(), temperature=0.1, **codes)
+    expected = loss(pair.float(), *codes, temperature=0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(loss(pair, temperature=0.1, **codes).total, expected.total)
+        assert torch.equal(loss(pair, *codes, temperature=0.1).total, expected.total)
 
 
 def test_tensors_without_requires_grad_get_no_gradient():
     pair, entity_pair, kind, _, _ = problem()
-    assert not matching_the_blanks(pair, entity_pair, kind, temperature=0.1).total.requires_grad
+    anchors = PairRows(pair, entity_pair, kind)
+    assert not matching_the_blanks(anchors, temperature=0.1).total.requires_grad
     other = pair.clone().requires_grad_()
-    codes = {"other_entity_pair_id_M": entity_pair, "other_type_M": kind}
-    matching_the_blanks(
-        pair, entity_pair, kind, temperature=0.1, other_MD=other, **codes
-    ).total.backward()
+    others = PairRows(other, entity_pair, kind)
+    matching_the_blanks(anchors, temperature=0.1, others=others).total.backward()
     assert other.grad.abs().max() > 0
 
 
@@ -212,25 +214,19 @@ def test_tensors_without_requires_grad_get_no_gradient():
     ("change", "message"),
     [
         ({"temperature": -0.1}, "temperature is -0.1"),
-        ({"type_N": torch.zeros(13, dtype=torch.int64)}, "want one each"),
-        ({"other_MD": torch.zeros(14, 5)}, "give all of them or none"),
+        ({"anchors": PairRows(*problem()[:2], torch.zeros(13))}, "want one each"),
         ({"offset": 3}, r"want it in \[0, 0\]"),
     ],
 )
 def test_wrong_arguments_are_refused(change, message):
     pair, entity_pair, kind, _, _ = problem()
-    arguments = {
-        "pair_ND": pair,
-        "entity_pair_id_N": entity_pair,
-        "type_N": kind,
-        "temperature": 0.1,
-    }
+    arguments = {"anchors": PairRows(pair, entity_pair, kind), "temperature": 0.1}
     with pytest.raises(ValueError, match=message):
         matching_the_blanks(**arguments | change)
 
 
 def test_anchors_that_are_not_the_rows_from_the_offset_on_are_refused():
     pair, _, _, label, _ = problem()
-    others = {"other_MD": pair, "other_label_M": label.flip(0)}
+    anchors = LabeledRows(pair[:7], label[:7])
     with pytest.raises(ValueError, match="differ from those of the candidates from row 0 on"):
-        supervised_contrast(pair[:7], label[:7], temperature=0.1, **others)
+        supervised_contrast(anchors, temperature=0.1, others=LabeledRows(pair, label.flip(0)))

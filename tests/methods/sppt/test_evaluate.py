@@ -26,7 +26,7 @@ def edges(graph: Graph, node_S: np.ndarray) -> set[tuple[int, int]]:
 
 def test_the_sample_holds_all_neighbors_of_the_drawn_nodes_and_all_links_among_its_nodes() -> None:
     graph, heldout = random_graph(), np.array([[0, 1], [2, 5]])
-    queries = draw_link_queries(graph, heldout, 4, seed=1)
+    queries = draw_link_queries(graph, heldout, 4)
     chosen = set(queries.node_S.tolist())
     every = edges(graph, np.arange(graph.num_nodes))
     assert edges(queries.training, queries.node_S) == {
@@ -39,23 +39,23 @@ def test_the_sample_holds_all_neighbors_of_the_drawn_nodes_and_all_links_among_i
 
 def test_nodes_are_drawn_from_as_many_groups_as_wanted() -> None:
     graph, heldout = random_graph(num_groups=6), np.array([[0, 1]])
-    every = draw_link_queries(graph, heldout, 4, seed=1)
+    every = draw_link_queries(graph, heldout, 4)
     for num_groups in (1, 4):
-        queries = draw_link_queries(graph, heldout, 4, seed=1, num_groups=num_groups)
+        queries = draw_link_queries(graph, heldout, 4, num_groups=num_groups)
         groups = np.unique(queries.group_S)
         assert len(groups) == num_groups
         # The same nodes as where all groups are drawn.
         assert np.array_equal(queries.node_S, every.node_S[np.isin(every.group_S, groups)])
-        whole = draw_link_queries(graph, heldout, 0, seed=1, num_groups=num_groups)
+        whole = draw_link_queries(graph, heldout, 0, num_groups=num_groups)
         assert np.array_equal(whole.node_S, np.flatnonzero(np.isin(graph.group_N, groups)))
     for num_groups in (0, 6, 7):
-        queries = draw_link_queries(graph, heldout, 4, seed=1, num_groups=num_groups)
+        queries = draw_link_queries(graph, heldout, 4, num_groups=num_groups)
         assert np.array_equal(queries.node_S, every.node_S)
 
 
 def test_zero_nodes_per_group_asks_everything() -> None:
     graph = random_graph()
-    queries = draw_link_queries(graph, np.array([[0, 1]]), 0, seed=0)
+    queries = draw_link_queries(graph, np.array([[0, 1]]), 0)
     assert len(queries.node_S) == graph.num_nodes
     assert queries.heldout.num_edges == 1
 
@@ -69,7 +69,7 @@ def test_training_links_do_not_hide_heldout_ones() -> None:
     embedding = torch.tensor(
         cliques[:, None] * 10.0 + np.arange(12)[:, None] * 1e-3, dtype=torch.float32
     )
-    queries = draw_link_queries(graph, heldout, 0, seed=0)
+    queries = draw_link_queries(graph, heldout, 0)
     found = retrieve_links(queries, embedding, LinkEvaluationConfig(num_nodes_per_group=0))
     seen, kept_out = found.values()
     assert kept_out is not None
@@ -81,7 +81,7 @@ def test_training_links_do_not_hide_heldout_ones() -> None:
 
 def test_metrics_have_the_names_that_search_spaces_use() -> None:
     graph = random_graph()
-    queries = draw_link_queries(graph, np.array([[0, 1]]), 0, seed=0)
+    queries = draw_link_queries(graph, np.array([[0, 1]]), 0)
     found = evaluate_links(queries, torch.randn(len(queries.node_S), 4), LinkEvaluationConfig())
     assert {
         "train/link_average_precision",
@@ -93,14 +93,14 @@ def test_metrics_have_the_names_that_search_spaces_use() -> None:
 
 
 def test_without_heldout_links_only_training_links_are_requested() -> None:
-    queries = draw_link_queries(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
+    queries = draw_link_queries(random_graph(), np.empty((0, 2), dtype=np.int64), 0)
     found = evaluate_links(queries, torch.randn(len(queries.node_S), 4), LinkEvaluationConfig())
     assert not any(name.startswith("val/") for name in found)
 
 
 def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_links() -> None:
     graph = random_graph(num_nodes=40, num_edges=70, num_groups=4, seed=3)
-    queries = draw_link_queries(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0, seed=0)
+    queries = draw_link_queries(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0)
     embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
     retrievals = retrieve_links(queries, embedding, LinkEvaluationConfig())
     unit_scores = link_unit_scores(retrievals)

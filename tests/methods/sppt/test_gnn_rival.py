@@ -27,7 +27,7 @@ def heldout_mrr(training_E2: np.ndarray, heldout_E2: np.ndarray) -> tuple[float,
     """Return the mean reciprocal ranks of the network's ranking, and of a random one."""
     graph = Graph.from_edges(training_E2, NUM_NODES, np.zeros(NUM_NODES, np.int64))
     feature_ND = torch.randn(NUM_NODES, 8, generator=torch.Generator().manual_seed(1))
-    queries = draw_link_queries(graph, heldout_E2, 0, seed=0)
+    queries = draw_link_queries(graph, heldout_E2, 0)
     trained = gnn_rival(feature_ND, graph, queries.node_S, SingleProcess(), seed=3)
     drawn_SS = np.random.default_rng(4).normal(size=(NUM_NODES, NUM_NODES))
     assert len(queries.node_S) == NUM_NODES

@@ -156,7 +156,7 @@ def test_each_class_is_scored_among_candidates_that_are_no_other_links() -> None
         "c2": [[1, 4]],
         "c3": [[4, 5]],
     }
-    queries = draw_link_queries(graph, heldout, 0, seed=0, parts=parts)
+    queries = draw_link_queries(graph, heldout, 0, parts=parts)
     assert list(queries.splits) == ["train", "val", "c1", "c2", "c3"]
     for name in ("c1", "c2", "c3"):
         split = queries.splits[name]

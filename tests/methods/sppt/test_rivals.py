@@ -69,7 +69,7 @@ def graph() -> Graph:
 
 @pytest.fixture
 def queries(graph: Graph):
-    return draw_link_queries(graph, np.array(HELD_OUT), 0, seed=0)
+    return draw_link_queries(graph, np.array(HELD_OUT), 0)
 
 
 def rival_of(name: str, queries, graph: Graph) -> Rival:
@@ -184,7 +184,7 @@ def test_composition_adds_links_between_like_compositions_and_never_the_link_its
 
 def sampled_queries(graph: Graph):
     """Return queries of one drawn node of each group and its neighbors."""
-    queries = draw_link_queries(graph, np.array(HELD_OUT), 1, seed=3)
+    queries = draw_link_queries(graph, np.array(HELD_OUT), 1)
     assert len(queries.node_S) < len(SEQUENCES)
     return queries
 
@@ -218,7 +218,7 @@ def test_a_sample_is_scored_by_the_links_of_the_whole_graph(graph: Graph) -> Non
     every = {pair: evidence(related_NN, *pair) for pair in scores}
     assert scores == pytest.approx(every, abs=1e-12)
     assert any(evidence(related_NN, *pair, known) < every[pair] for pair in scores)
-    of_all = scores_of("composition", draw_link_queries(graph, np.array(HELD_OUT), 0, 0), graph)
+    of_all = scores_of("composition", draw_link_queries(graph, np.array(HELD_OUT), 0), graph)
     of_sample = sampled_scores("composition", graph)
     # The width of the kernel is that of the evaluated nodes.
     assert {pair for pair, score in of_sample.items() if score > 0} == {
@@ -377,7 +377,7 @@ def planted(shuffled: bool) -> float:
             token_T = np.array([ord(letter) for row in row_R for letter in texts[row]])
             return token_T, np.arange(len(row_R) + 1) * 60, np.zeros(len(token_T), bool)
 
-    queries = draw_link_queries(graph, link_E2[:200], 0, seed=0)
+    queries = draw_link_queries(graph, link_E2[:200], 0)
     rivals = link_rivals(queries, graph, Texts(), "3-mers", 3, composition=True)
     composition = next(rival for rival in rivals if rival.name == "composition")
     device = torch.device("cpu")
@@ -485,7 +485,7 @@ def test_ties_are_ranked_at_random_whatever_the_size_of_blocks(queries, graph: G
     big = Graph.from_edges(
         np.random.default_rng(0).integers(200, size=(400, 2)), 200, np.zeros(200, np.int64)
     )
-    every = draw_link_queries(big, np.empty((0, 2), np.int64), 0, seed=0)
+    every = draw_link_queries(big, np.empty((0, 2), np.int64), 0)
     (of_training,) = rank_by_rival(
         equal, every, block_rows=64, device=device, collective=None
     ).values()
@@ -512,7 +512,7 @@ def test_scores_that_differ_by_less_than_rounding_tie(queries, graph: Graph) -> 
 
 
 def test_in_a_sample_of_nodes_degrees_are_those_of_the_whole_graph(graph: Graph) -> None:
-    sampled = draw_link_queries(graph, np.array(HELD_OUT), 1, seed=0)
+    sampled = draw_link_queries(graph, np.array(HELD_OUT), 1)
     assert len(sampled.node_S) < len(SEQUENCES)
     rival = rival_of("degree", sampled, graph)
     node_G = np.arange(len(sampled.node_S))

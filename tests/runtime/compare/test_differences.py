@@ -438,8 +438,14 @@ def test_the_joint_table_has_intervals_of_repetitions_and_the_remarks_of_each_pa
     parts = {}
     for name, rival in (("a", 0.6), ("b", 0.1)):
         table, results = stored_table(tmp_path / name, 3, rival=rival)
-        parts[name] = (table, results[0].folder)
-    text = write_joint_table(parts, "val").read_text()
+        as_test = replace(
+            table,
+            rows={label: {"test": row["val"]} for label, row in table.rows.items()},
+            layout=replace(LAYOUT, splits={"test": "held-out links"}),
+            relations=[replace(relation, split="test") for relation in table.relations],
+        )
+        parts[name] = (as_test, results[0].folder)
+    text = write_joint_table(parts).read_text()
     row = next(line for line in text.splitlines() if line.startswith("| lambda_spml = 0.5, 3"))
     assert row.count("[") == row.count("±") == 2 * len(MEASURES)
     assert "| rival or compared run | a, held-out links | b, held-out links |" in text

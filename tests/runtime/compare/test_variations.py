@@ -264,7 +264,7 @@ def test_rows_without_training_of_other_settings_are_shown_with_the_settings_tha
 
 
 def joint_table(
-    tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout = LAYOUT
+    tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout
 ) -> list[str]:
     """Lines of the table of several comparisons, each with a run of its name."""
     found = {
@@ -273,16 +273,16 @@ def joint_table(
     }
     for _, folder in found.values():
         folder.make()
-    path = write_joint_table(found, "train")
+    path = write_joint_table(found)
     assert path == tmp_path / next(iter(found)) / "joint_table.md"
     return [line for line in path.read_text().splitlines() if line.startswith("|")]
 
 
 def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> None:
-    one = TableLayout("Task", {"lrap": "score"}, {"train": "rows"})
+    one = TableLayout("Task", {"lrap": "score"}, {"test": "rows"})
 
     def of(value: float) -> dict[str, Any]:
-        return {"train": {"lrap": {"value": value, "low": value, "high": value}}}
+        return {"test": {"lrap": {"value": value, "low": value, "high": value}}}
 
     head, _, *rows = joint_table(
         tmp_path / "plain",
@@ -311,13 +311,11 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
 def test_the_joint_table_of_comparisons_with_repetitions_has_their_means(
     tmp_path: Path,
 ) -> None:
-    mean = {
-        "train": {
-            name: {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2} for name in LAYOUT.measures
-        }
-    }
-    rows = {"seed = 1": {"train": SCORES}, "seed = 0 (this run)": {"train": SCORES}, "2 runs": mean}
-    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows})
+    score = {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2}
+    mean = {"test": dict.fromkeys(LAYOUT.measures, score)}
+    rows = {"seed = 1": {"test": SCORES}, "seed = 0 (this run)": {"test": SCORES}, "2 runs": mean}
+    layout = replace(LAYOUT, splits={"test": "rows"})
+    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows}, layout)
     assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
     (only,) = body
     assert only.startswith("| 2 runs | 50.00 ± 10.00 |")

@@ -194,8 +194,8 @@ def test_finished_runs_need_no_decision(
 def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_the_table(
     tmp_path: Path,
 ) -> None:
-    layout = METHODS[NAME].table
-    scores = {"train": {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in layout.measures}}
+    layout = replace(METHODS[NAME].table, splits={"test": "rows"})
+    scores = {"test": {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in layout.measures}}
     rows = {"first": scores, "second": scores}
     folder = RunFolder(tmp_path, "first")
     folder.make()
@@ -208,7 +208,7 @@ def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_
         alone = {
             name: ResultTable(rows, layout, {name: table.precision_by_run[name]}) for name in rows
         }
-        path = write_joint_table({name: (one, folder) for name, one in alone.items()}, "train")
+        path = write_joint_table({name: (one, folder) for name, one in alone.items()})
         assert (remark in path.read_text()) == is_said
 
 

@@ -8,6 +8,7 @@ of ``store``.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,7 +65,11 @@ class DocumentCollector:
         self.folder = folder
         self._dev_share = dev_share
         self._seed = seed
-        self._spools = {name: Spool(folder / f"{name}.spool") for name in ("text", *COLUMNS)}
+        self._open_spools = ExitStack()
+        self._spools = {
+            name: self._open_spools.enter_context(Spool(folder / f"{name}.spool"))
+            for name in ("text", *COLUMNS)
+        }
         self._pending: dict[str, list[bytes]] = {name: [] for name in self._spools}
         self._pending_ids: list[str] = []
         self._pending_facts: list[tuple[int, ...]] = []
@@ -78,8 +83,7 @@ class DocumentCollector:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for spool in self._spools.values():
-            spool.__exit__(*error)
+        self._open_spools.close()
 
     def add(self, raw: RawDocument, entities: EntityDocument, split: str, file: str) -> None:
         """Add a document to one of ``SPLITS``.

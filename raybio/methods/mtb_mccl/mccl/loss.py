@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.methods.mtb_mccl.pair_contrast import rows_per_block, with_others
+from raybio.methods.mtb_mccl.pair_contrast import candidate_rows, rows_per_block
 from raybio.methods.mtb_mccl.soft_maxima import soft_maxima
 from raybio.ops.contrastive import check_temperature, values_on_host
 from raybio.ops.similarity import matmul, normalize
@@ -67,7 +67,8 @@ def multi_center_logits(
     """
     check_temperature(weight_temperature)
     check_temperature(logit_temperature)
-    (other_MD,) = with_others(pair_ND, (), other_MD, (), offset)
+    others = None if other_MD is None else (other_MD,)
+    (other_MD,) = candidate_rows((pair_ND,), others, offset)
     if member_E.shape != class_E.shape:
         raise ValueError(f"got {len(member_E)} members and {len(class_E)} classes, want one each")
     known_E = values_on_host(member_E)

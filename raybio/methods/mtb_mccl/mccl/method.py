@@ -1,7 +1,7 @@
 """Relation extraction (MCCL, CE, SupCon), for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
-from raybio.methods.mtb_mccl.citation import CITATION
+from raybio.methods.mtb_mccl.config import CITATION
 from raybio.methods.mtb_mccl.mccl.config import DEMO, Config
 from raybio.training.method import Method, PartEncoder, PredictorModule
 

@@ -5,7 +5,6 @@ first, G labels of this worker's pairs, E labels of all pairs.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,11 @@ from raybio.methods.mtb_mccl.batches import LabeledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
-from raybio.methods.mtb_mccl.pair_contrast import multi_label_contrast, supervised_contrast
+from raybio.methods.mtb_mccl.pair_contrast import (
+    LabeledRows,
+    multi_label_contrast,
+    supervised_contrast,
+)
 from raybio.ops.contrastive import equal_rows
 from raybio.training.objectives import CouplingObjective
 
@@ -152,26 +155,22 @@ class RelationObjective(CouplingObjective):
         terms: dict[str, Tensor],
     ) -> LossReport:
         gathered = collective.all_gather(embedding_PD)
-        other_label_MC = collective.all_gather(label_PC).row_MD
-        arguments: dict[str, Any] = {
-            "temperature": self.config.temperature,
-            "offset": gathered.offset,
-        }
+        own_label = label_PC
+        other_label = collective.all_gather(label_PC).row_MD
+        contrast = multi_label_contrast
+        if not self.is_multi_label:
+            own_label = own_label.int().argmax(1)
+            other_label = other_label.int().argmax(1)
+            contrast = supervised_contrast
 
         def share_of(pair_PD: Tensor, other_MD: Tensor) -> Tensor:
-            if self.is_multi_label:
-                contrast = multi_label_contrast(
-                    pair_PD, label_PC, other_MD=other_MD, other_label_MR=other_label_MC, **arguments
-                )
-            else:
-                contrast = supervised_contrast(
-                    pair_PD,
-                    label_PC.int().argmax(1),
-                    other_MD=other_MD,
-                    other_label_M=other_label_MC.int().argmax(1),
-                    **arguments,
-                )
-            return contrast.total / collective.all_sum(contrast.num_terms).clamp(min=1)
+            sums = contrast(
+                LabeledRows(pair_PD, own_label),
+                others=LabeledRows(other_MD, other_label),
+                temperature=self.config.temperature,
+                offset=gathered.offset,
+            )
+            return sums.total / collective.all_sum(sums.num_terms).clamp(min=1)
 
         share = share_of(embedding_PD, gathered.row_MD)
         with torch.no_grad():

@@ -24,7 +24,12 @@ from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.mtb.config import MtbObjectiveConfig
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
-from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, contrast_sum, matching_the_blanks
+from raybio.methods.mtb_mccl.pair_contrast import (
+    ContrastSum,
+    PairRows,
+    contrast_sum,
+    matching_the_blanks,
+)
 from raybio.ops.contrastive import equal_rows
 from raybio.training.objectives import masked_language_model
 
@@ -72,16 +77,12 @@ class MatchingTheBlanks:
         gathered = collective.all_gather(pair_ND)
         id_M = collective.all_gather(batch.id_N[:, None]).row_MD[:, 0]
         type_M = collective.all_gather(batch.type_N[:, None]).row_MD[:, 0]
+        anchors = PairRows(pair_ND, batch.id_N, batch.type_N)
+        candidates = PairRows(gathered.row_MD, id_M, type_M)
         loss = embedding_PD.sum() * 0
         terms = dict[str, Tensor]()
         if self.config.relation_weight:
-            candidates = {
-                "other_MD": gathered.row_MD,
-                "other_entity_pair_id_M": id_M,
-                "other_type_M": type_M,
-                "offset": gathered.offset,
-            }
-            share, logged = self._relation_loss(pair_ND, batch, candidates, collective)
+            share, logged = self._relation_loss(anchors, candidates, gathered.offset, collective)
             loss = loss + self.config.relation_weight * share
             terms |= {"relation_loss": share.detach()} | logged
         if self.config.self_weight:
@@ -97,33 +98,32 @@ class MatchingTheBlanks:
         return LossReport(loss, terms)
 
     def _relation_loss(
-        self,
-        pair_ND: Tensor,
-        batch: TwinDocumentBatch,
-        candidates: dict[str, Any],
-        collective: Collective,
+        self, anchors: PairRows, candidates: PairRows, offset: int, collective: Collective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the share of L_rel (or its ablation), and what to log with it."""
-        anchors = (pair_ND, batch.id_N, batch.type_N)
-        arguments = candidates | {"type_filter": self.config.type_filter}
+        settings: dict[str, Any] = {"type_filter": self.config.type_filter, "offset": offset}
         if self.config.relation_loss == "binary":
-            sums = pair_equality(*anchors, **arguments)
+            sums = pair_equality(anchors, others=candidates, **settings)
             share = (_share(sums.positive, collective) + _share(sums.negative, collective)) / 2
             return share, {"positive_pairs": sums.positive.num_terms.float()}
         if self.config.relation_loss == "multi_center":
             terms = multi_center_contrast(
-                *anchors,
+                anchors,
+                others=candidates,
                 weight_temperature=self.config.weight_temperature,
                 logit_temperature=self.config.logit_temperature,
-                **arguments,
+                **settings,
             )
             return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}
-        arguments |= {"temperature": self.config.temperature}
-        terms = matching_the_blanks(*anchors, **arguments)
+        settings["temperature"] = self.config.temperature
+        terms = matching_the_blanks(anchors, others=candidates, **settings)
         with torch.no_grad():
             # The loss of an encoder that maps all pairs to the same point.
-            arguments |= {"other_MD": equal_rows(arguments["other_MD"])}
-            chance = matching_the_blanks(equal_rows(pair_ND), *anchors[1:], **arguments)
+            equal, others = (
+                rows._replace(embedding_ND=equal_rows(rows.embedding_ND))
+                for rows in (anchors, candidates)
+            )
+            chance = matching_the_blanks(equal, others=others, **settings)
         logged = {
             "relation_chance": _share(chance, collective),
             "positive_pairs": terms.num_terms.float(),

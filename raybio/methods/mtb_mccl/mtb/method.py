@@ -1,7 +1,7 @@
 """MTB pre-training, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
-from raybio.methods.mtb_mccl.citation import CITATION
+from raybio.methods.mtb_mccl.config import CITATION
 from raybio.methods.mtb_mccl.mtb.config import DEMO, Config
 from raybio.training.method import Method, PartEncoder
 

@@ -10,9 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from raybio.methods.mtb_mccl.pair_contrast import (
     ContrastSum,
+    PairRows,
     by_entity_pair,
+    candidate_rows,
     sum_over_blocks,
-    with_others,
 )
 from raybio.methods.mtb_mccl.soft_maxima import soft_maxima
 from raybio.ops.contrastive import check_temperature
@@ -20,16 +21,12 @@ from raybio.ops.similarity import matmul, normalize
 
 
 def multi_center_contrast(
-    pair_ND: Tensor,
-    entity_pair_id_N: Tensor,
-    type_N: Tensor,
+    anchors: PairRows,
     *,
     weight_temperature: float,
     logit_temperature: float,
     type_filter: bool = True,
-    other_MD: Tensor | None = None,
-    other_entity_pair_id_M: Tensor | None = None,
-    other_type_M: Tensor | None = None,
+    others: PairRows | None = None,
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
@@ -48,13 +45,7 @@ def multi_center_contrast(
     """
     check_temperature(weight_temperature)
     check_temperature(logit_temperature)
-    other_MD, id_M, type_M = with_others(
-        pair_ND,
-        (entity_pair_id_N, type_N),
-        other_MD,
-        (other_entity_pair_id_M, other_type_M),
-        offset,
-    )
+    other_MD, id_M, type_M = candidate_rows(anchors, others, offset)
     relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
     # Each row with id -1 is a class of its own.
     class_M = torch.where(id_M < 0, -1 - torch.arange(len(id_M), device=id_M.device), id_M)
@@ -77,6 +68,7 @@ def multi_center_contrast(
         loss_B = cross_entropy(logits_BM, class_M[own_B], reduction="none")
         return loss_B.where(has_positive_B, 0.0).sum(), has_positive_B.sum()
 
+    query_ND = normalize(anchors.embedding_ND)
     return ContrastSum(
-        *sum_over_blocks(block_sums, normalize(pair_ND), normalize(other_MD), offset, block_rows)
+        *sum_over_blocks(block_sums, query_ND, normalize(other_MD), offset, block_rows)
     )

@@ -11,9 +11,10 @@ from torch.nn.functional import logsigmoid
 
 from raybio.methods.mtb_mccl.pair_contrast import (
     ContrastSum,
+    PairRows,
     by_entity_pair,
+    candidate_rows,
     sum_over_blocks,
-    with_others,
 )
 from raybio.ops.similarity import at_least_fp32, matmul
 
@@ -31,14 +32,10 @@ class EqualitySums(NamedTuple):
 
 
 def pair_equality(
-    pair_ND: Tensor,
-    entity_pair_id_N: Tensor,
-    type_N: Tensor,
+    anchors: PairRows,
     *,
     type_filter: bool = True,
-    other_MD: Tensor | None = None,
-    other_entity_pair_id_M: Tensor | None = None,
-    other_type_M: Tensor | None = None,
+    others: PairRows | None = None,
     offset: int = 0,
     block_rows: int | None = None,
 ) -> EqualitySums:
@@ -56,13 +53,7 @@ def pair_equality(
     Raises:
         ValueError: for inconsistent rows.
     """
-    other_MD, id_M, type_M = with_others(
-        pair_ND,
-        (entity_pair_id_N, type_N),
-        other_MD,
-        (other_entity_pair_id_M, other_type_M),
-        offset,
-    )
+    other_MD, id_M, type_M = candidate_rows(anchors, others, offset)
     relate = by_entity_pair(id_M, type_M, type_filter=type_filter)
 
     def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, ...]:
@@ -76,6 +67,10 @@ def pair_equality(
         )
 
     pull, num_positives, push, num_negatives = sum_over_blocks(
-        block_sums, at_least_fp32(pair_ND), at_least_fp32(other_MD), offset, block_rows
+        block_sums,
+        at_least_fp32(anchors.embedding_ND),
+        at_least_fp32(other_MD),
+        offset,
+        block_rows,
     )
     return EqualitySums(ContrastSum(pull, num_positives), ContrastSum(push, num_negatives))

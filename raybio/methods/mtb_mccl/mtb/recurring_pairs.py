@@ -40,14 +40,12 @@ class RecurringPairs:
     Attributes:
         key_K2: the two entities, as indices of ``DocumentStore.entity_keys``, the smaller first.
         count_K: number of documents with both.
-        score_K: count / (documents with the first x documents with the second).
         indptr_K1: CSR pointers to each pair's documents.
         row_O: these documents, ascending per pair.
     """
 
     key_K2: np.ndarray
     count_K: np.ndarray
-    score_K: np.ndarray
     indptr_K1: np.ndarray
     row_O: np.ndarray
 
@@ -136,7 +134,7 @@ def recurring_pairs(
     key_K2 = np.stack([first_U[best_K], second_U[best_K]], 1)
     rows = [_documents_with_both(store, *pair) for pair in key_K2.tolist()]
     indptr_K1 = indptr_from_lengths([len(row_O) for row_O in rows])
-    return RecurringPairs(key_K2, count_U[best_K], score_U[best_K], indptr_K1, np.concatenate(rows))
+    return RecurringPairs(key_K2, count_U[best_K], indptr_K1, np.concatenate(rows))
 
 
 def save_recurring_pairs(

@@ -102,7 +102,7 @@ class ArticleLinkEvaluator(LinkEvaluator):
         """Return the rivals of samples by name; no look-up: it compares all pairs of texts."""
         if not (self.evaluation.test_graphs and self.evaluation.rivals):
             return {}
-        all_nodes = draw_link_queries(self.linked.graph, self.linked.heldout, 0, seed=0)
+        all_nodes = draw_link_queries(self.linked.graph, self.linked.heldout, 0)
         rivals = link_rivals(
             all_nodes,
             self.linked.graph,

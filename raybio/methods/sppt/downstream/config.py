@@ -62,20 +62,6 @@ TEST_SHARE = 0.1
 """Fraction of the rows of a table without splits that become test."""
 
 
-class TaskConfig(BaseConfig):
-    """Settings of the preparation of a task's files."""
-
-    dev_share: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="fraction of training rows that become dev, if there are none; "
-        "null: the task's own",
-    )
-    seed: int = Field(0, ge=0, description="seed of the choice of dev rows")
-    max_bad_share: float = Field(0.1, ge=0, le=1, description="maximum fraction of invalid rows")
-
-
 class TaskPlanConfig(BaseConfig):
     """Settings of the rows of a step."""
 

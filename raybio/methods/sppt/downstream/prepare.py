@@ -6,12 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.config import (
-    TASKS,
-    TEST_SHARE,
-    DownstreamTask,
-    TaskConfig,
-)
+from raybio.methods.sppt.downstream.config import TASKS, TEST_SHARE, DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
@@ -21,13 +16,12 @@ from raybio.store.quarantine import Quarantine
 DRAWN = "rows_with_drawn_split"
 """Entry of a manifest: rows whose split no file states."""
 
+SPLIT_SEED = 0
+"""Seed of the choice of dev and test rows, so that equal files give equal stores."""
+
 
 def prepare_task(
-    out: str | Path,
-    name: str,
-    files: Sequence[Path],
-    examples: Iterator[Example],
-    config: TaskConfig | None = None,
+    out: str | Path, name: str, files: Sequence[Path], examples: Iterator[Example]
 ) -> TaskStore:
     """Write a task's examples into a store. Classes are numbered in alphabetical order.
 
@@ -36,26 +30,17 @@ def prepare_task(
         name: one of ``TASKS``.
         files: source files of the examples.
         examples: as ``read_task_files`` returns them.
-        config: settings; None for the defaults.
 
     Raises:
         DataError: if a file is missing or damaged, too many rows are bad, or a split is empty.
         StoreError: if the store cannot be written.
     """
-    config = config or TaskConfig()
     task = TASKS[name]
-    prepared = preparing(
-        out,
-        {"files": files},
-        config.to_mapping() | {"task": name},
-        max_bad_share=config.max_bad_share,
-    )
-    with prepared as new:
+    with preparing(out, {"files": files}, {"task": name}) as new:
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
         new.quarantine.check("row")
         num_drawn = sum(not row.split for row in rows)
-        rows = _with_drawn_splits(rows, config.seed)
-        rows = _with_dev(rows, config.dev_share or task.dev_share, config.seed)
+        rows = _with_dev(_with_drawn_splits(rows), task.dev_share)
         for split in SPLITS:
             if not any(row.split == split for row in rows):
                 raise DataError(
@@ -107,7 +92,7 @@ def _defect(example: Example, task: DownstreamTask) -> str:
     return ""
 
 
-def _with_drawn_splits(rows: list[Example], seed: int) -> list[Example]:
+def _with_drawn_splits(rows: list[Example]) -> list[Example]:
     """Return the rows with those without a split drawn into dev, test and training.
 
     Equal contents get the same split.
@@ -115,7 +100,7 @@ def _with_drawn_splits(rows: list[Example], seed: int) -> list[Example]:
     contents = sorted({row.content for row in rows if not row.split})
     if not contents:
         return rows
-    drawn = np.random.default_rng(seed).permutation(len(contents)).tolist()
+    drawn = np.random.default_rng(SPLIT_SEED).permutation(len(contents)).tolist()
     num_test = max(1, round(TEST_SHARE * len(contents)))
     split_by_content = {}
     for position, index in enumerate(drawn):
@@ -126,12 +111,12 @@ def _with_drawn_splits(rows: list[Example], seed: int) -> list[Example]:
     return [row if row.split else row._replace(split=split_by_content[row.content]) for row in rows]
 
 
-def _with_dev(rows: list[Example], share: float, seed: int) -> list[Example]:
+def _with_dev(rows: list[Example], share: float) -> list[Example]:
     """Return the rows with a share of training moved to dev, unless there are dev rows."""
     if any(row.split == "dev" for row in rows):
         return rows
     train = [index for index, row in enumerate(rows) if row.split == "train"]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SPLIT_SEED)
     drawn = set(rng.permutation(train)[: max(1, round(share * len(train)))].tolist())
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 

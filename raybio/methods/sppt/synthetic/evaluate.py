@@ -54,7 +54,7 @@ class NodeLabelEvaluator(Evaluator):
     ) -> Mapping[str, float]:
         """Return ``nodes/auroc`` and ``nodes/accuracy``, and ``train/link_*``."""
         embedding_ND = self._embed(model, collective)
-        queries = draw_link_queries(self.nodes.graph, self.nodes.heldout, 0, seed=0)
+        queries = draw_link_queries(self.nodes.graph, self.nodes.heldout, 0)
         classified = self._classify(embedding_ND)
         metrics = {
             "nodes/auroc": float(classified.auroc_N.mean()),

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
+from raybio.methods.mtb_mccl.pair_contrast import PairRows
 from tests import relation_oracles
 
 NUM = 14
@@ -34,12 +35,13 @@ def relations(entity_pair, kind, type_filter):
 
 def binary(pair, entity_pair, kind, **rest):
     """(total, number) of either side, end to end."""
-    positive, negative = pair_equality(pair, entity_pair, kind, **rest)
+    positive, negative = pair_equality(PairRows(pair, entity_pair, kind), **rest)
     return [*positive, *negative]
 
 
 def centers(pair, entity_pair, kind, **rest):
-    return list(multi_center_contrast(pair, entity_pair, kind, **TEMPERATURES | rest))
+    rows = PairRows(pair, entity_pair, kind)
+    return list(multi_center_contrast(rows, **TEMPERATURES | rest))
 
 
 FORMS = pytest.mark.parametrize("form", [binary, centers])
@@ -51,7 +53,8 @@ FORMS = pytest.mark.parametrize("form", [binary, centers])
 def test_the_binary_form_equals_the_loop(type_filter, block_rows, seed):
     pair, entity_pair, kind = problem(seed=seed)
     expected = relation_oracles.pair_equality(pair, *relations(entity_pair, kind, type_filter))
-    found = pair_equality(pair, entity_pair, kind, type_filter=type_filter, block_rows=block_rows)
+    rows = PairRows(pair, entity_pair, kind)
+    found = pair_equality(rows, type_filter=type_filter, block_rows=block_rows)
     for (total, number), side in zip(expected, found, strict=True):
         assert side.num_terms.item() == number > 0
         assert side.total.item() == pytest.approx(total, rel=1e-10)
@@ -77,10 +80,11 @@ def test_the_form_with_many_centers_equals_the_loop(
         "logit_temperature": 0.3,
         "type_filter": type_filter,
     }
-    found = multi_center_contrast(pair, entity_pair, kind, block_rows=block_rows, **settings)
+    rows = PairRows(pair, entity_pair, kind)
+    found = multi_center_contrast(rows, block_rows=block_rows, **settings)
     assert found.num_terms.item() == number > 0
     assert found.total.item() == pytest.approx(total, rel=1e-10)
-    single = multi_center_contrast(pair.float(), entity_pair, kind, **settings)
+    single = multi_center_contrast(PairRows(pair.float(), entity_pair, kind), **settings)
     assert single.total.item() == pytest.approx(total, rel=1e-4)
 
 
@@ -94,7 +98,7 @@ def test_without_a_type_filter_the_form_with_many_centers_is_a_cross_entropy_of_
     )
     expected = F.cross_entropy(logits, entity_pair)
     found = multi_center_contrast(
-        inputs[1], entity_pair, kind, type_filter=False, **TEMPERATURES
+        PairRows(inputs[1], entity_pair, kind), type_filter=False, **TEMPERATURES
     ).mean()
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     gradients = [
@@ -106,7 +110,7 @@ def test_without_a_type_filter_the_form_with_many_centers_is_a_cross_entropy_of_
 
 def test_the_half_of_both_means_is_a_balanced_binary_cross_entropy():
     pair, entity_pair, kind = problem()
-    positive, negative = pair_equality(pair, entity_pair, kind, type_filter=False)
+    positive, negative = pair_equality(PairRows(pair, entity_pair, kind), type_filter=False)
     is_same = (entity_pair[:, None] == entity_pair) & (entity_pair >= 0)
     queries = ~torch.eye(NUM, dtype=torch.bool)
     target, score = is_same[queries].double(), (pair @ pair.T)[queries]
@@ -135,12 +139,7 @@ def test_rows_divided_over_workers_add_up_to_one_worker_with_the_whole_batch(for
     parts, start = [], 0
     for share in shares:
         mine = slice(start, start + share)
-        others = {
-            "other_MD": whole,
-            "other_entity_pair_id_M": known[0],
-            "other_type_M": known[1],
-            "offset": start,
-        }
+        others = {"others": PairRows(whole, *known), "offset": start}
         parts.append(form(whole[mine], *(code[mine] for code in known), **others))
         start += share
     sums = [sum(each) for each in zip(*parts, strict=True)]
@@ -198,9 +197,9 @@ def test_duplicates_zero_vectors_and_long_ones_stay_finite(form):
 def test_tiny_weight_temperatures_are_exact_in_single_precision():
     pair, *known = problem(60, 16)
     settings = {"weight_temperature": 1e-4, "logit_temperature": 0.1}
-    expected = multi_center_contrast(pair, *known, **settings)
+    expected = multi_center_contrast(PairRows(pair, *known), **settings)
     single = pair.float().requires_grad_()
-    found = multi_center_contrast(single, *known, **settings)
+    found = multi_center_contrast(PairRows(single, *known), **settings)
     found.total.backward()
     assert found.total.item() == pytest.approx(expected.total.item(), rel=1e-4)
     assert torch.isfinite(single.grad).all()
@@ -231,7 +230,7 @@ def test_no_more_than_a_block_of_scores_is_kept_for_the_backward_pass(form):
 @pytest.mark.parametrize("name", ["weight_temperature", "logit_temperature"])
 def test_a_temperature_that_is_not_positive_is_refused(name):
     with pytest.raises(ValueError, match="temperature is 0.0, want a number > 0"):
-        multi_center_contrast(*problem(), **TEMPERATURES | {name: 0.0})
+        multi_center_contrast(PairRows(*problem()), **TEMPERATURES | {name: 0.0})
 
 
 @FORMS

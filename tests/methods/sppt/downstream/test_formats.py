@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.config import TaskConfig
 from raybio.methods.sppt.downstream.formats.gfp import GFP
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
@@ -25,8 +24,8 @@ GENOTYPES = SHARED_DATA / "protein_fluorescence"
 GENOTYPES /= "amino_acid_genotypes_to_brightness.tsv.gz"
 
 
-def prepared(tmp_path: Path, name: str, source: Path, **settings: object) -> TaskStore:
-    prepare_task(tmp_path / "store", name, *read_task_files(name, source), TaskConfig(**settings))
+def prepared(tmp_path: Path, name: str, source: Path) -> TaskStore:
+    prepare_task(tmp_path / "store", name, *read_task_files(name, source))
     return open_store(tmp_path / "store", TaskStore, verify=True)
 
 
@@ -113,17 +112,15 @@ def test_headers_of_flip_that_are_none_are_reported(
 
 
 def test_labels_that_flip_does_not_have_are_set_aside(tmp_path: Path) -> None:
-    splits = {"a": "SET=train VALIDATION=False", "b": "SET=train VALIDATION=True", "c": "SET=test"}
-    (tmp_path / "sequences.fasta").write_text("".join(f">{key}\nACD\n" for key in "abcd"))
-    (tmp_path / "mask.fasta").write_text("".join(f">{key}\n111\n" for key in "abcd"))
+    splits = dict.fromkeys("efghijk", "SET=train VALIDATION=False")
+    splits |= {"b": "SET=train VALIDATION=True", "c": "SET=test"}
+    (tmp_path / "sequences.fasta").write_text("".join(f">{key}\nACD\n" for key in "bcdefghijk"))
+    (tmp_path / "mask.fasta").write_text("".join(f">{key}\n111\n" for key in "bcdefghijk"))
     (tmp_path / "sampled.fasta").write_text(
         "".join(f">{key} {message}\nHEC\n" for key, message in splits.items())
         + ">d SET=train\nHXC\n"
     )
-    files, examples = read_task_files("secondary_structure", tmp_path)
-    store = prepare_task(
-        tmp_path / "store", "secondary_structure", files, examples, TaskConfig(max_bad_share=0.5)
-    )
+    store = prepared(tmp_path, "secondary_structure", tmp_path)
     assert list(store.class_names) == ["C", "E", "H"]
     assert store.manifest["quarantine"]["residue with a label that is none"]["count"] == 1
 
@@ -201,10 +198,13 @@ def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
     lines[-1] = f"S{GFP[0]}0A\t1\t1.3\t.1"
     many = ":".join(f"S{GFP[place]}{place}A" for place in range(1, 5))
     lines += [f"S{GFP[2]}2*\t1\t1.3\t.1", f"{many}\t1\t2.5\t.1"]
+    singles = range(5, 11)
+    lines += [f"S{GFP[place]}{place}A\t1\t1.3\t.1" for place in singles]
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
-    store = prepared(tmp_path, "fluorescence", path, dev_share=0.5, max_bad_share=0.5)
+    store = prepared(tmp_path, "fluorescence", path)
     seen = sorted(contents(store, "train") + contents(store, "dev"))
-    assert seen == sorted([GFP, f"A{GFP[1:]}"])
+    mutated = [f"{GFP[:place]}A{GFP[place + 1 :]}" for place in (0, *singles)]
+    assert seen == sorted([GFP, *mutated])
     assert contents(store, "test") == [f"{GFP[0]}AAAA{GFP[5:]}"]
     assert store.manifest["quarantine"]["stop symbol '*' in the sequence"]["count"] == 1
 
@@ -249,8 +249,8 @@ def test_sciberts_lines(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(
         json.dumps({"text": "tokens", "label": "category"}) + "\n" + json.dumps(lines[0])
     )
-    store = prepared(tmp_path, "acl_arc", tmp_path, dev_share=0.3)
-    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [7, 3, 1]
+    store = prepared(tmp_path, "acl_arc", tmp_path)
+    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [9, 1, 1]
     assert store.count_by_word["sentence"] == 11
     (tmp_path / "dev.txt").write_text("no json\n")
     with pytest.raises(DataError, match=r"dev.txt, line 1: want an object with text and label"):
