@@ -410,7 +410,10 @@ def _replace(log: Path, content: bytes) -> None:
 
 
 def last_step_of_log(log: Path) -> int:
-    """Return the step of the last whole, undamaged line of a log; -1 if there is none."""
+    """Return the step of the last whole, undamaged line of a log; -1 if there is none.
+
+    Lines of a pending evaluation count: their checkpoints need not wait for it.
+    """
     try:
         lines = log.read_bytes().rpartition(b"\n")[0].splitlines()
     except FileNotFoundError:

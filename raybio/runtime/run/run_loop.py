@@ -76,6 +76,7 @@ def run_loop(
             report.metrics,
             # A power loss takes no report of a step that a checkpoint has.
             is_synced=report.is_checkpoint,
+            is_evaluation_pending=report.is_evaluation_pending,
             is_evaluation=report.is_evaluation,
         )
 
@@ -85,7 +86,8 @@ def run_loop(
             log.rewind(first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
-        if report is not None:
+        # A pending evaluation comes first, with the rest of that step's report.
+        if report is not None and not report.is_evaluation_pending:
             write(report)
 
     reports = fit(
