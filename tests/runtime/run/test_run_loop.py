@@ -13,7 +13,7 @@ from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
-from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, train_single_process
 from raybio.store.store import Store
 from raybio.training.precision import current_embedding_precision
@@ -141,6 +141,30 @@ def test_a_trial_that_is_stopped_at_an_evaluation_step_ends_as_an_unbroken_one(
     for weights in unbroken.export.rglob("*.safetensors"):
         same = stopped.export / weights.relative_to(unbroken.export)
         assert same.read_bytes() == weights.read_bytes()
+
+
+def test_the_report_of_step_0_is_that_of_the_weights_that_are_trained(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    """Before its first checkpoint, a run may be started again with another encoder."""
+    schedule = {"max_steps": 1, "evaluate_every_steps": 1}
+    config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    folder = RunFolder(tmp_path, "run")
+    folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+    MetricsLog(folder.metrics).append(0, {"val/link_mrr": 9.0}, is_evaluation=True)
+    reports = train_single_process(
+        system,
+        config,
+        folder,
+        device="cpu",
+        precision="fp32",
+        stop=folder.stop,
+        goal=None,
+    )
+    first, *_ = reports
+    assert read_reports(folder.metrics)[0]["metrics"] == first.metrics
+    assert first.metrics["val/link_mrr"] < 9.0
 
 
 def known_numbers(folder: RunFolder) -> list[dict[str, object]]:
