@@ -140,6 +140,42 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: 
         train(replace(request_one, config=override(config, "seed", 5)))
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_last_step_that_the_run_is_past_is_refused_and_its_records_stay(
+    request_one: RunSpec, tiny_store: Store, is_finished: bool
+) -> None:
+    config = override(request_one.config, "schedule.max_steps", 200)
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
+    if is_finished:
+        result = summarize(folder, config, "finished", None) | {"step": 150}
+        write_record(folder.result, "result", result)
+    else:
+        (folder.checkpoints / "step-00000150").mkdir(parents=True)
+    shorter = override(config, "schedule.max_steps", 149)
+    with pytest.raises(CheckpointError, match="is at step 150 already, got .*=149"):
+        train(replace(request_one, config=shorter))
+    assert read_record(folder.identity, "run")["config"] == config.to_mapping()
+    reached = override(config, "schedule.max_steps", 150)
+    if not is_finished:
+        with ExitStack() as held:
+            OpenRun.open(replace(request_one, config=reached), held)
+        assert folder.max_steps == 150
+
+
+def test_a_failed_start_without_a_checkpoint_may_become_shorter(
+    request_one: RunSpec, tiny_store: Store
+) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    config = override(request_one.config, "schedule.max_steps", 200)
+    folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
+    write_record(folder.result, "result", {"status": "failed", "step": 150})
+    shorter = override(config, "schedule.max_steps", 100)
+    with ExitStack() as held:
+        OpenRun.open(replace(request_one, config=shorter), held)
+    assert folder.max_steps == 100
+
+
 @pytest.mark.parametrize(
     ("outcome", "has_failure", "caught", "error", "status"),
     [
