@@ -207,6 +207,15 @@ def test_a_signal_excuses_no_failure(
     assert status_of_run(folder, caught, error) == status
 
 
+def test_a_run_that_waited_for_cpus_when_its_stop_file_was_made_is_stopped(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    folder.stop.touch()
+    assert status_of_run(folder, [], None) == "stopped"
+    # The workers could not start: the file excuses that no more than a signal does.
+    assert status_of_run(folder, [], RuntimeError("no worker could be started")) == "failed"
+
+
 def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
     request_one: RunSpec, tiny_articles: Store
 ) -> None:
