@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,7 +42,8 @@ from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import status_of_run, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
-from raybio.runtime.run.worker_group import explained
+from raybio.runtime.run.worker_group import Work, explained
+from raybio.runtime.tracking.tracker import Tracker
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
@@ -214,6 +216,28 @@ def test_a_run_that_waited_for_cpus_when_its_stop_file_was_made_is_stopped(tmp_p
     assert status_of_run(folder, [], None) == "stopped"
     # The workers could not start: the file excuses that no more than a signal does.
     assert status_of_run(folder, [], RuntimeError("no worker could be started")) == "failed"
+
+
+class CountingTracker(Tracker):
+    """Counts how often it hears that the run is being killed."""
+
+    num_kills = 0
+
+    def kill(self) -> None:
+        self.num_kills += 1
+        super().kill()
+
+
+def test_a_signal_is_passed_on_to_mlflow_once(request_one: RunSpec) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    tracker = CountingTracker(folder, "sqlite:///none.db", request_one.method, {}, "d" * 64)
+    thread = threading.Thread(target=time.sleep, args=(1.0,))
+    thread.start()
+    follower = Follower(request_one, Resources(1, 1.0, 0, 1))
+    run = OpenRun(request_one, tracker, None)
+    runtime_train._follow(Work(thread, []), follower, run, [signal.SIGINT])
+    assert tracker.num_kills == 1
 
 
 def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
