@@ -54,6 +54,8 @@ class Report:
         metrics: losses of the step, rates and ``stall_seconds`` (waiting for input) since the last
             report, and evaluation metrics.
         is_evaluation: whether the metrics hold an evaluation.
+        is_evaluation_pending: whether the run was stopped before the evaluation of this step. The
+            next start evaluates first, and reports the step again as a whole.
         is_checkpoint: whether a checkpoint of this step was saved.
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
@@ -70,6 +72,7 @@ class Report:
     reason: str = ""
     precision: str = ""
     best_step: int | None = None
+    is_evaluation_pending: bool = False
 
 
 @dataclass
@@ -246,7 +249,8 @@ class _Run:
             return
         if self._is_evaluation_due() and self.progress.evaluated_step != step:
             # At the very start, or after a signal between an update and its evaluation.
-            metrics = self._evaluate()
+            reported = {} if self.progress.report is None else self.progress.report["metrics"]
+            metrics = reported | self._evaluate()
             self._keep_report(metrics, is_evaluation=True)
             is_saved = self._save() if self.progress.best_step == step else False
             yield Report(
@@ -318,9 +322,9 @@ class _Run:
         step = self.progress.step
         schedule = self.schedule
         # A stop does not wait for an evaluation; the next start makes up for it.
-        is_evaluation = reason != "stopped" and self._is_evaluation_due(
-            is_finished=reason == "finished"
-        )
+        is_evaluation_due = self._is_evaluation_due(is_finished=reason == "finished")
+        is_evaluation = is_evaluation_due and reason != "stopped"
+        is_evaluation_pending = is_evaluation_due and reason == "stopped"
         is_checkpoint_due = (
             step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_requested
         )
@@ -337,19 +341,35 @@ class _Run:
             if reason or self.progress.best_step == step:
                 is_checkpoint = self.checkpoints is not None
             meter.restart_clock()
-        self._keep_report(metrics, is_evaluation=is_evaluation)
+        self._keep_report(
+            metrics, is_evaluation=is_evaluation, is_evaluation_pending=is_evaluation_pending
+        )
         if is_checkpoint:
             self._save()
         return Report(
-            step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision
+            step,
+            metrics,
+            is_evaluation,
+            is_checkpoint,
+            is_last=bool(reason),
+            reason=reason,
+            precision=self.precision,
+            is_evaluation_pending=is_evaluation_pending,
         )
 
-    def _keep_report(self, metrics: dict[str, float], *, is_evaluation: bool) -> None:
+    def _keep_report(
+        self,
+        metrics: dict[str, float],
+        *,
+        is_evaluation: bool,
+        is_evaluation_pending: bool = False,
+    ) -> None:
         """Let the next checkpoint have the report of this step, which follows it."""
         self.progress.report = {
             "step": self.progress.step,
             "metrics": metrics,
             "is_evaluation": is_evaluation,
+            "is_evaluation_pending": is_evaluation_pending,
             "precision": self.precision,
         }
 

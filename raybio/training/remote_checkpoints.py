@@ -409,7 +409,10 @@ def restore_log(checkpoint: Path, log: Path) -> None:
 
 
 def last_step_of_log(log: Path) -> int:
-    """Return the step of the last whole, undamaged line of a log; -1 if there is none."""
+    """Return the step of the last whole, undamaged line of a log; -1 if there is none.
+
+    Lines of a pending evaluation count: their checkpoints need not wait for it.
+    """
     try:
         file = log.open("rb")
     except FileNotFoundError:

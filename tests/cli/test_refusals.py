@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,7 +43,8 @@ from raybio.runtime.run.open_run import OpenRun
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.run.result import status_of_run, summarize
 from raybio.runtime.run.spec import Compute, RunSpec
-from raybio.runtime.run.worker_group import explained
+from raybio.runtime.run.worker_group import Work, explained
+from raybio.runtime.tracking.tracker import Tracker
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
@@ -141,6 +143,42 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: 
         train(replace(request_one, config=override(config, "seed", 5)))
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_last_step_that_the_run_is_past_is_refused_and_its_records_stay(
+    request_one: RunSpec, tiny_store: Store, is_finished: bool
+) -> None:
+    config = override(request_one.config, "schedule.max_steps", 200)
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
+    if is_finished:
+        result = summarize(folder, config, "finished", None) | {"step": 150}
+        write_record(folder.result, "result", result)
+    else:
+        (folder.checkpoints / "step-00000150").mkdir(parents=True)
+    shorter = override(config, "schedule.max_steps", 149)
+    with pytest.raises(CheckpointError, match="is at step 150 already, got .*=149"):
+        train(replace(request_one, config=shorter))
+    assert read_record(folder.identity, "run")["config"] == config.to_mapping()
+    reached = override(config, "schedule.max_steps", 150)
+    if not is_finished:
+        with ExitStack() as held:
+            OpenRun.open(replace(request_one, config=reached), held)
+        assert folder.max_steps == 150
+
+
+def test_a_failed_start_without_a_checkpoint_may_become_shorter(
+    request_one: RunSpec, tiny_store: Store
+) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    config = override(request_one.config, "schedule.max_steps", 200)
+    folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
+    write_record(folder.result, "result", {"status": "failed", "step": 150})
+    shorter = override(config, "schedule.max_steps", 100)
+    with ExitStack() as held:
+        OpenRun.open(replace(request_one, config=shorter), held)
+    assert folder.max_steps == 100
+
+
 @pytest.mark.parametrize(
     ("outcome", "has_failure", "caught", "error", "status"),
     [
@@ -170,6 +208,37 @@ def test_a_signal_excuses_no_failure(
     if has_failure:
         write_record(folder.failure, "failure", {"kind": "DivergedError", "message": "no number"})
     assert status_of_run(folder, caught, error) == status
+
+
+def test_a_run_that_waited_for_cpus_when_its_stop_file_was_made_is_stopped(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    folder.stop.touch()
+    assert status_of_run(folder, [], None) == "stopped"
+    # The workers could not start: the file excuses that no more than a signal does.
+    assert status_of_run(folder, [], RuntimeError("no worker could be started")) == "failed"
+
+
+class CountingTracker(Tracker):
+    """Counts how often it hears that the run is being killed."""
+
+    num_kills = 0
+
+    def kill(self) -> None:
+        self.num_kills += 1
+        super().kill()
+
+
+def test_a_signal_is_passed_on_to_mlflow_once(request_one: RunSpec) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    tracker = CountingTracker(folder, "sqlite:///none.db", request_one.method, {}, "d" * 64)
+    thread = threading.Thread(target=time.sleep, args=(1.0,))
+    thread.start()
+    follower = Follower(request_one, Resources(1, 1.0, 0, 1))
+    run = OpenRun(request_one, tracker, None)
+    runtime_train._follow(Work(thread, []), follower, run, [signal.SIGINT])
+    assert tracker.num_kills == 1
 
 
 def test_a_store_of_another_kind_is_refused_before_a_run_is_made(

@@ -223,6 +223,8 @@ def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(
         )
     )
     assert (rest[0].step, rest[0].is_evaluation) == (3, True)
+    # The report is whole: the next checkpoint and the log have no other of this step.
+    assert rest[0].metrics.items() >= stopped[-1].metrics.items()
     assert (rest[-1].step, rest[-1].reason) == (6, "early_stopping")
 
 

@@ -126,13 +126,17 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
     """
     measures = METHODS[run.spec.method].table.measures
     max_steps = run.spec.config.schedule.max_steps
+    is_stopping = False
     with ProgressView(run.spec.name, max_steps, measures=measures) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
             run.check_lease()
             follower.update(view)
-            if caught:
+            if caught and not is_stopping:
+                # Once: it ends a pause between two tries to reach MLflow.
+                is_stopping = True
                 run.tracker.kill()
+            if caught:
                 view.say(
                     "stopping at the next step; a checkpoint is written first "
                     "(a second signal stops at once)"

@@ -1,6 +1,10 @@
 """``metrics.jsonl``: one line a report, written by rank 0 and read by all that follow a run.
 
 The file is the spool between training and tracking: training only appends lines to a file.
+
+A run that is stopped at an evaluation step writes a line with ``is_evaluation_pending``, which no
+reader returns. The next start replaces it by the report with the evaluation, so that readers get
+each step once and whole.
 """
 
 import functools
@@ -15,6 +19,8 @@ from typing import Any, BinaryIO
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import named_failure, replace_bytes
+
+PENDING = "is_evaluation_pending"
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +49,13 @@ class MetricsLog:
         replace_bytes(self.path, content)
 
     def append(
-        self, step: int, metrics: dict[str, float], *, is_synced: bool = False, **facts: Any
+        self,
+        step: int,
+        metrics: dict[str, float],
+        *,
+        is_synced: bool = False,
+        is_evaluation_pending: bool = False,
+        **facts: Any,
     ) -> None:
         """Add a report, unless the file has one of that step or a later one.
 
@@ -51,6 +63,7 @@ class MetricsLog:
             step: its step.
             metrics: its numbers.
             is_synced: force the log to the disk.
+            is_evaluation_pending: the step will be reported again; see above.
             facts: more of it, as plain JSON.
         """
         if self._last_step is None:
@@ -64,6 +77,7 @@ class MetricsLog:
             "time_ms": int(time.time() * 1000),
             "metrics": finite,
             **({"not_finite": broken} if broken else {}),
+            **({PENDING: True} if is_evaluation_pending else {}),
             **facts,
         }
         text = json.dumps(line) + "\n"
@@ -72,7 +86,8 @@ class MetricsLog:
             if is_synced:
                 file.flush()
                 os.fsync(file.fileno())
-        self._last_step = step
+        if not is_evaluation_pending:
+            self._last_step = step
 
 
 class MetricsTail:
@@ -157,7 +172,10 @@ def _whole_lines(path: Path) -> bytes:
 
 
 def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield each line, with its end, and its report; damaged ones are skipped with a warning."""
+    """Yield each line, with its end, and its report, but no pending ones.
+
+    Damaged lines are skipped with a warning.
+    """
     for line in text.splitlines(keepends=True):
         try:
             report = json.loads(line)
@@ -165,7 +183,8 @@ def _parsed(text: bytes, path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         except (ValueError, LookupError, TypeError, RecursionError):
             _warn_of_damage(path)
         else:
-            yield line, report
+            if PENDING not in report:
+                yield line, report
 
 
 @functools.cache

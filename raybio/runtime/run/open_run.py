@@ -8,7 +8,7 @@ from typing import Any, Self
 from raybio.core.errors import CheckpointError, first_line
 from raybio.core.final_report import FinalReport
 from raybio.core.location import absolute
-from raybio.core.records import read_record, write_record
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.version import arithmetic_versions, changed_values
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.run.checks import (
@@ -18,7 +18,7 @@ from raybio.runtime.run.checks import (
     record_cuts,
 )
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
-from raybio.runtime.run.folder import committed_in
+from raybio.runtime.run.folder import RunFolder, committed_in
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result, finished_result, result_of, summarize
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
@@ -82,6 +82,8 @@ class OpenRun:
             folder.make()
             held.enter_context(folder.lock("driver", timeout_seconds=5))
         changeable = changeable_settings(spec.config)
+        if "schedule.max_steps" in changeable:
+            _check_not_past(folder, spec.config.schedule.max_steps)
         is_old = folder.open(spec.method, spec.config, absolute(spec.store), digest, changeable)
         finished = finished_result(folder, spec.config) if is_old else None
         if finished is None:
@@ -230,3 +232,21 @@ class OpenRun:
             # The error that ended the run is reported, not that its result has no room either.
             if status in COMPLETE:
                 raise
+
+
+def _check_not_past(folder: RunFolder, max_steps: int) -> None:
+    """Refuse a last step that the run is past: its records would name other weights.
+
+    Raises:
+        CheckpointError: if the newest checkpoint or the result of a complete run has a later step.
+    """
+    result = read_recomputable(folder.result, "result") or {}
+    step = result["step"] if result.get("status") in COMPLETE else 0
+    newest = folder.newest_checkpoint
+    if newest is not None:
+        step = max(step, step_of_checkpoint(newest))
+    if step > max_steps:
+        raise CheckpointError(
+            f"{folder.path}: the run is at step {step:,} already, got schedule.max_steps="
+            f"{max_steps}, want at least {step}. Choose another --name to train a shorter run"
+        )

@@ -108,11 +108,13 @@ def status_of_run(folder: RunFolder, caught: list[int], error: BaseException | N
     """Return ``finished``, ``early_stopping``, ``stopped`` or ``failed``.
 
     After a signal, a run without an outcome is ``stopped``, unless its workers failed. A run that
-    stopped without a signal saw a stop file that the user made.
+    stopped without a signal saw a stop file that the user made; one that waited for CPUs then
+    leaves no outcome.
     """
     outcome = read_record(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] in COMPLETE:
         return str(outcome["status"])
     if folder.failure.exists() or (outcome is None and error is not None):
         return "failed"
-    return "stopped" if caught or outcome is not None else "failed"
+    is_stopped = bool(caught) or outcome is not None or folder.stop.exists()
+    return "stopped" if is_stopped else "failed"

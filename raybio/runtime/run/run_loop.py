@@ -76,16 +76,19 @@ def run_loop(
             report.metrics,
             # A power loss takes no report of a step that a checkpoint has.
             is_synced=report.is_checkpoint,
+            is_evaluation_pending=report.is_evaluation_pending,
             is_evaluation=report.is_evaluation,
         )
 
     def on_start(first_step: int, report: Report | None) -> None:
         if log is not None:
             checkpoints.restore_log(log.path)
-            log.rewind(first_step)
+            # Without a checkpoint, the report of step 0 may be of other weights.
+            log.rewind(-1 if report is None else first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
-        if report is not None:
+        # A pending evaluation comes first, with the rest of that step's report.
+        if report is not None and not report.is_evaluation_pending:
             write(report)
 
     reports = fit(

@@ -265,6 +265,9 @@ def _carry_out(
         if not ranking:
             raise _all_failed(folder, trials)
         status = "FINISHED"
+    except LongRunError:
+        status = "KILLED"
+        raise
     except (KeyboardInterrupt, SystemExit) as error:
         # While Ray was starting. Its own handler of SIGTERM exits with the signal's number.
         if isinstance(error, SystemExit) and error.code == signal.SIGTERM and not signals.caught:

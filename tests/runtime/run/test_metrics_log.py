@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
+from raybio.training.remote_checkpoints import last_step_of_log
 
 
 def steps(path: Path) -> list[int]:
@@ -163,3 +164,21 @@ def test_lines_that_a_power_loss_left_are_skipped_and_reported(
     resumed.append(2, {"loss": 2.0}, is_synced=True)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]
+
+
+def test_a_step_whose_evaluation_is_pending_is_read_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tail = MetricsTail(path)
+    log = MetricsLog(path)
+    log.append(1, {"loss": 2.0})
+    log.append(2, {"loss": 1.0}, is_synced=True, is_evaluation_pending=True)
+    # The upload of a checkpoint of step 2 waits for that line.
+    assert last_step_of_log(path) == 2
+    assert [report["step"] for report in tail.read()] == [1]
+    for _ in range(2):  # the next start may be stopped before it evaluates
+        log = MetricsLog(path)
+        log.rewind(2)
+    assert steps(path) == [1]
+    log.append(2, {"loss": 1.0, "val/mrr": 0.5})
+    assert [report["metrics"] for report in tail.read()] == [{"loss": 1.0, "val/mrr": 0.5}]
+    assert steps(path) == [1, 2]

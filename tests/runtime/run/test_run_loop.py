@@ -1,6 +1,8 @@
 """The loop of one process with the files of its run, without Ray."""
 
+import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.goal import Goal
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, train_single_process
 from raybio.store.store import Store
 from raybio.training.precision import current_embedding_precision
 from tests.methods.conformance_cases import tiny_config
@@ -91,3 +94,84 @@ def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_res
         for name, value in report["metrics"].items():
             if name.startswith(("val/", "train/")) or name == "loss":
                 assert other["metrics"][name] == value
+
+
+def test_a_trial_that_is_stopped_at_an_evaluation_step_ends_as_an_unbroken_one(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    schedule = {"max_steps": 4, "evaluate_every_steps": 2, "log_every_steps": 1}
+    config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
+
+    def train(folder: RunFolder, goal: Goal, stop_at_step: int | None = None) -> None:
+        system = METHODS[NAME].build(config, tiny_store.path)
+        folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+        reports = train_single_process(
+            system,
+            config,
+            folder,
+            device="cpu",
+            precision="fp32",
+            stop=folder.stop,
+            goal=goal,
+        )
+        for report in reports:
+            if stop_at_step is not None and report.step == stop_at_step - 1:
+                folder.stop.touch()
+                time.sleep(STOP_POLL_SECONDS)
+        if stop_at_step is not None:
+            assert (report.step, report.reason) == (stop_at_step, "stopped")
+        folder.stop.unlink(missing_ok=True)
+
+    metric = "val/link_mrr"
+    tried = RunFolder(tmp_path, "tried")
+    train(tried, Goal(metric, "max"))
+    values = dict(Goal(metric, "max").values(read_reports(tried.metrics)))
+    assert values[2] != values[4]
+    goal = Goal(metric, "max" if values[2] > values[4] else "min")
+
+    unbroken = RunFolder(tmp_path, "unbroken")
+    train(unbroken, goal)
+    stopped = RunFolder(tmp_path, "stopped")
+    train(stopped, goal, stop_at_step=2)
+    assert [report["step"] for report in read_reports(stopped.metrics)] == [0, 1]
+    train(stopped, goal)
+
+    assert known_numbers(stopped) == known_numbers(unbroken)
+    assert goal.best(goal.values(read_reports(stopped.metrics))) == (2, values[2])
+    for weights in unbroken.export.rglob("*.safetensors"):
+        same = stopped.export / weights.relative_to(unbroken.export)
+        assert same.read_bytes() == weights.read_bytes()
+
+
+def test_the_report_of_step_0_is_that_of_the_weights_that_are_trained(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    """Before its first checkpoint, a run may be started again with another encoder."""
+    schedule = {"max_steps": 1, "evaluate_every_steps": 1}
+    config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
+    system = METHODS[NAME].build(config, tiny_store.path)
+    folder = RunFolder(tmp_path, "run")
+    folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+    MetricsLog(folder.metrics).append(0, {"val/link_mrr": 9.0}, is_evaluation=True)
+    reports = train_single_process(
+        system,
+        config,
+        folder,
+        device="cpu",
+        precision="fp32",
+        stop=folder.stop,
+        goal=None,
+    )
+    first, *_ = reports
+    assert read_reports(folder.metrics)[0]["metrics"] == first.metrics
+    assert first.metrics["val/link_mrr"] < 9.0
+
+
+def known_numbers(folder: RunFolder) -> list[dict[str, object]]:
+    """Return the lines of a log without times and rates."""
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    for line in lines:
+        del line["time_ms"]
+        for name in ("tokens_per_second", "steps_per_second", "stall_seconds"):
+            line["metrics"].pop(name, None)
+    return lines

@@ -154,6 +154,25 @@ def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(
     assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
 
 
+def test_an_evaluation_that_a_stop_left_to_the_next_start_is_forwarded(
+    folder: RunFolder, uri: str
+) -> None:
+    log = MetricsLog(folder.metrics)
+    log.append(1, {"loss": 2.0})
+    log.append(2, {"loss": 1.0}, is_evaluation_pending=True)
+    first = new_tracker(folder, uri)
+    first.start()
+    first.finish("KILLED")
+    log = MetricsLog(folder.metrics)
+    log.rewind(2)
+    log.append(2, {"loss": 1.0, "val/mrr": 0.5})
+    second = new_tracker(folder, uri)
+    second.start()
+    second.finish("FINISHED")
+    assert history(uri, first.run_id, "loss") == [(1, 2.0), (2, 1.0)]
+    assert history(uri, first.run_id, "val/mrr") == [(2, 0.5)]
+
+
 def test_a_deleted_folder_ends_tracking_with_a_warning_and_no_error(
     folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

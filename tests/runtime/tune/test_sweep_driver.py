@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.errors import ClusterError, ConfigError, LongRunError
 from raybio.core.records import read_record, write_record
 from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
@@ -324,6 +324,21 @@ def test_a_stop_file_that_a_user_made_interrupts_a_sweep_and_does_not_finish_it(
 
     monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", stopped)
     with pytest.raises(InterruptedRunError, match="the same command resumes the sweep"):
+        sweep(request_to)
+    assert statuses(database)["mine"] == "KILLED"
+
+
+def test_a_sweep_that_is_stopped_for_its_length_is_killed_and_did_not_fail(
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_too_long(spec: SweepSpec, callback: TrialCallback, *_: Any) -> SweepSpec:
+        leave(spec, of(0.0), {10: 0.5})
+        callback.too_long = "this takes months"
+        spec.stop.touch()
+        return spec
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", take_too_long)
+    with pytest.raises(LongRunError, match="this takes months"):
         sweep(request_to)
     assert statuses(database)["mine"] == "KILLED"
 
