@@ -3,7 +3,9 @@
 Dependencies are those of the tests; only raybio is the wheel's.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from raybio.cli.main import Commands
 from raybio.core.version import VERSION
 from raybio.methods import METHODS
 from raybio.store.store import Store
+from tests.cli.test_main import ONLY_IN_A_CLONE
 from tests.minilm import WHY_NOT, minilm_folder
 from tests.paths import ROOT
 
@@ -42,6 +46,33 @@ plain_ND = (mean_ND / mean_ND.norm(dim=1, keepdim=True)).detach().numpy()
 difference = abs(raybio.load(folder).encode(texts) - plain_ND).max()
 assert difference < 1e-5, difference
 """
+
+HELP = """
+import json
+import sys
+import raybio
+from raybio.cli.main import app
+from typer.main import get_command
+from typer.testing import CliRunner
+
+assert raybio.__file__.startswith(sys.argv[1]), raybio.__file__
+help_by_words = {}
+
+
+def show(command, words):
+    options = {name for parameter in command.params for name in parameter.opts}
+    for option in ["--help", *({"--help-all"} & options)]:
+        done = CliRunner().invoke(app, [*words, option], prog_name="raybio", terminal_width=200)
+        assert done.exit_code == 0, (words, option, done.output, done.exception)
+        help_by_words[" ".join([*words, option])] = done.output
+    for name, inner in getattr(command, "commands", {}).items():
+        show(inner, [*words, name])
+
+
+show(get_command(app), [])
+print(json.dumps(help_by_words))
+"""
+"""Prints the help of each command and group that the parser knows, in one process."""
 
 
 def call(*command: str, cwd: Path, **environment: str) -> str:
@@ -87,12 +118,41 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(wheel: Path) 
     assert {name for name in names if ".dist-info/" not in name} == wanted
 
 
-def test_an_installed_wheel_works_in_an_empty_folder(
-    wheel: Path, tmp_path: Path, tiny_store: Store
+@pytest.fixture(scope="module")
+def home(wheel: Path) -> Path:
+    """Install the wheel into a folder of its own."""
+    folder = wheel.parent / "site"
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--target", str(folder)]
+    call(sys.executable, "-m", "pip", "install", *options, str(wheel), cwd=wheel.parent)
+    return folder
+
+
+def test_the_help_of_every_installed_command_names_no_file_of_the_clone(
+    home: Path, tmp_path: Path
 ) -> None:
-    home = tmp_path / "site"
-    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--target", str(home)]
-    call(sys.executable, "-m", "pip", "install", *options, str(wheel), cwd=tmp_path)
+    script = tmp_path / "help.py"
+    script.write_text(HELP)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    printed = call(sys.executable, str(script), str(home), cwd=empty, PYTHONPATH=str(home))
+    help_by_words = json.loads(printed)
+    for name in Commands.entries:
+        assert f"{name} --help" in help_by_words
+    for name in METHODS:
+        assert f"train {name} --help-all" in help_by_words
+    assert "prepare download string --help" in help_by_words
+    named = set()
+    for words, text in help_by_words.items():
+        command = words.rpartition(" ")[0]
+        assert re.search(rf"Usage: {re.escape(f'raybio {command}'.strip())}\s", text), words
+        named |= {f"{words}: {match.group()}" for match in ONLY_IN_A_CLONE.finditer(text)}
+    assert named == set()
+    assert list(empty.iterdir()) == []
+
+
+def test_an_installed_wheel_works_in_an_empty_folder(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
 
