@@ -102,7 +102,7 @@ def test_every_command_that_prepares_plans_or_evaluates_runs_on_the_files_of_the
                 shown = re.findall(r"^read: .*$", PAGE, re.MULTILINE)
                 assert len(shown) == 2
                 assert all(line in done.output for line in shown)
-    assert len(prepared) == 19
+    assert len(prepared) == 20
     digests = [open_store(name).content_digest for name in ("blast", "blast_again")]
     assert digests[0] == digests[1]
     assert len({open_store(name).content_digest for name in SAME}) == 1

@@ -75,16 +75,22 @@ def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
     for callback in _callbacks(app, arguments):
         # Commands that train read some options before typer parses.
         names |= set(getattr(callback, "uri_options", ()))
-        for name, hint in get_type_hints(callback, include_extras=True).items():
-            kind, *infos = get_args(hint) or (None,)
-            for info in infos:
-                if isinstance(info, ArgumentInfo) and info.parser in URI_PARSERS:
-                    names.add("")
-                elif isinstance(info, OptionInfo) and info.parser in URI_PARSERS:
-                    names |= _names(name, info)
-                elif isinstance(info, OptionInfo) and bool in (kind, *get_args(kind)):
-                    flags |= _names(name, info)
+        for name, kind, info in _parameters(callback):
+            if isinstance(info, ArgumentInfo) and info.parser in URI_PARSERS:
+                names.add("")
+            elif isinstance(info, OptionInfo) and info.parser in URI_PARSERS:
+                names |= _names(name, info)
+            elif isinstance(info, OptionInfo) and bool in (kind, *get_args(kind)):
+                flags |= _names(name, info)
     return names | flags if "" in names else names
+
+
+def _parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, type and each annotation of the parameters of a command."""
+    for name, hint in get_type_hints(callback, include_extras=True).items():
+        kind, *infos = get_args(hint) or (None,)
+        for info in infos:
+            yield name, kind, info
 
 
 def _names(parameter: str, info: OptionInfo) -> set[str]:

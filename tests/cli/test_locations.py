@@ -33,7 +33,6 @@ COMPLETE = {
     "pairs": ["--input", FILE, "--out", "out"],
     "documents": ["--input", FILE, "--out", "out"],
     "spert": ["--input", FILE, "--out", "out"],
-    "ade": ["--input", FILE, "--out", "out"],
     "proteins": ["--edges", FILE, "--proteins", FILE, "--out", "out"],
     "articles": ["--openalex", FILE, "--out", "out"],
     "topics": ["--input", FILE, "--out", "out"],

@@ -110,7 +110,7 @@ class EntitiesRelationsTask(BenchmarkTask):
             raise ConfigError(f"task {self.name}: want either store or sentences")
         if self.store is not None:
             return missing_store(self.store, WordStore)
-        wanted = "want sentences, as `raybio prepare ade` reads them"
+        wanted = "want sentences, as `raybio prepare spert` reads them"
         return missing_files(self._sources.values(), wanted)
 
     def files(self) -> Mapping[str, Path]:

@@ -25,6 +25,7 @@ from raybio.benchmark.task import (
     TaskScores,
     missing_files,
 )
+from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
@@ -252,9 +253,8 @@ class LinksTask(BenchmarkTask):
         config = PrepareConfig(held_out=self.held_out, min_score=self.min_score)
         tables = Tables([edges], [proteins])
         return prepared(
-            "links",
+            f"links-{fingerprint(config)[:4]}",
             self._sources,
-            config,
             ProteinStore,
             lambda path: prepare_proteins(path, tables, config),
         )

@@ -168,12 +168,6 @@ def word_maps(
 
 
 @prepare.command()
-@prepare.command(
-    "ade",
-    hidden=True,
-    help="The former name of spert.\n\n"
-    "Example: raybio prepare ade --input all.json --test-share 0.1 --out STORE",
-)
 def spert(
     source: Input,
     out: Out,

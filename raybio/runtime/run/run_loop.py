@@ -84,7 +84,7 @@ def run_loop(
         if log is not None:
             checkpoints.restore_log(log.path)
             # Without a checkpoint, the report of step 0 may be of other weights.
-            log.rewind(-1 if report is None else first_step)
+            log.rewind(-1 if report is None and first_step == 0 else first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
         # A pending evaluation comes first, with the rest of that step's report.

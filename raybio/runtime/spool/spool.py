@@ -377,7 +377,7 @@ class Mirror:
 
     def _record_sent(self) -> None:
         # The folder may have been deleted meanwhile: an index alone would hide it.
-        self._check_copy()
+        self._refuse_lost_copy()
         _write_index(self._folder, self._index)
 
     def _send(self, name: str) -> bool:

@@ -355,8 +355,8 @@ def test_the_commands_prepare_and_count(tmp_path):
     ]
     assert CliRunner().invoke(prepare.app, parts, catch_exceptions=False).exit_code == 0
     assert open_store(store, WordStore).fold_rows(1, "test").tolist() == [4, 5, 6, 7]
-    # The former name of the command, and a draw.
-    drawn = ["ade", "--input", str(path), "--test-share", "0.5", "--out", str(tmp_path / "drawn")]
+    # A draw.
+    drawn = ["spert", "--input", str(path), "--test-share", "0.5", "--out", str(tmp_path / "drawn")]
     result = CliRunner().invoke(prepare.app, drawn, catch_exceptions=False)
     num_test = len(open_store(tmp_path / "drawn", WordStore).fold_rows(1, "test"))
     assert f"of --input, {num_test} sentences are test and {4 - num_test} are" in result.output
