@@ -13,6 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
@@ -188,8 +189,10 @@ def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling,
 )
 def test_settings_that_cannot_be_honoured_are_refused(text, message, tmp_path):
     folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
-    mark = '{"format": "export settings", "version": 1, '
-    (folder / SETTINGS).write_text(text.replace('{"', mark + '"', 1))
+    if text.endswith("}"):
+        write_record(folder / SETTINGS, "export settings", json.loads(text))
+    else:
+        (folder / SETTINGS).write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_protein_settings(folder)
 
