@@ -80,6 +80,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
     home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
 
     def make(_: Path, path: Path) -> TaskStore:
+        """Prepare the store at a path, and print its sizes."""
         store = prepare_task(path, name, files, examples)
         sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
         line = f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)})"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.digest import cached_file_digest
+from raybio.core.errors import StoreError
 from raybio.core.final_report import nan_for_null
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_recomputable, write_record
@@ -123,7 +124,10 @@ class FoldEvaluation:
         return fetch_folder(self.bucket / export.relative_to(self.sweep.path).as_posix())
 
     def _digests(self) -> list[str]:
-        return [_digest(self.relations), _digest(self.entities)]
+        try:
+            return [_digest(self.relations), _digest(self.entities)]
+        except OSError as error:
+            raise StoreError(f"{error.filename}: cannot be read ({error.strerror}).") from None
 
 
 def fold_evaluations(

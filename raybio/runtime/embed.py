@@ -289,7 +289,7 @@ class _Embedding:
             StoreError: if it comes from another model or input or is damaged.
         """
         with _output_here(self.out) as here:
-            if not here.exists():
+            if not here.exists() or (here.is_dir() and not any(here.iterdir())):
                 return None
             if self.rows_per_file is not None:
                 num_rows = check_shards(here, self.output_digest)

@@ -15,7 +15,7 @@ from ray.util.state import list_tasks
 from raybio.core import digest
 from raybio.core.config import override_all
 from raybio.core.digest import file_digest, weights_digest
-from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.errors import CheckpointError, ConfigError, StoreError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
@@ -526,6 +526,8 @@ def test_scores_are_reported_in_its_own_words_and_what_was_done_before_is_kept(
     assert found.rule == chosen.settings._asdict()
     assert fixed and found.fixed_scores == pytest.approx(fixed.values)
     (tmp_path / "nothing").mkdir()
+    with pytest.raises(StoreError, match=r"nothing/.*: cannot be read"):
+        replace(done, entities=tmp_path / "nothing").known()
     with pytest.raises(
         ConfigError, match="has no .*; want the export/ of a run of relation_graphs"
     ):

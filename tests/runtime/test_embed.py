@@ -395,6 +395,7 @@ def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_
     assert (parts / "part-000005.parquet").stat().st_mtime_ns == kept
     assert embed_file(model, fasta, out, rows_per_part=4).num_parts == 0
     folder, again = tmp_path / "shards", tmp_path / "again"
+    folder.mkdir()
     assert embed_file(model, fasta, folder, rows_per_part=4).num_parts_found == 0
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(

@@ -81,6 +81,7 @@ def run_loop(
         )
 
     def on_start(first_step: int, report: Report | None) -> None:
+        """Let the log end at the first step, with the report that the checkpoint has of it."""
         if log is not None:
             checkpoints.restore_log(log.path)
             # Without a checkpoint, the report of step 0 may be of other weights.

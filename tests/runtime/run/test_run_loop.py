@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,23 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, train_single_process
 from raybio.store.store import Store
+from raybio.training.loop import Report
 from raybio.training.precision import current_embedding_precision
+from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
 
 NAME = "sppt_protein"
+
+
+def reports_of(
+    folder: RunFolder, config: TrainingConfig, store: Store, goal: Goal | None = None
+) -> Iterator[Report]:
+    """Open a run, and return the reports of its training, which begins when they are read."""
+    system = METHODS[NAME].build(config, store.path)
+    folder.open(NAME, config, Path(store.path), system.data_digest, ())
+    return train_single_process(
+        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=goal
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -59,17 +73,7 @@ def test_a_report_that_a_kill_took_after_its_checkpoint_is_in_the_log_of_the_res
     config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
 
     def train(folder: RunFolder, last_step: int) -> None:
-        system = METHODS[NAME].build(config, tiny_store.path)
-        folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
-        reports = train_single_process(
-            system,
-            config,
-            folder,
-            device="cpu",
-            precision="fp32",
-            stop=folder.stop,
-            goal=None,
-        )
+        reports = reports_of(folder, config, tiny_store, None)
         for report in reports:
             if report.step == last_step:
                 break
@@ -103,17 +107,7 @@ def test_a_trial_that_is_stopped_at_an_evaluation_step_ends_as_an_unbroken_one(
     config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
 
     def train(folder: RunFolder, goal: Goal, stop_at_step: int | None = None) -> None:
-        system = METHODS[NAME].build(config, tiny_store.path)
-        folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
-        reports = train_single_process(
-            system,
-            config,
-            folder,
-            device="cpu",
-            precision="fp32",
-            stop=folder.stop,
-            goal=goal,
-        )
+        reports = reports_of(folder, config, tiny_store, goal)
         for report in reports:
             if stop_at_step is not None and report.step == stop_at_step - 1:
                 folder.stop.touch()
@@ -149,19 +143,9 @@ def test_the_report_of_step_0_is_that_of_the_weights_that_are_trained(
     """Before its first checkpoint, a run may be started again with another encoder."""
     schedule = {"max_steps": 1, "evaluate_every_steps": 1}
     config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
-    system = METHODS[NAME].build(config, tiny_store.path)
     folder = RunFolder(tmp_path, "run")
-    folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+    reports = reports_of(folder, config, tiny_store)
     MetricsLog(folder.metrics).append(0, {"val/link_mrr": 9.0}, is_evaluation=True)
-    reports = train_single_process(
-        system,
-        config,
-        folder,
-        device="cpu",
-        precision="fp32",
-        stop=folder.stop,
-        goal=None,
-    )
     first, *_ = reports
     assert read_reports(folder.metrics)[0]["metrics"] == first.metrics
     assert first.metrics["val/link_mrr"] < 9.0

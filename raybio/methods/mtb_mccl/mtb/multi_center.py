@@ -53,6 +53,7 @@ def multi_center_contrast(
     class_M = torch.searchsorted(class_M.sort().values, class_M)
 
     def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of a block's anchors, and how many have a positive."""
         positive_BM, negative_BM = relate(own_B)
         has_positive_B = positive_BM.any(1)
         soft_maximum_MB = soft_maxima(

@@ -51,6 +51,7 @@ def fit_pair_classifier(
     weight_P = torch.where(is_related_P, positive, 1.0) / num_pairs
 
     def mean_loss(weight_1D: Tensor, bias_1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the mean loss over all pairs, and its gradients for weight and bias."""
         first_W = matmul(first_WD, weight_1D[0, :width])
         second_W = matmul(second_WD, weight_1D[0, width:])
         logit_P = first_W[first_P] + second_W[second_P] + bias_1

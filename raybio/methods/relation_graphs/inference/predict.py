@@ -149,6 +149,7 @@ class WordPredictor(Predictor):
         )
 
         def predict(block: list[NewSentence]) -> list[InputPrediction]:
+            """Return entities and relations of some sentences."""
             with stored_sentences(block) as store:
                 tokens = encoder.word_tokens(store.words, self.config.encoder)
                 reader = WordReader(store, tokens, encoder.max_tokens)
