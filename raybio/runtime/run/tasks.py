@@ -100,7 +100,8 @@ def run_tasks_here(
         raise (error.cause if isinstance(error.cause, RaybioError | OSError) else error) from None
     except ray.exceptions.RayError as error:
         raise ClusterError(
-            f"the process of a task ended: {first_line(error)}. The same command goes on"
+            f"the process of a task ended: {first_line(error)}. The same command runs "
+            "it again, and keeps the results of the others"
         ) from None
     finally:
         # A cluster that others use too would go on with them.
