@@ -49,7 +49,7 @@ from raybio.methods.sppt.downstream.rivals import (
     ridge_rival,
     tfidf,
 )
-from raybio.methods.sppt.downstream.scores import class_scores
+from raybio.methods.sppt.downstream.scores import chance_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.methods.sppt.downstream.system import build
 from raybio.methods.sppt.scores import LIMITS
@@ -60,11 +60,16 @@ from raybio.training.loop import fit
 from raybio.training.precision import default_device
 from raybio.training.settings import OptimConfig, ScheduleConfig
 
-_MEASURES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's rho"}
+_MEASURES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "spearman": "Spearman's rho",
+}
 
 _PROTOCOL = (
     "The encoder stays frozen. {head} on standardized embeddings is fitted to the training rows; "
-    "dev chooses its penalty; test is scored once. kNN on embeddings is the further measure."
+    "dev chooses its {chosen}; test is scored once. kNN on embeddings is the further measure."
 )
 
 _TUNED_PROTOCOL = (
@@ -76,13 +81,14 @@ _TUNED_PROTOCOL = (
 
 
 class LabelsTask(BenchmarkTask):
-    """A class or a number for each protein or text."""
+    """A class, a set of classes or a number for each protein or text."""
 
     family: ClassVar[str] = "Labels"
 
     labels: str = Field(
         description="kind of task, as for `raybio train finetune`: protein_classification, "
-        "protein_regression, text_classification, text_regression, or a published one"
+        "protein_multilabel, protein_regression, text_classification, text_multilabel, "
+        "text_regression, or a published one"
     )
     data: Path | None = Field(None, description="table or files of the task")
     store: StoreLocation | None = Field(None, description="prepared store, instead of data")
@@ -147,8 +153,9 @@ class LabelsTask(BenchmarkTask):
             size += f", {len(store.class_names)} classes"
         num_known = store.known_from_training()["test"]
         leakage = f"{num_known:,} of {sizes['test']:,} test rows are training rows too."
-        head = "A ridge classifier" if store.class_names else "Ridge regression"
-        protocol = _PROTOCOL.format(head=head)
+        head = "A ridge classifier" if self._kind.labels == "class" else "Ridge regression"
+        chosen = "penalty and threshold" if self._kind.labels == "class_set" else "penalty"
+        protocol = _PROTOCOL.format(head=head, chosen=chosen)
         if self.head == "tuned":
             protocol = _TUNED_PROTOCOL.format(steps=self.steps, peak_lr=self.peak_lr)
         return TaskFacts(protocol, size, leakage, self._chance())
@@ -243,13 +250,13 @@ class LabelsTask(BenchmarkTask):
         yield tfidf(self._store)
 
     def _chance(self) -> dict[str, float]:
-        """Return the score of the most frequent class; a constant number has no correlation."""
-        if self._kind.labels != "class":
+        """Return the score of a constant prediction; a constant number has no correlation."""
+        if self._kind.labels == "number":
             return {}
-        target_N = self._store.target_N.astype(np.int64)
-        most_frequent = np.bincount(target_N[self._store.split_rows("train")]).argmax()
-        gold_Q = target_N[self._store.split_rows("test")]
-        value_by_measure = class_scores(np.full_like(gold_Q, most_frequent), gold_Q)
+        train, test = (
+            self._store.targets(self._store.split_rows(split)) for split in ("train", "test")
+        )
+        value_by_measure = chance_scores(self._kind.labels, train, test)
         return {
             _MEASURES[name]: float(value_Q.mean()) for name, value_Q in value_by_measure.items()
         }

@@ -37,7 +37,8 @@ class TaskBatch(TokenBatch):
     ``label_T`` holds the class of each token if the task labels tokens.
 
     Attributes:
-        target_R: class or number of each sequence, float64.
+        target_X: float64; class or number of each sequence (X = R), or 1 for each of C classes that
+            a sequence has, sequence after sequence (X = R C).
     """
 
-    target_R: Tensor
+    target_X: Tensor

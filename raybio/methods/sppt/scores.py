@@ -32,7 +32,12 @@ from raybio.ops.significance import (
     mean_interval,
 )
 
-LIMITS = {"accuracy": (0.0, 1.0), "macro_f1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
+LIMITS = {
+    "accuracy": (0.0, 1.0),
+    "macro_f1": (0.0, 1.0),
+    "micro_f1": (0.0, 1.0),
+    "spearman": (-1.0, 1.0),
+}
 """The lowest and the highest value of bounded scores."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from raybio.core.batch import IGNORED_LABEL, TokenBatch, deal
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.sppt.collate import ReadRows
-from raybio.methods.sppt.downstream.config import TaskPlanConfig
+from raybio.methods.sppt.downstream.config import TASKS, TaskPlanConfig
 from raybio.methods.sppt.downstream.store import IGNORED, TaskStore
 
 
@@ -51,7 +51,7 @@ class TaskCollate:
             "token_T": token_T,
             "indptr_R1": indptr_R1,
             "label_T": token_labels(self.store, row_R, indptr_R1, is_special_T),
-            "target_R": self.store.target_N[row_R],
+            "target_X": self.store.targets(row_R).astype(np.float64).ravel(),
         }
 
 
@@ -63,7 +63,7 @@ def token_labels(
     In a task without residue labels all tokens are ignored.
     """
     label_T = np.full(len(is_special_T), IGNORED_LABEL, dtype=np.int64)
-    if not len(store.class_T):
+    if TASKS[store.task].labels != "residues":
         return label_T
     position_K, _, residue_K = read_residues(store, row_R, indptr_R1, is_special_T)
     class_K = store.class_T[residue_K].astype(np.int64)

@@ -8,7 +8,7 @@ from raybio.core.config import BaseConfig
 from raybio.encoders.config import TransformerConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
-Labels = Literal["class", "number", "residues"]
+Labels = Literal["class", "class_set", "number", "residues"]
 Measure = Literal["accuracy", "spearman", "macro_f1"]
 HeadKind = Literal["auto", "linear", "mlp", "conv"]
 
@@ -18,7 +18,7 @@ class DownstreamTask(NamedTuple):
 
     Attributes:
         on_texts: whether its inputs are texts; otherwise they are proteins.
-        labels: a class or a number a row, or a class a residue.
+        labels: a class, a set of classes or a number a row, or a class a residue.
         measure: the published measure.
         dev_share: fraction of training rows that become dev, if the files have no dev split.
         recipe: recipe with the settings of a task of one's own; None: ``paper_TASK``.
@@ -49,14 +49,21 @@ TASKS: dict[str, DownstreamTask] = {
     "protein_classification": DownstreamTask(
         False, "class", "accuracy", recipe="paper_remote_homology"
     ),
+    "protein_multilabel": DownstreamTask(
+        False, "class_set", "macro_f1", recipe="paper_remote_homology"
+    ),
     "protein_regression": DownstreamTask(False, "number", "spearman", recipe="paper_fluorescence"),
     "residue_tagging": DownstreamTask(
         False, "residues", "accuracy", recipe="paper_secondary_structure"
     ),
     "text_classification": DownstreamTask(True, "class", "macro_f1", recipe="paper_scicite"),
+    "text_multilabel": DownstreamTask(True, "class_set", "macro_f1", recipe="paper_scicite"),
     "text_regression": DownstreamTask(True, "number", "spearman", recipe="paper_scicite"),
 }
 """Tasks of the paper, and tasks of one's own."""
+
+THRESHOLD = 0.5
+"""A predicted set has the classes of this probability or more."""
 
 TEST_SHARE = 0.1
 """Fraction of the rows of a table without splits that become test."""

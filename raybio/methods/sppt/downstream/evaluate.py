@@ -27,15 +27,15 @@ from raybio.evaluation.evaluator import (
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.collate import ReadRows, unmasked
 from raybio.methods.sppt.downstream.collate import read_labeled
-from raybio.methods.sppt.downstream.config import TASKS, Config
+from raybio.methods.sppt.downstream.config import TASKS, THRESHOLD, Config
 from raybio.methods.sppt.downstream.encoder import TaskModel, initial_task_model
 from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.residue_rivals import residue_rivals, residue_states
 from raybio.methods.sppt.downstream.rivals import TaskRival, sequence_rivals
 from raybio.methods.sppt.downstream.scores import (
     NAMES,
-    class_scores,
-    number_scores,
+    chance_scores,
+    row_scores,
     token_scores,
 )
 from raybio.methods.sppt.downstream.store import TaskStore
@@ -206,7 +206,7 @@ class TaskEvaluator(Evaluator):
     def _score_sequences(
         self, model: TaskModel, row_N: np.ndarray, collective: Collective
     ) -> RowScores:
-        gold_N = self.store.target_N[row_N]
+        gold = self.store.targets(row_N)
         with torch.no_grad():
             embedding_ND = embed_rows(
                 model,
@@ -217,34 +217,35 @@ class TaskEvaluator(Evaluator):
             )
             spread = spread_metrics(embedding_ND)
             scores_NC = model.head(embedding_ND)
-            target_N = torch.from_numpy(gold_N.copy()).to(scores_NC.device)
-            losses_N = replace(self.loss, head=model.head).losses(scores_NC, target_N)
+            target = torch.from_numpy(gold.copy()).to(scores_NC.device)
+            losses_N = replace(self.loss, head=model.head).losses(scores_NC, target)
         likelihood = -float(losses_N.double().mean())
+        value_by_measure = row_scores(self.loss.labels, self._predictions(scores_NC), gold)
+        return RowScores(value_by_measure, likelihood, spread)
+
+    def _predictions(self, scores_NC: Tensor) -> np.ndarray:
+        """Return predictions as ``TaskStore.targets`` has gold ones."""
         if self.loss.labels == "class":
-            predicted_N = scores_NC.argmax(1).cpu().numpy()
-            return RowScores(class_scores(predicted_N, gold_N.astype(np.int64)), likelihood, spread)
-        standardized_N = scores_NC[:, 0].double().cpu().numpy()
-        number_N = standardized_N * self.loss.scale + self.loss.center
-        return RowScores(number_scores(number_N, gold_N), likelihood, spread)
+            return scores_NC.argmax(1).cpu().numpy()
+        scores_NC = scores_NC.double().cpu()
+        if self.loss.labels == "class_set":
+            return (scores_NC.sigmoid() >= THRESHOLD).numpy()
+        return scores_NC[:, 0].numpy() * self.loss.scale + self.loss.center
 
     def _chance(self, row_N: np.ndarray) -> dict[str, dict[str, float]]:
-        """Return the scores of predicting training's most frequent class, or mean number."""
+        """Return the scores of a constant prediction."""
         task = TASKS[self.store.task]
         train_N = self.store.split_rows("train")
-        gold_N = self.store.target_N[row_N]
-        if task.labels == "number":
-            mean = float(self.store.target_N[train_N].mean())
-            value_by_measure = number_scores(np.full(len(row_N), mean), gold_N)
-        elif task.labels == "class":
-            class_N = gold_N.astype(np.int64)
-            most_frequent = np.bincount(self.store.target_N[train_N].astype(np.int64)).argmax()
-            value_by_measure = class_scores(np.full_like(class_N, most_frequent), class_N)
-        else:
+        if task.labels == "residues":
             value_by_measure = self._token_chance(row_N, train_N)
+        else:
+            train = self.store.targets(train_N)
+            value_by_measure = chance_scores(task.labels, train, self.store.targets(row_N))
         means = {name: float(value_N.mean()) for name, value_N in value_by_measure.items()}
         return exact_scores(means | {"score": means[task.measure]})
 
     def _token_chance(self, row_N: np.ndarray, train_N: np.ndarray) -> dict[str, Floats]:
+        """Return the scores of predicting training's most frequent class for all residues."""
         class_T = self.store.class_T[np.isin(self._row_of_residue_T, train_N)].astype(np.int64)
         most_frequent = np.bincount(class_T[class_T >= 0]).argmax()
         batch = read_labeled(self.store, self.read, row_N)

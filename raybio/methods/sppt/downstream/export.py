@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 from safetensors.torch import save_file
 
@@ -12,7 +12,7 @@ from raybio.core.records import export_record, write_record
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.model_card import predict_usage
 from raybio.encoders.text import TextEncoder
-from raybio.methods.sppt.downstream.config import HeadKind, Labels
+from raybio.methods.sppt.downstream.config import THRESHOLD, HeadKind, Labels
 from raybio.methods.sppt.downstream.encoder import TaskModel
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.export import export_encoder
@@ -34,13 +34,15 @@ class TaskHead(NamedTuple):
 
     Attributes:
         task: name of the task.
-        labels: "class" or "number" of an input, or "residues" for a class of each residue.
+        labels: "class", "class_set" or "number" of an input, or "residues" for a class of each
+            residue.
         kind: as ``resolve_head`` returns it.
         class_names: names of the classes, in the order of the scores; none for a number.
         center: a number is its score times ``scale``, plus ``center``.
         scale: see ``center``.
         on_texts: whether inputs are texts; otherwise they are proteins.
         max_length: tokens of an input that training read, special ones included.
+        threshold: a set has the classes of this probability or more.
     """
 
     task: str
@@ -51,6 +53,7 @@ class TaskHead(NamedTuple):
     scale: float
     on_texts: bool
     max_length: int
+    threshold: float = THRESHOLD
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -61,8 +64,9 @@ class TaskHead(NamedTuple):
         """
         with export_record(folder / HEAD_SETTINGS, "task head", "finetune") as content:
             head = cls(**content)
-            if head.labels not in ("class", "number", "residues"):
-                raise ConfigError(f"got labels {head.labels!r}, want class, number or residues")
+            if head.labels not in get_args(Labels):
+                wanted = ", ".join(get_args(Labels))
+                raise ConfigError(f"got labels {head.labels!r}, want one of {wanted}")
             return head._replace(
                 class_names=tuple(map(str, head.class_names)),
                 center=float(head.center),
@@ -77,6 +81,12 @@ class TaskHead(NamedTuple):
         names = ", ".join(self.class_names[:MAX_NAMED_CLASSES])
         if len(self.class_names) > MAX_NAMED_CLASSES:
             names += f" and {len(self.class_names) - MAX_NAMED_CLASSES:,} more in {HEAD_SETTINGS}"
+        if self.labels == "class_set":
+            return (
+                f"A {self.kind} head predicts which classes an input has in the task {self.task}: "
+                f"those of a probability of at least {self.threshold:g}, of "
+                f"{len(self.class_names):,}: {names}."
+            )
         of = "each residue" if self.labels == "residues" else "an input"
         return (
             f"A {self.kind} head predicts the class of {of} in the task {self.task}, one of "

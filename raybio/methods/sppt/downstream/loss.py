@@ -1,6 +1,7 @@
 """Loss of a supervised task: cross entropy of classes, or squared error of numbers.
 
-Shape letters: R sequences of this worker, L padded length, K labeled tokens, D width, C classes.
+Shape letters: R sequences of this worker, L padded length, K labeled tokens, D width, C classes, X
+as in ``TaskBatch``.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ class TaskLoss:
 
     Attributes:
         head: maps embeddings to scores.
-        labels: ``class`` or ``number`` of a sequence, or ``residues`` for a class a token.
+        labels: ``class``, ``class_set`` or ``number`` of a sequence, or ``residues`` for a class a
+            token.
         center: the head predicts (number - center) / scale, so that a fresh head starts near it.
         scale: see ``center``.
     """
@@ -61,16 +63,25 @@ class TaskLoss:
         """Return this worker's share of the mean loss over sequences."""
         num_local = torch.full((), len(embedding_RD), device=embedding_RD.device)
         num_rows = collective.all_sum(num_local).clamp(min=1)
-        loss = self.losses(self.head(embedding_RD), batch.target_R).sum() / num_rows
+        loss = self.losses(self.head(embedding_RD), batch.target_X).sum() / num_rows
         return LossReport(loss, {"task_loss": loss.detach()})
 
-    def losses(self, scores_RC: Tensor, target_R: Tensor) -> Tensor:
+    def losses(self, scores_RC: Tensor, target_X: Tensor) -> Tensor:
         """Return the loss of each sequence (R,): a negative log-likelihood.
 
-        For classes it is the cross entropy. For numbers it is half the squared error of the
-        standardized number: a Gaussian of variance 1, without its constant.
+        For classes it is the cross entropy; for sets of classes the sum over the classes of the
+        binary cross entropy, so that each is there or not independently of the others. For numbers
+        it is half the squared error of the standardized number: a Gaussian of variance 1, without
+        its constant.
         """
         if self.labels == "class":
-            return F.cross_entropy(scores_RC, target_R.long(), reduction="none")
-        standardized_R = (target_R.to(scores_RC.dtype) - self.center) / self.scale
+            return F.cross_entropy(scores_RC, target_X.long(), reduction="none")
+        target_X = target_X.to(scores_RC.dtype)
+        if self.labels == "class_set":
+            has_class_RC = target_X.view_as(scores_RC)
+            losses_RC = F.binary_cross_entropy_with_logits(
+                scores_RC, has_class_RC, reduction="none"
+            )
+            return losses_RC.sum(dim=1)
+        standardized_R = (target_X - self.center) / self.scale
         return (scores_RC[:, 0] - standardized_R) ** 2 / 2

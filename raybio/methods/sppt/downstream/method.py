@@ -27,7 +27,7 @@ METHOD = Method(
             "test": "test rows",
             "new_test": "test rows that are not in training",
         },
-        chance="the most frequent class, or the mean number, of the training rows",
+        chance="the most frequent class, all classes, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),
         if_passed="raise optim.peak_lr or schedule.max_epochs, or use the rival",
     ),

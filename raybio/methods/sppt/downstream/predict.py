@@ -18,6 +18,7 @@ from raybio.core.batch import TokenBatch
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.sppt.downstream.encoder import TaskModel
 from raybio.methods.sppt.downstream.export import HEAD_WEIGHTS, TaskHead
+from raybio.methods.sppt.downstream.formats.own_tables import LABEL_SEPARATOR
 from raybio.methods.sppt.downstream.heads import build_head
 from raybio.methods.sppt.proteins.embedding_model import read_embedding_model
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
@@ -77,20 +78,17 @@ class TaskPredictor(Predictor):
 
         - number: ``number``, in the unit of the task.
         - class: ``class``, its ``probability``, and ``p(NAME)`` of each class.
+        - class_set: ``classes``, divided by ``;`` as in a table of labels, and ``p(NAME)``.
         - residues: ``num_residues`` of the protein, and ``tags`` of those that the encoder reads.
         """
         if self.head.labels == "number":
             return pa.schema([("number", pa.float64())])
         if self.head.labels == "residues":
             return pa.schema([("num_residues", pa.int64()), ("tags", pa.list_(pa.string()))])
-        names = [f"p({name})" for name in self.head.class_names]
-        return pa.schema(
-            [
-                ("class", pa.string()),
-                ("probability", pa.float64()),
-                *((name, pa.float64()) for name in names),
-            ]
-        )
+        probabilities = [(f"p({name})", pa.float64()) for name in self.head.class_names]
+        if self.head.labels == "class_set":
+            return pa.schema([("classes", pa.string()), *probabilities])
+        return pa.schema([("class", pa.string()), ("probability", pa.float64()), *probabilities])
 
     @contextmanager
     def open_files(
@@ -180,7 +178,7 @@ class TaskPredictor(Predictor):
     def _of_inputs(
         self, model: TaskModel, read: Callable[[np.ndarray], TokenBatch], num_inputs: int
     ) -> list[dict[str, Any]]:
-        """Return the class or the number of each input."""
+        """Return the class, the set of classes or the number of each input."""
         embedding_RD = embed_rows(
             model, read, np.arange(num_inputs), SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
         )
@@ -188,19 +186,33 @@ class TaskPredictor(Predictor):
         if self.head.labels == "number":
             number_R = score_RC[:, 0] * self.head.scale + self.head.center
             return [{"number": number} for number in number_R.tolist()]
+        if self.head.labels == "class_set":
+            return [self._class_set(each_C) for each_C in score_RC.sigmoid().tolist()]
         # The largest score, not the largest probability: those of several classes may round to 1.
         label_R = score_RC.argmax(1).tolist()
         values = []
         for label, probability_C in zip(label_R, score_RC.softmax(1).tolist(), strict=True):
-            named = zip(self.head.class_names, probability_C, strict=True)
             values.append(
                 {
                     "class": self.head.class_names[label],
                     "probability": probability_C[label],
-                    **{f"p({name})": probability for name, probability in named},
+                    **self._by_column(probability_C),
                 }
             )
         return values
+
+    def _class_set(self, probability_C: list[float]) -> dict[str, Any]:
+        names = [
+            name
+            for name, probability in zip(self.head.class_names, probability_C, strict=True)
+            if probability >= self.head.threshold
+        ]
+        return {"classes": LABEL_SEPARATOR.join(names), **self._by_column(probability_C)}
+
+    def _by_column(self, probability_C: list[float]) -> dict[str, float]:
+        """Return the probability of each class by the name of its column."""
+        named = zip(self.head.class_names, probability_C, strict=True)
+        return {f"p({name})": probability for name, probability in named}
 
     def _tags(
         self, model: TaskModel, read: Callable[[np.ndarray], TokenBatch], block: TaskBlock

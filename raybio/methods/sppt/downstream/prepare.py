@@ -58,7 +58,7 @@ def prepare_task(
             contents=[row.content.encode() for row in rows],
             splits=[row.split for row in rows],
             targets=[_target(row, task, number_by_label) for row in rows],
-            classes=[_residue_classes(row, task, number_by_label) for row in rows],
+            classes=[_classes(row, task, number_by_label) for row in rows],
             class_names=names,
             with_words=task.on_texts,
             provenance=new.provenance() | ({DRAWN: num_drawn} if num_drawn else {}),
@@ -134,16 +134,16 @@ def _class_names(rows: list[Example], task: DownstreamTask) -> list[str]:
 
 
 def _target(row: Example, task: DownstreamTask, number_by_label: dict[str, int]) -> float:
-    """Return the class or number of a row, 0 in a task on residues."""
+    """Return the class or number of a row, 0 in a task on residues or sets of classes."""
     if task.labels == "class":
         return number_by_label[str(row.label)]
     return float(row.label) if task.labels == "number" else 0.0  # type: ignore[arg-type]
 
 
-def _residue_classes(
-    row: Example, task: DownstreamTask, number_by_label: dict[str, int]
-) -> np.ndarray:
-    """Return the class of each residue, empty in other tasks."""
-    if task.labels != "residues":
+def _classes(row: Example, task: DownstreamTask, number_by_label: dict[str, int]) -> np.ndarray:
+    """Return the class of each residue, or the set of classes of a row; empty in other tasks."""
+    if task.labels not in ("residues", "class_set"):
         return np.array([], np.int8)
-    return np.array([number_by_label[label] for label in row.label], np.int8)  # type: ignore[union-attr]
+    # GO terms are thousands.
+    dtype = np.int32 if task.labels == "class_set" else np.int8
+    return np.array([number_by_label[label] for label in row.label], dtype)  # type: ignore[union-attr]

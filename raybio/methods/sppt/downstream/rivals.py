@@ -2,8 +2,8 @@
 
 A fine-tuned encoder has learned something of a task only where it is better than all of these.
 
-Tasks with a class or a number a sequence: ridge regression, or the ridge classifier, and k nearest
-neighbors, each on
+Tasks with a class, a set of classes or a number a sequence: ridge regression, or the ridge
+classifier, and k nearest neighbors, each on
 
 - ``one-hot``: the residues at each position, where the training sequences have few lengths, such
   as variants of one protein;
@@ -12,6 +12,10 @@ neighbors, each on
 
 ``residue_rivals`` has those of tasks with a class a residue. Penalty and number of neighbors are
 those with the best score on dev. Test rows choose nothing. All workers compute the same.
+
+For sets of classes, ridge regression predicts 1 for each class that a row has and 0 for others,
+and neighbors the share of them that has a class. Dev also chooses the threshold from which on a row
+is predicted to have a class: rare classes are below 1/2 nearly everywhere.
 
 Shape letters: N rows of the store, T training rows, Q rows to predict, L positions, F features,
 D width, C classes, X neighbors, Z residues that differ from the most frequent one.
@@ -31,10 +35,7 @@ from sklearn.preprocessing import StandardScaler, normalize
 from raybio.core.arrays import Floats
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.downstream.config import TASKS
-from raybio.methods.sppt.downstream.scores import (
-    class_scores,
-    number_scores,
-)
+from raybio.methods.sppt.downstream.scores import row_scores
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -42,6 +43,9 @@ PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 NUM_NEIGHBORS = (1, 3, 5, 10, 20)
 """Candidate numbers of neighbors."""
+
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Candidate thresholds for sets of classes."""
 
 MAX_LENGTHS = 10
 """With more lengths of training sequences, a position has no meaning of its own: no one-hot."""
@@ -63,6 +67,10 @@ Matrix = Any
 
 Values = Callable[[np.ndarray], dict[str, Floats]]
 """Rows (Q,) of the store -> contribution of each row to each measure."""
+
+
+Predict = Callable[[np.ndarray], np.ndarray]
+"""Rows (Q,) of the store -> their predictions."""
 
 
 class TaskRival(NamedTuple):
@@ -94,7 +102,7 @@ class Features(NamedTuple):
 
 
 def sequence_rivals(store: TaskStore, embedding_ND: np.ndarray) -> Iterator[TaskRival]:
-    """Yield the rivals of a task with a class or a number a sequence.
+    """Yield the rivals of a task with a class, a set of classes or a number a sequence.
 
     Args:
         store: the task.
@@ -110,11 +118,10 @@ def ridge_rival(store: TaskStore, features: Features) -> TaskRival:
     train_T = store.split_rows("train")
     if len(store.class_names) > MANY_CLASSES:
         train_T = drawn_rows(train_T, MAX_DUAL_ROWS)
-    target_N = targets(store)
     candidates = []
     for settings, fitted in fitted_ridges(
         features.ridge_NF[train_T],
-        target_N[train_T],
+        store.targets(train_T),
         num_classes=len(store.class_names),
         is_balanced=TASKS[store.task].measure == "macro_f1",
     ):
@@ -130,25 +137,23 @@ def fitted_ridges(
 
     Args:
         row_TF: training rows.
-        target_T: their classes, or numbers.
+        target_T: their classes or numbers (T,), or whether they have each class (T, C).
         num_classes: classes of the task; 0: numbers.
         is_balanced: also try weights by which all classes count alike, for macro F1.
     """
+    # The dual form takes sparse rows only without an intercept.
+    is_dual = num_classes > MANY_CLASSES
+    solver = {
+        "tol": 1e-6,
+        "fit_intercept": not is_dual,
+        "solver": "cholesky" if is_dual else "auto",
+    }
     for penalty in PENALTIES:
-        if not num_classes:
-            fitted = Ridge(penalty, tol=1e-6).fit(row_TF, target_T)
-            yield {"penalty": penalty}, fitted
+        if not num_classes or target_T.ndim == 2:
+            yield {"penalty": penalty}, Ridge(penalty, **solver).fit(row_TF, target_T)
             continue
         for class_weight in (None, "balanced") if is_balanced else (None,):
-            # The dual form takes sparse rows only without an intercept.
-            is_dual = num_classes > MANY_CLASSES
-            classifier = RidgeClassifier(
-                penalty,
-                class_weight=class_weight,
-                tol=1e-6,
-                fit_intercept=not is_dual,
-                solver="cholesky" if is_dual else "auto",
-            )
+            classifier = RidgeClassifier(penalty, class_weight=class_weight, **solver)
             settings = {"penalty": penalty, "class_weight": class_weight or "equal"}
             yield settings, classifier.fit(row_TF, target_T)
 
@@ -156,7 +161,8 @@ def fitted_ridges(
 def neighbor_rival(store: TaskStore, features: Features) -> TaskRival:
     """Return the mean number, or the most frequent class, of the nearest training rows.
 
-    Of equally frequent classes, the first in alphabetical order is predicted.
+    Of equally frequent classes, the first in alphabetical order is predicted. For sets of classes
+    it is the mean of each class's 0 and 1.
     """
     other_Q = np.flatnonzero(store.split_number_N != SPLITS.index("train"))
     reference_T = drawn_rows(store.split_rows("train"), MAX_REFERENCE_ROWS)
@@ -164,7 +170,8 @@ def neighbor_rival(store: TaskStore, features: Features) -> TaskRival:
     if num_products > MAX_PRODUCTS:
         num_rows = max(len(reference_T) * MAX_PRODUCTS // num_products, max(NUM_NEIGHBORS))
         reference_T = drawn_rows(reference_T, num_rows)
-    target_T = targets(store)[reference_T]
+    target_T = store.targets(reference_T)
+    num_classes = len(store.class_names) if TASKS[store.task].labels == "class" else 0
     num_found = min(max(NUM_NEIGHBORS), len(reference_T))
     index = NearestNeighbors(algorithm="brute").fit(features.neighbor_NF[reference_T])
     nearest_NX = np.zeros((store.num_rows, num_found), np.int64)
@@ -173,7 +180,7 @@ def neighbor_rival(store: TaskStore, features: Features) -> TaskRival:
     )
 
     def predict(k: int, row_Q: np.ndarray) -> np.ndarray:
-        return votes(target_T[nearest_NX[row_Q, :k]], len(store.class_names))
+        return votes(target_T[nearest_NX[row_Q, :k]], num_classes)
 
     candidates = []
     for k in NUM_NEIGHBORS:
@@ -183,7 +190,7 @@ def neighbor_rival(store: TaskStore, features: Features) -> TaskRival:
 
 
 def votes(target_QX: np.ndarray, num_classes: int) -> np.ndarray:
-    """Return the most frequent class of each row (Q,), or its mean number without classes."""
+    """Return the most frequent class of each row (Q,), or the mean over X if there are none."""
     if not num_classes:
         return target_QX.mean(axis=1)
     num_rows = len(target_QX)
@@ -258,12 +265,6 @@ def drawn_rows(row_N: np.ndarray, max_rows: int) -> np.ndarray:
     return np.sort(row_N[drawn])
 
 
-def targets(store: TaskStore) -> np.ndarray:
-    """Return the class (int64) or number of each row (N,)."""
-    is_class = TASKS[store.task].labels == "class"
-    return store.target_N.astype(np.int64) if is_class else store.target_N
-
-
 def _descriptions(store: TaskStore, embedding_ND: np.ndarray) -> Iterator[Features]:
     if not TASKS[store.task].on_texts:
         residues = one_hot(store)
@@ -286,18 +287,27 @@ def _predict_rows(fitted: Any, row_NF: Matrix, row_Q: np.ndarray) -> np.ndarray:
     return predicted_Q
 
 
+def _at_least(threshold: float, predict: Predict, row_Q: np.ndarray) -> np.ndarray:
+    has_class_QC: np.ndarray = predict(row_Q) >= threshold
+    return has_class_QC
+
+
 def _best_on_dev(
     store: TaskStore,
     name: str,
-    candidates: Sequence[tuple[dict[str, Any], Callable[[np.ndarray], np.ndarray]]],
+    candidates: Sequence[tuple[dict[str, Any], Predict]],
 ) -> TaskRival:
     """Return the candidate with the best score on dev, the first of equals."""
     task = TASKS[store.task]
-    target_N = targets(store)
+    if task.labels == "class_set":
+        candidates = [
+            (settings | {"threshold": threshold}, partial(_at_least, threshold, predict))
+            for settings, predict in candidates
+            for threshold in THRESHOLDS
+        ]
 
-    def values(predict: Callable[[np.ndarray], np.ndarray], row_Q: np.ndarray) -> dict[str, Floats]:
-        scores = class_scores if task.labels == "class" else number_scores
-        return scores(predict(row_Q), target_N[row_Q])
+    def values(predict: Predict, row_Q: np.ndarray) -> dict[str, Floats]:
+        return row_scores(task.labels, predict(row_Q), store.targets(row_Q))
 
     dev = store.split_rows("dev")
     scores = [values(predict, dev)[task.measure].mean() for _, predict in candidates]

@@ -2,13 +2,14 @@
 
 Every score is the mean of one number a row, so that runs can be compared in pairs.
 
-Shape letters: N rows.
+Shape letters: N rows, T training rows, C classes.
 """
 
 import numpy as np
 
-from raybio.core.arrays import Floats, Integers
+from raybio.core.arrays import Bools, Floats, Integers
 from raybio.evaluation.unit_scores import linear_share
+from raybio.methods.sppt.downstream.config import Labels
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's ρ"}
 """The measures as tables name them."""
@@ -20,6 +21,31 @@ The sums of a deep network differ by that much through rounding alone.
 """
 
 
+def row_scores(labels: Labels, predicted: np.ndarray, gold: np.ndarray) -> dict[str, Floats]:
+    """Return the scores of predictions; they and gold are as ``TaskStore.targets`` has them."""
+    if labels == "class":
+        return class_scores(predicted, gold)
+    if labels == "class_set":
+        return class_set_scores(predicted, gold)
+    return number_scores(predicted, gold)
+
+
+def chance_scores(labels: Labels, train: np.ndarray, gold: np.ndarray) -> dict[str, Floats]:
+    """Return the scores of the same prediction for every row, by the targets of training.
+
+    It is the most frequent class, the mean number, or the set of all classes that a training row
+    has: of all constant sets the one with the highest macro F1 on training rows.
+    """
+    predicted = np.empty_like(gold)
+    if labels == "class":
+        predicted[:] = np.bincount(train).argmax()
+    elif labels == "class_set":
+        predicted[:] = train.any(axis=0)
+    else:
+        predicted[:] = train.mean()
+    return row_scores(labels, predicted, gold)
+
+
 def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
     """Return ``accuracy`` and ``macro_f1``, the mean over classes that occur in either argument.
 
@@ -27,14 +53,30 @@ def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
     (the delta method).
     """
     correct_N = (predicted_N == gold_N).astype(np.float64)
-    f1_of_classes = []
-    for label in np.union1d(predicted_N, gold_N):
-        is_predicted_N = predicted_N == label
-        is_gold_N = gold_N == label
-        numerator_N = 2.0 * (is_predicted_N & is_gold_N)
-        denominator_N = is_predicted_N.astype(np.float64) + is_gold_N
-        f1_of_classes.append(linear_share(numerator_N, denominator_N))
+    f1_of_classes = [
+        _f1(predicted_N == label, gold_N == label) for label in np.union1d(predicted_N, gold_N)
+    ]
     return {"accuracy": correct_N, "macro_f1": np.mean(f1_of_classes, axis=0)}
+
+
+def class_set_scores(predicted_NC: Bools, gold_NC: Bools) -> dict[str, Floats]:
+    """Return ``macro_f1``, the mean over classes that occur in either argument, and ``micro_f1``.
+
+    Both are linearized as in ``class_scores``, and 0 where no class occurs.
+    """
+    class_O = np.flatnonzero((predicted_NC | gold_NC).any(axis=0))
+    macro_N = np.zeros(len(gold_NC))
+    for label in class_O:
+        macro_N += _f1(predicted_NC[:, label], gold_NC[:, label]) / len(class_O)
+    numerator_N = 2.0 * (predicted_NC & gold_NC).sum(axis=1)
+    denominator_N = predicted_NC.sum(axis=1, dtype=np.float64) + gold_NC.sum(axis=1)
+    return {"macro_f1": macro_N, "micro_f1": linear_share(numerator_N, denominator_N)}
+
+
+def _f1(is_predicted_N: Bools, is_gold_N: Bools) -> Floats:
+    """Return contributions (N,) to the F1 of one class."""
+    is_right_N = (is_predicted_N & is_gold_N).astype(np.float64)
+    return linear_share(2 * is_right_N, is_predicted_N.astype(np.float64) + is_gold_N)
 
 
 def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:

@@ -1,6 +1,7 @@
 """Store of a supervised task: proteins or texts with their labels and splits.
 
-Shape letters: N rows, R some of them, T residues or bytes of all rows, concatenated.
+Shape letters: N rows, R some of them, T residues or bytes of all rows, concatenated, C classes, K
+classes of all rows, concatenated.
 """
 
 from functools import cached_property
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raybio.methods.sppt.downstream.config import TASKS
+from raybio.ops.segments import entries_of_rows
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.prefetch import byte_lengths
 from raybio.store.ragged import Ragged
@@ -38,10 +41,11 @@ class TaskStore(Store):
     """Index of each row's split in ``SPLITS``."""
 
     target_N = NumberColumn(ROWS, "target", np.float64)
-    """Class or number of each row; zeros in a task on residues."""
+    """Class or number of each row; zeros in a task on residues or sets of classes."""
 
     classes = ArrowColumn(ROWS, "classes")
-    """Class of each residue of each row; empty in other tasks."""
+    """Class of each residue of each row, int8, or the set of classes of each row, int32; empty in
+    other tasks."""
 
     class_names = TextColumn(CLASSES, "name")
     """Names of the classes; none in a regression task."""
@@ -72,6 +76,21 @@ class TaskStore(Store):
         """Return the bytes of these rows' texts (R,)."""
         return byte_lengths(self.content, row_R)
 
+    def targets(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the class (R,), int64, or the number (R,), float64, of each of these rows.
+
+        In a task on sets of classes: whether each row has each class (R, C), bool.
+        """
+        labels = TASKS[self.task].labels
+        if labels == "class_set":
+            entry_K, number_K = entries_of_rows(self.classes.offsets.to_numpy(), row_R)
+            class_K = self.classes.values.to_numpy(zero_copy_only=True)[entry_K]
+            has_class_RC = np.zeros((len(row_R), len(self.class_names)), bool)
+            has_class_RC[number_K, class_K] = True
+            return has_class_RC
+        target_R = self.target_N[row_R]
+        return target_R.astype(np.int64) if labels == "class" else target_R
+
     def split_rows(self, split: str) -> np.ndarray:
         """Return the rows of one of ``SPLITS``, ascending."""
         return np.flatnonzero(self.split_number_N == SPLITS.index(split))
@@ -94,19 +113,24 @@ class TaskStore(Store):
 
         Tasks on numbers or residues have none.
         """
-        if not self.class_names or len(self.class_T):
+        if TASKS[self.task].labels not in ("class", "class_set"):
             return {}
-        training = self.target_N[self.split_rows("train")]
+        training = self._classes_of(self.split_rows("train"))
         names_by_split = {}
         for split in ("dev", "test"):
-            absent = np.setdiff1d(self.target_N[self.split_rows(split)], training)
+            absent = np.setdiff1d(self._classes_of(self.split_rows(split)), training)
             if len(absent):
-                names_by_split[split] = [self.class_names[int(number)] for number in absent]
+                names_by_split[split] = [self.class_names[number] for number in absent]
         return names_by_split
+
+    def _classes_of(self, row_R: np.ndarray) -> np.ndarray:
+        """Return the numbers of the classes that some of these rows have."""
+        target = self.targets(row_R)
+        return np.unique(target) if target.ndim == 1 else np.flatnonzero(target.any(axis=0))
 
     @cached_property
     def class_T(self) -> np.ndarray:
-        """Class of each residue, int8, ``IGNORED`` without a label; empty in other tasks."""
+        """Class of each residue, int8, ``IGNORED`` without a label; of a task on residues."""
         return self.classes.values.to_numpy(zero_copy_only=True)
 
     @cached_property
@@ -132,7 +156,8 @@ def commit_task(
         contents: residues or text of each row.
         splits: one of ``SPLITS`` for each row.
         targets: class or number of each row.
-        classes: class of each residue of each row; empty arrays in other tasks.
+        classes: class of each residue of each row, int8, or the set of classes of each row, int32;
+            empty arrays in other tasks.
         class_names: names of the classes.
         with_words: whether rows are texts, whose words are counted.
         provenance: what the manifest records of the input.
@@ -142,14 +167,15 @@ def commit_task(
     """
     count_by_word = count_words(content.decode() for content in contents) if with_words else {}
     bounds = np.cumsum([0, *map(len, classes)], dtype=np.int64)
-    class_T = np.concatenate([np.empty(0, np.int8), *classes]).astype(np.int8)
     tables = column_tables(
         TaskStore,
         {
             "content": contents,
             "split_number_N": np.array([SPLITS.index(split) for split in splits]),
             "target_N": np.array(targets),
-            "classes": pa.LargeListArray.from_arrays(pa.array(bounds), pa.array(class_T)),
+            "classes": pa.LargeListArray.from_arrays(
+                pa.array(bounds), pa.array(np.concatenate(classes))
+            ),
             "class_names": class_names,
             "count_by_word": count_by_word,
         },

@@ -129,5 +129,5 @@ def _loss(model: TaskModel, store: TaskStore) -> TaskLoss:
     labels = TASKS[store.task].labels
     if labels != "number":
         return TaskLoss(model.head, labels)
-    train_N = store.target_N[store.split_rows("train")]
+    train_N = store.targets(store.split_rows("train"))
     return TaskLoss(model.head, labels, float(train_N.mean()), float(train_N.std()) or 1.0)

@@ -30,6 +30,9 @@ SPLIT_BY_LETTER = [("A", "train"), ("C", "dev"), ("D", "test")]
 LABEL_OF = {
     "class": lambda letters: "helix" if letters.count("A") > 5 else "none",
     "number": lambda letters: letters.count("A") / len(letters),
+    "class_set": lambda letters: ";".join(
+        name for name, letter in (("helix", "A"), ("strand", "W")) if letters.count(letter) > 3
+    ),
     "residues": lambda letters: "".join({"A": "h", "W": "e"}.get(each, "-") for each in letters),
 }
 
@@ -65,12 +68,19 @@ def contents_of(store: TaskStore) -> list[Any]:
         store.texts(np.arange(store.num_rows)),
         store.split_number_N.tolist(),
         store.target_N.tolist(),
-        np.split(store.class_T, store.indptr_N1[1:-1])
-        if len(store.class_T)
-        else [[]] * store.num_rows,
+        store.classes.to_pylist(),
         strict=True,
     )
-    return sorted((text, split, target, [*classes]) for text, split, target, classes in rows)
+    return sorted(rows)
+
+
+def as_list(name: str, label: Any) -> Any:
+    """A label as Parquet and JSON lines may have it, too."""
+    if name == "residue_tagging":
+        return list(label)
+    if TASKS[name].labels == "class_set":
+        return label.split(";") if label else []
+    return label
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -86,9 +96,7 @@ def test_csv_tsv_json_lines_parquet_and_a_folder_of_splits_give_one_store(
     renamed = [{key.title(): value for key, value in row.items()} for row in rows]
     write_csv(tmp_path / "a.tsv.gz", renamed, "\t")
     assert contents_of(prepared(name, tmp_path / "a.tsv.gz", tmp_path / "tsv")) == wanted
-    listed = [
-        row | {"label": list(row["label"])} if name == "residue_tagging" else row for row in rows
-    ]
+    listed = [row | {"label": as_list(name, row["label"])} for row in rows]
     pq.write_table(pa.Table.from_pylist(listed), tmp_path / "a.parquet")
     assert contents_of(prepared(name, tmp_path / "a.parquet", tmp_path / "pq")) == wanted
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
@@ -134,6 +142,80 @@ def test_tags_may_be_words_and_a_hyphen_is_no_label(tmp_path: Path) -> None:
     store = prepared("residue_tagging", path, tmp_path / "store")
     assert list(store.class_names) == ["core", "rim"]
     assert store.class_T.tolist() == [0, IGNORED, 1] * 3
+
+
+def test_the_labels_of_a_row_are_a_set_and_an_empty_cell_is_a_row_without_any(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ["b; a", "a;a ;", " ; b;;", "", " ", "a two;b"]
+    lines = [f'text {number},"{cell}",train' for number, cell in enumerate(cells)]
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(["text,label,split", *lines, "d,c;b,dev", "t,,test"]))
+    store = prepared("text_multilabel", path, tmp_path / "store")
+    assert store.class_names == ("a", "a two", "b", "c")
+    sets = [[0, 2], [0], [2], [], [], [1, 2], [2, 3], []]
+    assert store.classes.to_pylist() == sets
+    expected = [[label in numbers for label in range(4)] for numbers in sets]
+    rows = np.array([6, 0, 3, 0])
+    assert store.targets(rows).tolist() == [expected[row] for row in rows]
+    assert store.targets(np.empty(0, np.int64)).shape == (0, 4)
+    assert store.classes_absent_from_training() == {"dev": ["c"]}
+    assert store.manifest["quarantine"] == {}
+    # Null in a list, or instead of one.
+    table = pa.table(
+        {
+            "text": ["t", "u", "v"],
+            "label": [["a", None, "b;c"], None, ["b"]],
+            "split": ["train", "dev", "test"],
+        }
+    )
+    pq.write_table(table, tmp_path / "labels.parquet")
+    store = prepared("text_multilabel", tmp_path / "labels.parquet", tmp_path / "lists")
+    assert store.class_names == ("a", "b", "c")
+    assert store.classes.to_pylist() == [[0, 1, 2], [], [1]]
+
+
+def test_sets_may_be_of_thousands_of_classes_and_other_stores_are_as_before(tmp_path: Path) -> None:
+    names = [f"GO:{number:07d}" for number in range(40_000)]
+    rows = [
+        {"sequence": "MKT", "label": ";".join(names), "split": "train"},
+        {"sequence": "MKA", "label": names[-1], "split": "dev"},
+        {"sequence": "MKV", "label": "", "split": "test"},
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    store = prepared("protein_multilabel", path, tmp_path / "store")
+    assert store.targets(np.arange(3)).sum(axis=1).tolist() == [40_000, 1, 0]
+    assert store.targets(np.array([1]))[0, -1]
+    # The column is as in stores that were prepared before there were sets.
+    for name in OWN:
+        if TASKS[name].labels != "class_set":
+            source = write_csv(tmp_path / f"{name}.csv", rows_of(name))
+            other = prepared(name, source, tmp_path / name)
+            assert other.classes.type == pa.large_list(pa.int8())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text,labels\na,b\n", "want the columns 'text' and 'label', and perhaps 'split'"),
+        (
+            "text,label,split\na,,train\nb,;,dev\nc,,test\n",
+            r"has 0 classes \(\), want two at least",
+        ),
+        ("text,label,split\na,x,train\nb,x,dev\nc,,test\n", r"has 1 classes \(x\)"),
+        ("text,label\n,x\nb,y\n", "row without a text: 1, first wrong.csv:2"),
+        ("text,label\na,x,y\nb,y\n", "line 2: has 3 columns, want 2"),
+    ],
+)
+def test_what_is_wrong_with_a_table_of_sets_is_named(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        prepared("text_multilabel", path, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
 
 
 def test_splits_have_their_usual_names(tmp_path: Path) -> None:
@@ -206,12 +288,16 @@ def test_a_model_is_trained_scored_next_to_rivals_exported_and_predicts(
     inputs = store.texts(store.split_rows("test"))
     predictions = raybio.load(tmp_path / "export").predict(inputs)
     assert len(predictions) == len(inputs)
-    kind = {"class": "class", "number": "number", "residues": "tags"}[TASKS[name].labels]
+    kinds = {"class": "class", "class_set": "classes", "number": "number", "residues": "tags"}
+    kind = kinds[TASKS[name].labels]
     for text, prediction in zip(inputs, predictions, strict=True):
         if kind == "number":
             assert np.isfinite(prediction[kind])
         elif kind == "class":
             assert prediction[kind] in store.class_names
+        elif kind == "classes":
+            has = [each for each in store.class_names if prediction[f"p({each})"] >= 0.5]
+            assert prediction[kind] == ";".join(has)
         else:
             assert len(prediction[kind]) == len(text)
 

@@ -18,6 +18,7 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.downstream import residue_rivals, rivals
 from raybio.methods.sppt.downstream.formats.example import Example
 from raybio.methods.sppt.downstream.prepare import prepare_task
+from raybio.methods.sppt.downstream.scores import class_scores, number_scores
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
@@ -95,7 +96,7 @@ def test_one_hot_has_the_ridge_and_the_distances_of_a_column_for_each_residue(tm
     # Dev chooses among them.
     rival = rivals.ridge_rival(store, features)
     by_penalty = {
-        penalty: rivals.number_scores(
+        penalty: number_scores(
             predicted_N[store.split_rows("dev")], store.target_N[store.split_rows("dev")]
         )["spearman"].mean()
         for penalty, predicted_N in found.items()
@@ -123,9 +124,9 @@ def test_neighbors_predict_as_in_scikit_learn_and_dev_chooses_their_number(tmp_p
     features = rivals.Features("vectors", vector_ND, vector_ND)
     rival = rivals.neighbor_rival(store, features)
     train, dev, test = (store.split_rows(split) for split in ("train", "dev", "test"))
-    target_N = rivals.targets(store)
+    target_N = store.targets(np.arange(store.num_rows))
     kind = KNeighborsRegressor if task == "fluorescence" else KNeighborsClassifier
-    score = rivals.number_scores if task == "fluorescence" else rivals.class_scores
+    score = number_scores if task == "fluorescence" else class_scores
     measure = "spearman" if task == "fluorescence" else "accuracy"
     on_dev = {}
     for k in rivals.NUM_NEIGHBORS:
@@ -161,7 +162,7 @@ def test_words_of_texts_are_those_of_training_and_a_new_class_is_never_predicted
     )
     expected = vectorizer.fit_transform(store.texts(train)).toarray()
     np.testing.assert_allclose(features.ridge_NF[train].toarray(), expected)
-    target_N = rivals.targets(store)
+    target_N = store.targets(np.arange(store.num_rows))
     rival = rivals.ridge_rival(store, features)
     best = -1.0
     for penalty in rivals.PENALTIES:
@@ -171,7 +172,7 @@ def test_words_of_texts_are_those_of_training_and_a_new_class_is_never_predicted
             )
             predicted = model.predict(features.ridge_NF[dev].toarray())
             assert 2 not in predicted
-            best = max(best, rivals.class_scores(predicted, target_N[dev])["macro_f1"].mean())
+            best = max(best, class_scores(predicted, target_N[dev])["macro_f1"].mean())
     assert predictions(rival, store, "dev")["macro_f1"].mean() == pytest.approx(best)
     gold = target_N[store.split_rows("test")]
     values = predictions(rival, store, "test")["accuracy"]
@@ -182,7 +183,7 @@ def test_many_classes_are_solved_in_the_dual_form(tmp_path, monkeypatch) -> None
     store = texts_store(tmp_path)
     features = rivals.tfidf(store)
     train = store.split_rows("train")
-    target_N = rivals.targets(store)
+    target_N = store.targets(np.arange(store.num_rows))
     monkeypatch.setattr(rivals, "MANY_CLASSES", 2)
     monkeypatch.setattr(rivals, "MAX_DUAL_ROWS", 50)
     rival = rivals.ridge_rival(store, features)
@@ -194,7 +195,7 @@ def test_many_classes_are_solved_in_the_dual_form(tmp_path, monkeypatch) -> None
     model = RidgeClassifier(settings["penalty"], class_weight=weight, fit_intercept=False)
     model.fit(features.ridge_NF[drawn].toarray(), target_N[drawn])
     test = store.split_rows("test")
-    expected = rivals.class_scores(model.predict(features.ridge_NF[test].toarray()), target_N[test])
+    expected = class_scores(model.predict(features.ridge_NF[test].toarray()), target_N[test])
     np.testing.assert_allclose(
         predictions(rival, store, "test")["macro_f1"], expected["macro_f1"], atol=1e-9
     )

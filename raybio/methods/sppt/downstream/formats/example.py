@@ -21,7 +21,8 @@ class Example(NamedTuple):
     Attributes:
         content: residues or text.
         split: one of ``SPLITS``.
-        label: class, number, or the class of each residue, "" for an unlabeled one.
+        label: class, number, names of a set of classes, or the class of each residue, "" for an
+            unlabeled one.
         file: name of the source file.
         line: line or record in it, from 1.
     """

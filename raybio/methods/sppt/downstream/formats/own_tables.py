@@ -36,6 +36,9 @@ SPLIT_BY_NAME = {
 NO_LABEL = "-"
 """Tag of a residue without a label."""
 
+LABEL_SEPARATOR = ";"
+"""Between the labels of a row that may have several."""
+
 
 def read_own_tables(task: DownstreamTask, source: Path) -> TaskFiles:
     """Return the examples of a table, or of a folder with a table for each split.
@@ -110,7 +113,8 @@ def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iter
         validation = [VALIDATION] if VALIDATION in names else []
         return [content_column, labels[0], splits[0], *validation]
 
-    for rows in read_columns(path, wanted, select):
+    separator = LABEL_SEPARATOR if task.labels == "class_set" else " "
+    for rows in read_columns(path, wanted, select, separator=separator):
         for line, content, label, *where in zip(rows.lines, *rows.columns, strict=True):
             yield Example(
                 content.strip() if task.on_texts else content.strip().upper(),
@@ -135,12 +139,16 @@ def _split(where: Sequence[str], path: Path, line: int) -> str:
 
 
 def _label(task: DownstreamTask, label: str) -> str | float | list[str]:
-    """Return a class, a number (NaN for a text that is none), or the tag of each residue.
+    """Return a class, a set of classes, a number (NaN for a text that is none), or residues' tags.
 
-    Tags of more than one letter are divided by blanks.
+    Names of a set are divided by ``LABEL_SEPARATOR``. Blank ones are left out, and a name that is
+    there twice counts once. Tags of more than one letter are divided by blanks.
     """
     if task.labels == "class":
         return label
+    if task.labels == "class_set":
+        names = {name.strip() for name in label.split(LABEL_SEPARATOR)}
+        return sorted(names - {""})
     if task.labels == "residues":
         tags = label.split() if " " in label else list(label)
         return ["" if tag == NO_LABEL else tag for tag in tags]
