@@ -132,5 +132,5 @@ def test_every_command_that_trains_or_predicts_runs_at_a_tiny_budget(
             continue
         assert done.returncode == 0, (words, done.stderr[-3000:])
         names.append(words[1])
-    assert names == ["train", "predict", "train"]
+    assert names == ["train", "predict", "train", "train"]
     assert (folder / "numbers.tsv").read_text().startswith("id\tnumber\nmutant1\t")

@@ -15,22 +15,27 @@ from raybio.runtime.run.run_loop import train_single_process
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.sppt.downstream.test_own_tables import prepared, rows_of, write_csv
 
 STEPS = 20
 PEAK_LR = 1e-2
 
 
+@pytest.mark.parametrize("name", ["remote_homology", "protein_multilabel"])
 def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
-    tiny_store: Store, tiny_task: TaskStore, tmp_path: Path
+    name: str, tiny_store: Store, tiny_task: TaskStore, tmp_path: Path
 ) -> None:
+    store = tiny_task
+    if name == "protein_multilabel":
+        store = prepared(name, write_csv(tmp_path / "a.csv", rows_of(name)), tmp_path / "store")
     system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
     export = str(system.export(tmp_path / "proteins", {}))
     (model,) = read_models([export], tmp_path / "report")
     assert isinstance(model, BenchmarkModel)
     task = LabelsTask(
         name="own",
-        labels="remote_homology",
-        store=tiny_task.path,
+        labels=name,
+        store=store.path,
         head="tuned",
         steps=STEPS,
         peak_lr=PEAK_LR,
@@ -49,9 +54,9 @@ def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
         "precision": "fp32",
     }
     config = override_all(METHODS["finetune"].config(), settings)
-    system = METHODS["finetune"].build(config, tiny_task.path)
+    system = METHODS["finetune"].build(config, store.path)
     folder = RunFolder(tmp_path, "run")
-    folder.open("finetune", config, Path(tiny_task.path), system.data_digest, ())
+    folder.open("finetune", config, Path(store.path), system.data_digest, ())
     reports = train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
     )
@@ -61,14 +66,16 @@ def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
     trained = final.scores["trained"]
     assert trained["test"]["score"] != final.scores["initial"]["test"]["score"]
     assert scores.score == pytest.approx(trained["test"]["score"]["value"])
-    assert scores.others["accuracy on dev"] == pytest.approx(trained["dev"]["score"]["value"])
+    assert scores.others[f"{task.measure} on dev"] == pytest.approx(
+        trained["dev"]["score"]["value"]
+    )
     units = final.unit_scores["trained"]["test"]
     assert scores.unit_ids == tuple(map(str, units.unit_U.tolist()))
     np.testing.assert_allclose(scores.numerator_U, units.value_by_measure["score"])
     assert scores.processor_seconds > 0
 
     # Rivals and chance are those of the frozen encoder's task, so the rows can be compared.
-    frozen = LabelsTask(name="own", labels="remote_homology", store=tiny_task.path)
+    frozen = LabelsTask(name="own", labels=name, store=store.path)
     rivals = task.rivals(None)
     for name, rival in frozen.rivals(None).items():
         assert rivals[name].score == rival.score
@@ -76,3 +83,43 @@ def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
     assert task.facts().chance == frozen.facts().chance
     assert f"{STEPS} steps" in task.facts().protocol
     assert task.identity() != frozen.identity()
+
+
+def test_frozen_encoders_have_the_figures_of_fine_tuning_for_sets_of_classes(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
+    export = str(system.export(tmp_path / "proteins", {}))
+    (model,) = read_models([export], tmp_path / "report")
+    assert isinstance(model, BenchmarkModel)
+    data = write_csv(tmp_path / "a.csv", rows_of("protein_multilabel"))
+    task = LabelsTask(name="own", labels="protein_multilabel", data=data)
+    assert task.check() == ""
+    store = prepared("protein_multilabel", data, tmp_path / "store")
+    settings = {
+        "encoder.source": export,
+        "encoder.max_length": model.whole_inputs.max_tokens,
+        "encoder.pooling": "auto",
+    }
+    config = tiny_config("finetune", **settings)
+    system = METHODS["finetune"].build(config, store.path)
+    assert system.final_evaluate is not None
+    final = system.final_evaluate(system.model, SingleProcess())
+    test = {stage: by_split["test"] for stage, by_split in final.scores.items()}
+    facts = task.facts()
+    assert "Ridge regression on standardized embeddings" in facts.protocol
+    assert "dev chooses its penalty and threshold" in facts.protocol
+    assert facts.chance == {
+        "macro F1": pytest.approx(test["chance"]["macro_f1"]["value"]),
+        "micro F1": pytest.approx(test["chance"]["micro_f1"]["value"]),
+    }
+    found = {"ridge on frozen encoder": task.score(model), **task.rivals(model)}
+    assert found["ridge on frozen encoder"].others["kNN macro F1"] == pytest.approx(
+        test["kNN on frozen encoder"]["macro_f1"]["value"]
+    )
+    compared = found.keys() & test.keys()
+    assert len(compared) == 5  # ridge and kNN on one-hot and on 1-3-mers, too
+    for stage in compared:
+        scores = found[stage]
+        assert scores.score == pytest.approx(test[stage]["macro_f1"]["value"])
+        assert scores.others["micro F1"] == pytest.approx(test[stage]["micro_f1"]["value"])

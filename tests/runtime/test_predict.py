@@ -18,12 +18,14 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
+from raybio.methods.sppt.downstream.scores import class_set_scores
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.predict import predict_file, read_predictor
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.jobs.test_finetune_job import write_task
 from tests.methods.conformance_cases import tiny_config
+from tests.methods.sppt.downstream.test_own_tables import prepared, rows_of, write_csv
 from tests.methods.sppt.downstream.test_system import task_of
 from tests.paths import ROOT
 from tests.script_process import Done, run_script
@@ -53,7 +55,8 @@ pytestmark = pytest.mark.first_tier("remote_homology", "scicite")
 
 
 @pytest.fixture(
-    scope="module", params=["remote_homology", "secondary_structure", "stability", "scicite"]
+    scope="module",
+    params=["remote_homology", "secondary_structure", "stability", "scicite", "text_multilabel"],
 )
 def trained(request, tiny_task: TaskStore, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp(request.param)
@@ -63,6 +66,10 @@ def trained(request, tiny_task: TaskStore, tmp_path_factory: pytest.TempPathFact
     elif request.param == "scicite":
         data = write_task(folder / "data")
         store = prepare_task(folder / "store", "scicite", *read_task_files("scicite", data))
+        changes["encoder.vocabulary_size"] = 60
+    elif request.param == "text_multilabel":
+        data = write_csv(folder / "data.csv", rows_of(request.param))
+        store = prepared(request.param, data, folder / "store")
         changes["encoder.vocabulary_size"] = 60
     else:
         store = task_of(folder, request.param)
@@ -126,6 +133,21 @@ def test_predictions_of_test_rows_are_those_of_the_final_evaluation(
         for one in found:
             assert one["probability"] == max(one[f"p({name})"] for name in names)
             assert sum(one[f"p({name})"] for name in names) == pytest.approx(1)
+    elif labels == "class_set":
+        predicted_QC = np.array(
+            [[name in one["classes"].split(";") for name in names] for one in found]
+        )
+        is_probable_QC = [[one[f"p({name})"] >= 0.5 for name in names] for one in found]
+        assert predicted_QC.tolist() == is_probable_QC
+        assert 0 < predicted_QC.sum() < predicted_QC.size
+        scores = class_set_scores(predicted_QC, trained.store.targets(trained.rows))
+        for measure, value_Q in scores.items():
+            np.testing.assert_allclose(expected.value_by_measure[measure], value_Q)
+        assert "those of a probability of at least 0.5, of 2: helix, strand" in (
+            trained.folder / "README.md"
+        ).read_text().replace("\n", " ")
+        head = json.loads((trained.folder / "head.json").read_text())
+        assert head["threshold"] == 0.5 and head["labels"] == "class_set"
     elif labels == "number":
         number = np.array([one["number"] for one in found])
         error = -((number - gold) ** 2)

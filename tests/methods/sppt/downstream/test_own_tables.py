@@ -18,6 +18,7 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.config import TASKS, Config, TaskPlanConfig
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
+from raybio.methods.sppt.downstream.scores import class_set_scores
 from raybio.methods.sppt.downstream.store import IGNORED, TaskStore
 from raybio.store.store import open_store
 from raybio.store.table_rows import read_input_rows
@@ -290,6 +291,16 @@ def test_a_model_is_trained_scored_next_to_rivals_exported_and_predicts(
     assert len(predictions) == len(inputs)
     kinds = {"class": "class", "class_set": "classes", "number": "number", "residues": "tags"}
     kind = kinds[TASKS[name].labels]
+    if kind == "classes":
+        # Predictions of the export are those that were scored.
+        predicted_QC = [
+            [name in prediction["classes"].split(";") for name in store.class_names]
+            for prediction in predictions
+        ]
+        gold_QC = store.targets(store.split_rows("test"))
+        scored = final.unit_scores["trained"]["test"].value_by_measure
+        for measure, value_Q in class_set_scores(np.array(predicted_QC), gold_QC).items():
+            np.testing.assert_allclose(scored[measure], value_Q)
     for text, prediction in zip(inputs, predictions, strict=True):
         if kind == "number":
             assert np.isfinite(prediction[kind])
