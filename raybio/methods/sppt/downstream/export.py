@@ -42,7 +42,7 @@ class TaskHead(NamedTuple):
         scale: see ``center``.
         on_texts: whether inputs are texts; otherwise they are proteins.
         max_length: tokens of an input that training read, special ones included.
-        threshold: a set has the classes of this probability or more.
+        threshold: a predicted set has the classes of this probability or more.
     """
 
     task: str
@@ -71,6 +71,7 @@ class TaskHead(NamedTuple):
                 class_names=tuple(map(str, head.class_names)),
                 center=float(head.center),
                 scale=float(head.scale),
+                threshold=float(head.threshold),
             )
 
     @property

@@ -10,9 +10,12 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import f1_score
 from torch import nn
 
+from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.downstream import rivals
+from raybio.methods.sppt.downstream.export import HEAD_SETTINGS, TaskHead
 from raybio.methods.sppt.downstream.loss import TaskLoss
 from raybio.methods.sppt.downstream.scores import class_set_scores
 from raybio.methods.sppt.downstream.store import TaskStore
@@ -75,6 +78,19 @@ def test_gradients_of_sets_do_not_depend_on_micro_batches(store: TaskStore) -> N
     small = gradients(system, SingleProcess(), 2, max_tokens=80, gradient_caching=True)
     system.model.zero_grad(set_to_none=True)
     assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def test_exports_from_before_there_were_sets_are_read(tmp_path: Path) -> None:
+    head = TaskHead("scicite", "class", "linear", ("a", "b"), 0.0, 1.0, True, 16)
+    content = head._asdict()
+    del content["threshold"]
+    write_record(tmp_path / HEAD_SETTINGS, "task head", content)
+    assert TaskHead.read(tmp_path) == head
+    write_record(tmp_path / HEAD_SETTINGS, "task head", content | {"labels": "several"})
+    with pytest.raises(
+        ConfigError, match=r"got labels 'several', want one of class, class_set, number, residues"
+    ):
+        TaskHead.read(tmp_path)
 
 
 def macro_f1(gold_NC: np.ndarray, predicted_NC: np.ndarray) -> float:
