@@ -35,6 +35,8 @@ RANGES = ("uniform", "log_uniform", "int_uniform")
 STEPS = "schedule.max_steps"
 """Varied only if the rate depends on it: trials are evaluated at each saved step anyway."""
 
+SEED = "seed"
+
 RATE = "optim.schedule"
 """The setting that decides whether the rate depends on ``STEPS``."""
 
@@ -315,6 +317,11 @@ def whole_problems(search_space: SearchSpace) -> list[str]:
         problems.append(
             "scheduler.kind: pbt changes settings during a trial, which optuna cannot learn from; "
             "want random"
+        )
+    if SEED in search_space.paths and budget.num_repeated:
+        problems.append(
+            f"budget.num_repeated: {budget.num_repeated} trains the best settings with other "
+            f"seeds, and the space has {SEED}; want one of them"
         )
     return problems
 

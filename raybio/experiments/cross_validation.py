@@ -20,7 +20,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.location import absolute
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
-from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
+from raybio.core.search_space import SEED, Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.experiments.fold_evaluation import (
     TAGGER_OF,
     FoldEvaluation,
@@ -47,7 +47,7 @@ from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.spool.spool import announce_copy, held, publish
-from raybio.runtime.tune.leaderboard import SEED, TrialRecord
+from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig

@@ -416,6 +416,12 @@ def test_inconsistent_sections_are_refused(changes, reason, tmp_path):
     assert reason in refused(tmp_path, {"optim.peak_lr": {"uniform": [1e-5, 1e-2]}}, **changes)
 
 
+def test_seeds_are_either_searched_or_repeated(tmp_path):
+    space = {"layers": {"choice": [2, 4]}, "seed": {"choice": [10, 20]}}
+    assert "want one of them" in refused(tmp_path, space, budget={"num_repeated": 1})
+    assert len(load(tmp_path, space, search={"kind": "grid"}).grid()) == 4
+
+
 def test_the_budget_can_be_changed_and_is_checked_again(tmp_path):
     result = load(tmp_path, {"layers": {"choice": [2, 4]}})
     assert result.with_budget(["num_trials=5", "max_steps=300"]).budget.num_trials == 5

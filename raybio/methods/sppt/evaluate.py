@@ -104,7 +104,8 @@ def draw_link_queries(
             held-out links, are added (as in the authors' code); the links among all of these are
             queried. 0: every node.
         parts: held-out links that are also scored by themselves, by name.
-        num_groups: groups drawn, the nodes of all others are left out; 0: all groups.
+        num_groups: groups drawn of those with training links, the nodes of all others are left out;
+            0: all groups.
     """
     graph_by_part = {
         name: Graph.from_edges(np.asarray(link_E2), graph.num_nodes, graph.group_N)
@@ -134,11 +135,15 @@ def draw_link_queries(
 
 
 def _drawn_groups(graph: Graph, num_groups: int) -> np.ndarray:
-    """Return whether each node (N,) is of a drawn group."""
+    """Return whether each node (N,) is of a drawn group.
+
+    Groups are drawn from those with training links: without one, there is nothing to retrieve.
+    """
     group_N = np.asarray(graph.group_N)
-    groups = np.unique(group_N)
-    if num_groups == 0 or num_groups >= len(groups):
+    if num_groups == 0 or num_groups >= len(np.unique(group_N)):
         return np.ones(graph.num_nodes, bool)
+    groups = np.unique(group_N[graph.degree_N > 0])
+    num_groups = min(num_groups, len(groups))
     drawn = np.random.default_rng([QUERY_SEED, 1]).choice(groups, num_groups, replace=False)
     return np.isin(group_N, drawn)
 

@@ -88,6 +88,8 @@ class OpenRun:
         finished = finished_result(folder, spec.config) if is_old else None
         if finished is None:
             folder.record_encoder(encoder_record(spec.config))
+            # Here and not in ``begin``: a run of ``--seeds`` can be stopped while it waits.
+            folder.stop.unlink(missing_ok=True)
         config = spec.config.to_mapping()
         tracker = Tracker(folder, uri, spec.method, config, digest, spec.parent_run_id)
         return cls(spec, tracker, finished, held_spool)
@@ -124,7 +126,6 @@ class OpenRun:
         start = self.folder.begin_start()
         # This start may be killed before it can replace what the last one left.
         for path in (
-            self.folder.stop,
             self.folder.failure,
             self.folder.outcome,
             self.folder.unit_scores,

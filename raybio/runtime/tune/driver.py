@@ -331,11 +331,9 @@ def _is_complete(spec: SweepSpec) -> bool:
     """Return whether all trials that the budget wants have ended."""
     space = spec.space
     known = earlier_trials(spec.path)
-    if space.search.kind == "optuna":
-        num_wanted = space.budget.num_trials
-    else:
-        num_wanted = len(planned(space, spec.check))
     first = [trial for trial in known if set(trial.settings) <= space.paths]
+    # Fewer than the budget names, if the space has no more.
+    num_wanted = len(planned(space, spec.check))
     if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
         return False
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))

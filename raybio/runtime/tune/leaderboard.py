@@ -12,7 +12,7 @@ from raybio.core.config import override_all
 from raybio.core.csv_table import write_csv
 from raybio.core.files import replace_text
 from raybio.core.records import read_record, write_record
-from raybio.core.search_space import Settings
+from raybio.core.search_space import SEED, Settings
 from raybio.evaluation.unit_scores import MIN_SEEDS
 from raybio.ops.significance import DifferenceTest, t_mean, welch_test
 from raybio.runtime.run.folder import LAUNCH, RunFolder
@@ -20,8 +20,6 @@ from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import FAILED, TRIAL_RECORD, SweepSpec, Trial, status_of
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
-
-SEED = "seed"
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def repetitions(spec: SweepSpec) -> list[Trial]:
     own_seed = spec.run.config.seed
     best: list[Settings] = []
     for trial in records(spec):
-        is_first_seed = SEED in spec.space.space or trial.settings.get(SEED, own_seed) == own_seed
+        is_first_seed = trial.settings.get(SEED, own_seed) == own_seed
         settings = _without_seed(trial.settings)
         if _is_ranked(trial) and is_first_seed and not trial.branch and settings not in best:
             best.append(settings)

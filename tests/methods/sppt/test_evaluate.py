@@ -53,6 +53,15 @@ def test_nodes_are_drawn_from_as_many_groups_as_wanted() -> None:
         assert np.array_equal(queries.node_S, every.node_S)
 
 
+def test_groups_are_drawn_of_those_with_training_links() -> None:
+    group_N = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2], np.int32)
+    graph = Graph.from_edges(np.array([[0, 1], [1, 2], [0, 2]]), 9, group_N)
+    heldout = np.array([[3, 4], [4, 5], [6, 7]])
+    for num_groups in (1, 2):
+        queries = draw_link_queries(graph, heldout, 50, num_groups=num_groups)
+        assert queries.training.num_edges == 3
+
+
 def test_zero_nodes_per_group_asks_everything() -> None:
     graph = random_graph()
     queries = draw_link_queries(graph, np.array([[0, 1]]), 0)

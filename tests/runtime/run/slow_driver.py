@@ -2,12 +2,14 @@
 
 ``slow_driver.py run|sweep STORE FOLDER``; STORE is a path or a URI, FOLDER holds config.yaml, and a
 sweep's space.yaml.
-The run lies in FOLDER, or where RAYBIO_RUNS says.
+The run lies in FOLDER, or where RAYBIO_RUNS says. While FOLDER/hold exists, no step is begun whose
+number it contains.
 """
 
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from raybio.core.config import load
@@ -23,13 +25,15 @@ STEP_SECONDS = 0.6
 """24 steps take twice as long as a node stays after its notice, and so does their repetition."""
 
 
-def slow(rank: int, folder: Path) -> None:
+def slow(rank: int, folder: Path, hold: Path) -> None:
     from raybio.training.step import TrainStep
 
     original = TrainStep.launch
 
     def waiting(self, number, batch):
         time.sleep(STEP_SECONDS)
+        while hold.exists() and hold.read_text() == str(number):
+            time.sleep(0.1)
         return original(self, number, batch)
 
     TrainStep.launch = waiting
@@ -37,6 +41,7 @@ def slow(rank: int, folder: Path) -> None:
 
 def main(kind: str, store: Location, folder: Path) -> None:
     config = load(METHODS[SYSTEM].config, folder / "config.yaml")
+    setup = partial(slow, hold=folder / "hold")
     if kind == "run":
         runs, bucket = folder / "runs", None
         if "RAYBIO_RUNS" in os.environ:
@@ -49,7 +54,7 @@ def main(kind: str, store: Location, folder: Path) -> None:
                 name="mine",
                 runs=runs,
                 bucket=bucket,
-                setup=slow,
+                setup=setup,
                 compute=Compute(workers=2),
             )
         )
@@ -66,7 +71,7 @@ def main(kind: str, store: Location, folder: Path) -> None:
                 method="sppt_protein",
                 store=store,
                 name="mine",
-                setup=slow,
+                setup=setup,
                 config=config,
                 runs=folder / "sweeps",
                 compute=Compute(cpus_per_worker=1),

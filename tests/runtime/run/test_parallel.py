@@ -189,6 +189,20 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> N
         assert tasks[1].run.settle("failed", 60)
 
 
+def test_a_stop_file_counts_from_the_command_on_and_not_from_the_beginning_of_the_run(
+    request_one: RunSpec,
+) -> None:
+    folder = request_one.folder
+    folder.make()
+    folder.stop.touch()
+    with contextlib.ExitStack() as held:
+        run = OpenRun.open(request_one, held)
+        assert not folder.stop.exists(), "a run that was stopped goes on with the same command"
+        folder.stop.touch()
+        run.begin(run.spec.compute)
+        assert folder.stop.exists(), "a run is stopped while it waits for its turn"
+
+
 def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run_goes_on(
     request_one: RunSpec, bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

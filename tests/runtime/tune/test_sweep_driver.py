@@ -26,7 +26,7 @@ from raybio.runtime.tune.search import TRIAL
 from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, SweepSpec, Trial, status_of
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
-from tests.runtime.tune.sweep_folder import METRIC, leave, of, space_of, spec_of
+from tests.runtime.tune.sweep_folder import LAMBDA, METRIC, leave, of, space_of, spec_of
 
 
 @pytest.fixture
@@ -326,6 +326,28 @@ def test_a_stop_file_that_a_user_made_interrupts_a_sweep_and_does_not_finish_it(
     with pytest.raises(InterruptedRunError, match="the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database)["mine"] == "KILLED"
+
+
+def test_a_learning_search_that_has_tried_the_whole_space_trains_nothing_more(
+    request_to: SweepSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = space_of(
+        tmp_path, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}}, search={"kind": "optuna"}
+    )
+    trials = [Trial({LAMBDA: value}) for value in (0.0, 0.1, 0.5)]
+    starts = []
+
+    def all_settings(spec: SweepSpec, callback: TrialCallback, *_: Any) -> SweepSpec:
+        starts.append(spec)
+        begin(callback, *trials)
+        for trial in trials:
+            leave(spec, trial, {10: 0.5})
+        return spec
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._run_tune", all_settings)
+    for _ in range(2):
+        assert len(sweep(replace(request_to, space=space)).trials) == 3 < space.budget.num_trials
+    assert len(starts) == 1
 
 
 def test_a_sweep_that_is_stopped_for_its_length_is_killed_and_did_not_fail(

@@ -158,7 +158,8 @@ def test_a_population_whose_driver_was_killed_resumes_its_members(
             if member.newest_checkpoint
         }
 
-    job.wait(process, lambda: sum(step >= 12 for step in standing().values()) == 2)
+    # Any of them: on a busy machine one may end before the other stands there.
+    job.wait(process, lambda: any(step >= 12 for step in standing().values()))
     process.kill()
     process.wait()
     before = {path.name for path in (job.sweep / "trials").iterdir()}

@@ -107,7 +107,10 @@ class NodeLabelEvaluator(Evaluator):
 
 
 def classify_letters(nodes: SyntheticGraph, config: Config) -> LeaveOneOut:
-    """Classify nodes by TF-IDF of the character 2- to 4-grams that the encoder reads."""
+    """Classify nodes by TF-IDF of their character 2- to 4-grams.
+
+    Of a long text, one letter more is read than by the encoder, of whose tokens one is special.
+    """
     length = config.encoder.max_length
     # "auto": texts are read as far as the encoder has positions, which is further than these.
     texts = [text if length == "auto" else text[:length] for text in nodes.text_N]
