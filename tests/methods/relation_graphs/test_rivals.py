@@ -18,13 +18,14 @@ from raybio.methods.relation_graphs.config import CANDIDATES, FoldConfig
 from raybio.methods.relation_graphs.demo import SIMULATED_WORDS, WordsConfig
 from raybio.methods.relation_graphs.encoders.character_vectors import CharacterVectors
 from raybio.methods.relation_graphs.evaluate import EntityRelationEvaluator
+from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.rivals import CHOSEN, LOOK_UP
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.relation_graphs.system import build
+from raybio.methods.relation_graphs.system import build, check
 from raybio.training.collective import SingleProcess
 from tests import word_oracles
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.relation_graphs.word_stores import store_of
+from tests.methods.relation_graphs.word_stores import store_of, write_sentences
 from tests.training.workers import run_workers
 
 NAME = "relation_graphs"
@@ -210,6 +211,19 @@ def test_without_validation_sentences_nothing_is_chosen(store: WordStore) -> Non
     assert list(rows) == [LOOK_UP, CHARACTERS]
     settings = rows[CHARACTERS].details["knn_settings"]
     assert settings == alone.config.evaluation.first_settings._asdict()
+
+
+def test_sentences_without_any_relation_end_in_a_table_of_entities(tmp_path: Path) -> None:
+    sentences = [(words, entities, []) for words, entities, _ in SENTENCES]
+    files = [write_sentences(tmp_path / "train.json", sentences)]
+    test = [write_sentences(tmp_path / "test.json", sentences[:3])]
+    entities_only = prepare_words(tmp_path / "words", files, test=test)
+    config = tiny_config(NAME, model="clner", **{"data.validation_share": 0.4})
+    check(config, entities_only)
+    system = build(config, entities_only.path)
+    report = system.final_evaluate(system.model, SingleProcess())
+    assert report.scores["chance"]["test"]["ner_f1"]["value"] > 0
+    assert report.scores["chance"]["test"]["re_f1"]["value"] == 0
 
 
 @pytest.mark.nightly

@@ -28,7 +28,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, labeled_pairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.rivals import (
     drawn_documents,
@@ -81,8 +81,9 @@ class RelationEvaluator(Evaluator):
 
     def labeled(self, split: str) -> LabeledPairs:
         """Return the labeled pairs of a split; all pairs of the test split."""
-        fraction = 1.0 if split == "test" else self.config.data.label_fraction
-        return LabeledPairs(self.reader.store, split, fraction, self.config.seed)
+        return labeled_pairs(
+            self.reader.store, split, self.config.data.label_fraction, self.config.seed
+        )
 
     def evaluate_during_training(
         self, model: Encoder, collective: Collective
@@ -161,7 +162,7 @@ class RelationEvaluator(Evaluator):
     def _unit_scores(self, results: Mapping[str, RelationScores]) -> dict[str, UnitScores]:
         """Return the scores of each split's documents, under their rows in the store."""
         return {
-            split: result.unit_scores().named(self.labeled(split).rows)
+            split: result.unit_scores().named(self.labeled(split).evaluated_rows)
             for split, result in results.items()
         }
 

@@ -19,7 +19,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import labeled_pairs
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
 from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
 from raybio.store.store import open_store
@@ -67,8 +67,8 @@ def evaluate_relations(
 
     Raises:
         ConfigError: if the folder is no exported relation model, its relations are not the store's,
-            or the store has no such split, or no validation documents where settings must be
-            chosen.
+            or the store has no relation in that split, or in the validation documents where
+            settings must be chosen.
         StoreError: if the store is missing, damaged or of another kind.
     """
     model = load_relation_model(folder)
@@ -80,15 +80,19 @@ def evaluate_relations(
             "relations"
         )
     needed_splits = (split,) if model.knn_settings else ("dev", split)
-    for name in needed_splits:
+    labeled_by_split = {
+        name: labeled_pairs(store, name, model.label_fraction, model.label_seed)
+        for name in needed_splits
+    }
+    for name, labeled in labeled_by_split.items():
         if not len(store.split_rows(name)):
             raise ConfigError(
                 f"--store {store_path}: has no {name} documents; prepare it with --{name}"
             )
+        labeled.check()
 
     def gold_pairs(name: str) -> GoldPairs:
-        fraction, seed = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
-        return embed_with_frozen(model.frozen, LabeledPairs(store, name, fraction, seed), say)
+        return embed_with_frozen(model.frozen, labeled_by_split[name], say)
 
     truncation = truncation_remarks(str(Path(folder).expanduser()), store, store.split_rows(split))
     for remark in truncation:
@@ -123,7 +127,7 @@ def _training_counts(model: RelationModel, store: DocumentStore) -> np.ndarray |
     """Return the number of training pairs of each class; None if they are unknown."""
     if model.classifier.reference is not None:
         return np.asarray(model.classifier.reference.label_PC.sum(axis=0))
-    labeled = LabeledPairs(store, "train", model.label_fraction, model.label_seed)
+    labeled = labeled_pairs(store, "train", model.label_fraction, model.label_seed)
     if not len(labeled.rows):
         return None
     return np.sum([labeled.labels(row).sum(axis=0) for row in labeled.rows.tolist()], axis=0)

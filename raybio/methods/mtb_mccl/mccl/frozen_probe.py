@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
 from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
@@ -30,7 +29,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
     centroid_classifier,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs, labeled_pairs
 from raybio.methods.mtb_mccl.mccl.rivals import drawn_documents, read_words, words_rival
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
 from raybio.store.store import SPLITS
@@ -78,26 +77,15 @@ def probe_relations(
         say: called with progress messages.
 
     Raises:
-        ConfigError: if the model cannot be loaded, or the store has no pairs in a split or no
-            relation to learn from.
+        ConfigError: if the model cannot be loaded, or a split has no pair with a relation.
     """
     labeled_by_split = {
-        split: LabeledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
-        for split in SPLITS
+        split: labeled_pairs(store, split, label_fraction, seed) for split in SPLITS
     }
-    for split, labeled in labeled_by_split.items():
-        if not labeled.num_pairs:
-            raise ConfigError(
-                f"--store {store.location}: has no {split} pairs; prepare it with documents for "
-                "all splits"
-            )
+    for labeled in labeled_by_split.values():
+        labeled.check()
     frozen = load_frozen(model)
     train, dev, test = (embed_with_frozen(frozen, labeled_by_split[split], say) for split in SPLITS)
-    if not train.label_PC[:, 1:].any():
-        raise ConfigError(
-            "no training pair with a relation is left; want a larger --label-fraction "
-            f"({label_fraction})"
-        )
     num_C = train.label_PC.sum(axis=0)
     most_frequent = store.relation_names[1 + int(num_C[1:].argmax())]
     chance = FrozenProbeResult(

@@ -40,17 +40,30 @@ class LabeledPairs:
         rows = sorted(row for row, chosen in self._chosen_by_row.items() if len(chosen))
         return np.array(rows, dtype=np.int64)
 
+    @cached_property
+    def evaluated_rows(self) -> np.ndarray:
+        """Documents with a labeled pair or a relation of ``outside_F4``, ascending."""
+        return np.union1d(self.rows, self.outside_F4[:, 0])
+
     def check(self) -> None:
-        """Refuse a split without a labeled pair.
+        """Refuse a split without a labeled pair, or of unrelated ones only.
+
+        Training learns no relation from it, and in an evaluation every model has an F1 of 0.
 
         Raises:
             ConfigError: with what to do.
         """
-        if not len(self.rows):
-            raise ConfigError(
-                f"{self.store.location}: has no training pair to learn from; want documents with "
-                "entities and relations in --input, or a larger data.label_fraction"
-            )
+        if any(self.labels(row)[:, 1:].any() for row in self.rows.tolist()):
+            return
+        fault = (
+            f"no {self.split} pair has a relation"
+            if len(self.rows)
+            else f"has no {self.split} pair"
+        )
+        raise ConfigError(
+            f"{self.store.location}: {fault}; want {self.split} documents with entities and "
+            f"relations, or a larger label fraction (it is {self.fraction:g})"
+        )
 
     @cached_property
     def outside_F4(self) -> np.ndarray:
@@ -110,6 +123,13 @@ class LabeledPairs:
             row: part - start
             for row, part, start in zip(rows, parts, bound_N1[:-1].tolist(), strict=True)
         }
+
+
+def labeled_pairs(
+    store: DocumentStore, split: str, label_fraction: float, seed: int
+) -> LabeledPairs:
+    """Return the labeled pairs of a split, all pairs of the test split."""
+    return LabeledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
 
 
 def pair_labels(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:

@@ -20,9 +20,9 @@ from raybio.methods.mtb_mccl.mccl.evaluate import (
     head_of,
     initial_encoder,
 )
-from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.methods.mtb_mccl.mccl.labeled_pairs import labeled_pairs
 from raybio.methods.mtb_mccl.mccl.objective import RelationObjective
-from raybio.store.store import open_store
+from raybio.store.store import SPLITS, open_store
 
 DEMO_CORPUS = SIMULATED_DOCUMENTS
 """The corpus it trains on if no store is given."""
@@ -37,8 +37,8 @@ def check(config: Config, store: DocumentStore) -> None:
     """Check settings and store before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is unusable, or the store has no relations to learn or
-            no documents to evaluate.
+        ConfigError: if the encoder's source is unusable, or training or evaluated documents have no
+            relation.
     """
     check_text_encoder(config.encoder)
     if len(store.relation_names) < 2:
@@ -50,7 +50,11 @@ def check(config: Config, store: DocumentStore) -> None:
             f"{store.location}: has no validation documents, which choose the number of neighbors. "
             "Prepare it with --dev or --dev-share, or train with schedule.evaluate_every_steps=0"
         )
-    LabeledPairs(store, "train", config.data.label_fraction, config.seed).check()
+    # Without validation documents, nothing is evaluated.
+    splits = SPLITS if len(store.split_rows("dev")) else ("train",)
+    for split in splits:
+        if len(store.split_rows(split)):
+            labeled_pairs(store, split, config.data.label_fraction, config.seed).check()
 
 
 def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
@@ -60,7 +64,7 @@ def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
 
 def steps_per_epoch(config: Config, store: DocumentStore) -> float:
     """Return the steps in which every document with a labeled pair occurs once."""
-    labeled = LabeledPairs(store, "train", config.data.label_fraction, config.seed)
+    labeled = labeled_pairs(store, "train", config.data.label_fraction, config.seed)
     return len(labeled.rows) / config.plan.global_batch_rows
 
 

@@ -60,7 +60,7 @@ class PairRetrievalEvaluator(Evaluator):
         self, model: Encoder, collective: Collective
     ) -> Mapping[str, float]:
         """Return ``val/pair_*`` of the held-out pairs."""
-        retrieval, spread = self._retrieve(model, "val", collective)
+        retrieval, _, spread = self._retrieve(model, "val", collective)
         return {f"val/{name}": value for name, value in pair_metrics(retrieval).items()} | spread
 
     def initial_encoder(self) -> Encoder:
@@ -87,7 +87,7 @@ class PairRetrievalEvaluator(Evaluator):
                 # The same draws in all runs over a store, whatever their seed.
                 rng = np.random.default_rng(bootstrap_seed(0))
                 scores.setdefault(name, {})[split] = pair_scores(retrieval, rng)
-                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval)
+                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, id_Q)
                 chance[split] = pair_chance(retrieval)
         for name, by_split in scores.items():
             yield name, ModelScores(scores=by_split, chance=chance, unit_scores=unit_scores[name])
@@ -102,10 +102,10 @@ class PairRetrievalEvaluator(Evaluator):
         for split in ("train", "val"):
             if not self.has_queries(split):
                 continue
-            retrieval, spread = self._retrieve(model, split, collective)
+            retrieval, id_Q, spread = self._retrieve(model, split, collective)
             scores[split] = pair_scores(retrieval, rng)
             chance[split] = pair_chance(retrieval)
-            unit_scores[split] = pair_unit_scores(retrieval)
+            unit_scores[split] = pair_unit_scores(retrieval, id_Q)
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
     def has_queries(self, split: str) -> bool:
@@ -120,19 +120,20 @@ class PairRetrievalEvaluator(Evaluator):
 
     def _retrieve(
         self, model: Encoder, split: str, collective: Collective
-    ) -> tuple[Retrieval, dict[str, float]]:
-        """Return the ranks of the queries' pairs, and the spread of all candidates."""
+    ) -> tuple[Retrieval, np.ndarray, dict[str, float]]:
+        """Return the ranks of the queries' pairs, the pairs, and the spread of all candidates."""
         assert isinstance(model, RelationEncoder)
         query_pairs, candidate_pairs = self._pairs_to_retrieve(split)
         query = self._embed(model, query_pairs, collective)
         candidate = self._embed(model, candidate_pairs, collective)
+        id_Q = self._ids(query_pairs)
         retrieval = retrieve_pairs(
             cosine_scores(query.embedding_PD, candidate.embedding_PD),
-            self._ids(query_pairs),
+            id_Q,
             self._ids(candidate_pairs),
             collective,
         )
-        return retrieval, spread_metrics(candidate.embedding_PD)
+        return retrieval, id_Q, spread_metrics(candidate.embedding_PD)
 
     def _pairs_to_retrieve(self, split: str) -> tuple[dict[int, Pairs], dict[int, Pairs]]:
         """Return the pairs of the queries and of the searched documents, by document."""

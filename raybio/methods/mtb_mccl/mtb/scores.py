@@ -68,9 +68,12 @@ def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
     return exact_scores(values | {"mrr": float(expected_reciprocal_rank(*sizes).mean())})
 
 
-def pair_unit_scores(retrieval: Retrieval) -> UnitScores:
-    """Return each query's share of ``pair_scores``, for paired tests between runs."""
-    return sample_units(np.arange(len(retrieval.num_gold_Q)), _scores(retrieval))
+def pair_unit_scores(retrieval: Retrieval, id_Q: np.ndarray) -> UnitScores:
+    """Return each query's share of ``pair_scores``, for paired tests between runs.
+
+    The units are the entity pairs ``id_Q``: other settings of a run may retrieve others.
+    """
+    return sample_units(id_Q, _scores(retrieval))
 
 
 def _scores(retrieval: Retrieval) -> dict[str, np.ndarray]:

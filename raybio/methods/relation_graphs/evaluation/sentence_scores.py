@@ -247,8 +247,8 @@ def chance_scores(
     """Return the scores of predicting the most frequent labels for "dev" or "test" sentences.
 
     Labels are counted in the sentences that predict those of the split. Every word is an entity of
-    the most frequent type, and every two words of a sentence have the most frequent relation. For
-    the probe, all pairs are related.
+    the most frequent type, and every two words of a sentence have the most frequent relation; no
+    words are related if the store has no relation. For the probe, all pairs are related.
     """
     reference = read_gold(store, fold.train if split == "dev" else fold.train_and_dev)
     queries = read_gold(store, fold.dev if split == "dev" else fold.test)
@@ -259,8 +259,9 @@ def chance_scores(
     tag_W = np.full(len(queries.tag_W), 1 + 2 * int(types_T.argmax()))
     firsts = []
     seconds = []
+    has_relations = len(store.relation_names) > 1
     for start, size in zip(queries.indptr_S1.tolist(), np.diff(queries.indptr_S1), strict=False):
-        first_K, second_K = np.triu_indices(int(size), k=1)
+        first_K, second_K = np.triu_indices(int(size) if has_relations else 0, k=1)
         firsts.append(first_K + start)
         seconds.append(second_K + start)
     first_P = np.concatenate(firsts)

@@ -204,6 +204,15 @@ def test_each_pair_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_a
         assert own.rows(step).tolist() == plan(tiny_documents).rows(step).tolist()
 
 
+def test_runs_of_all_seeds_hold_out_the_same_pairs_and_draw_other_documents(tiny_documents):
+    first = plan(tiny_documents)
+    other = replace(first, seed=4)
+    assert len(first.held_out)
+    np.testing.assert_array_equal(first.held_out, other.held_out)
+    np.testing.assert_array_equal(first.trained, other.trained)
+    assert any(first.rows(step).tolist() != other.rows(step).tolist() for step in range(4))
+
+
 def test_a_pair_in_many_documents_is_shown_by_other_ones_in_each_epoch(tiny_documents):
     own = plan(tiny_documents)
     own = replace(own, config=own.config.model_copy(update={"global_batch_rows": 2}))

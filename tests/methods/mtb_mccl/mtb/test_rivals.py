@@ -79,6 +79,22 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
     assert list(without.rivals("cpu", SingleProcess())) == []
 
 
+def test_units_of_the_scores_are_the_entity_pairs(tiny_documents) -> None:
+    config = {"evaluation.num_pairs": 4, "pairs.held_out_share": 0.5}
+    units = []
+    for seed in range(2):
+        evaluator = evaluator_of(tiny_documents.path, seed=seed, **config)
+        report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
+        unit_U = report.unit_scores["trained"]["val"].unit_U
+        for name in ("entity types", "TF-IDF"):
+            np.testing.assert_array_equal(report.unit_scores[name]["val"].unit_U, unit_U)
+        pairs = {tuple(pair) for pair in evaluator._queries("val").key_Q2.tolist()}
+        size = len(tiny_documents.entity_keys)
+        assert {tuple(sorted(divmod(unit, size))) for unit in unit_U.tolist()} == pairs
+        units.append(unit_U.tolist())
+    assert units[0] == units[1]
+
+
 def _two_workers(rank: int, collective: Collective, folder: Path) -> None:
     evaluator = evaluator_of(Path((folder / "store").read_text()))
     shared = dict(evaluator.rivals("cpu", collective))

@@ -1,0 +1,65 @@
+"""Which documents an evaluation scores, and those that it refuses before anything is trained."""
+
+from pathlib import Path
+
+import pytest
+
+from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl import system
+from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.training.collective import SingleProcess
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.mtb_mccl.documents.test_prepare import pubtator
+
+RELATED = ("g1:Gene:1 and d1:Disease:D1", ["Bind 1 D1"])
+UNRELATED = ("g1:Gene:1 and d1:Disease:D1", [])
+ALONE = ("g1:Gene:1", [])
+OUTSIDE = ("g1:Gene:1 and v1:Variant:rs1", ["Bind 1 rs1"])
+"""Training documents relate no variant, so the relation is between no candidate pair."""
+
+
+def store_of(folder: Path, *, dev: list, test: list) -> DocumentStore:
+    paths = []
+    number = 0
+    for name, documents in (("train", [RELATED] * 4), ("dev", dev), ("test", test)):
+        numbered = []
+        for words, relations in documents:
+            number += 1
+            numbered.append((str(number), words, relations))
+        paths.append(pubtator(folder / name, *numbered))
+    train, dev_path, test_path = paths
+    return prepare_documents(folder / "store", [train], [dev_path], [test_path])
+
+
+def test_a_document_whose_only_relation_is_outside_the_candidate_pairs_is_a_unit(tmp_path) -> None:
+    store = store_of(tmp_path, dev=[RELATED, OUTSIDE], test=[OUTSIDE, RELATED])
+    config = tiny_config("relation_finetune")
+    system.check(config, store)
+    wired = system.build(config, store.path)
+    report = wired.final_evaluate(wired.model, SingleProcess())
+    for by_split in report.unit_scores.values():
+        for split, scores in by_split.items():
+            assert scores.unit_U.tolist() == store.split_rows(split).tolist()
+    # Its relation is missed.
+    assert report.scores["trained"]["test"]["recall"]["value"] <= 0.5
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize(
+    ("documents", "fault"),
+    [
+        ([ALONE], "has no {} pair"),
+        ([UNRELATED], "no {} pair has a relation"),
+        ([ALONE, OUTSIDE, UNRELATED], "no {} pair has a relation"),
+    ],
+)
+def test_evaluated_documents_without_pairs_or_relations_are_refused(
+    tmp_path, split, documents, fault
+) -> None:
+    store = store_of(tmp_path, **{"dev": [RELATED], "test": [RELATED], split: documents})
+    with pytest.raises(ConfigError, match=fault.format(split)):
+        system.check(tiny_config("relation_finetune"), store)
+    with pytest.raises(ConfigError, match=fault.format(split)):
+        probe_relations("no model is loaded before", store)
