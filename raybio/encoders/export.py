@@ -11,9 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from raybio.core.files import atomic_folder
 from raybio.encoders.lora import merged
+from raybio.encoders.mlm_head import MASK_HEAD_FILE
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
-from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
+from raybio.encoders.text import TextEncoder
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer

@@ -5,6 +5,7 @@ Shape letters: K tokens, D width, V vocabulary.
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +14,13 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import check_weights, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH
-from raybio.encoders.sources import source_folder
+from raybio.encoders.sources import fetch_file, source_folder
 from raybio.encoders.transformer import seeded_weights
 
 logger = logging.getLogger(__name__)
+
+MASK_HEAD_FILE = "mask_head.safetensors"
+"""File of an export with the head of masked language modeling, for further training."""
 
 _BERT = {
     "dense.weight": "cls.predictions.transform.dense.weight",
@@ -105,6 +109,15 @@ def build_mask_head(
     if saved is not None:
         head.load_checkpoint_weights({name: saved[name] for name in head.state_dict()})
     return head
+
+
+def exported_mask_head(source: str, revision: str) -> Path | None:
+    """Return the file with the head of an export in a folder or at the hub; None if it has none.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached.
+    """
+    return None if source == SCRATCH else fetch_file(source, MASK_HEAD_FILE, revision)
 
 
 def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:

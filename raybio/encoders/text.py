@@ -22,11 +22,11 @@ from raybio.encoders.mlm_head import (
     MaskHead,
     build_mask_head,
     check_mask_head_weights,
+    exported_mask_head,
     read_mask_head,
 )
 from raybio.encoders.packed import first_states, packed_mean, packed_states, why_padded
 from raybio.encoders.sentence_folder import read_sentence_folder
-from raybio.encoders.sources import source_folder
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import (
     fit_model,
@@ -37,9 +37,6 @@ from raybio.encoders.transformer import (
 )
 from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
 from raybio.ops.similarity import at_least_fp32, normalize
-
-MASK_HEAD_FILE = "mask_head.safetensors"
-"""File of an export with the head of masked language modeling, for further training."""
 
 
 class TextEncoder(Encoder):
@@ -154,8 +151,8 @@ class TextEncoder(Encoder):
         def weights() -> dict[str, Tensor] | None:
             if config.num_layers_kept is not None:
                 return None
-            path = source_folder(config.source) / MASK_HEAD_FILE
-            if path.is_file():
+            path = exported_mask_head(config.source, config.revision)
+            if path is not None:
                 return load_file(path)
             return read_mask_head(config.source, config.revision)
 
@@ -216,8 +213,9 @@ def check_mask_head(config: TextEncoderConfig) -> None:
         ConfigError: if a weight of the source's language model has another shape than its
             config.json says.
     """
-    has_own_file = (source_folder(config.source) / MASK_HEAD_FILE).is_file()
-    if config.num_layers_kept is None and not has_own_file:
+    if config.num_layers_kept is not None:
+        return
+    if exported_mask_head(config.source, config.revision) is None:
         check_mask_head_weights(config.source, config.revision)
 
 

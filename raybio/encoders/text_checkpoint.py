@@ -172,6 +172,9 @@ class TextCheckpoint:
                 "at most as many"
             )
         config.num_hidden_layers = num_layers
+        if getattr(config, "layer_types", None):
+            # As in ModernBERT; transformers writes no config.json whose numbers disagree.
+            config.layer_types = config.layer_types[:num_layers]
 
     def _set_dropout(
         self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]

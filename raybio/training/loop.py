@@ -247,12 +247,15 @@ class _Run:
         if self._on_any_worker(should_stop):
             yield Report(step, {}, is_last=True, reason="stopped", precision=self.precision)
             return
-        if self._is_evaluation_due() and self.progress.evaluated_step != step:
-            # At the very start, or after a signal between an update and its evaluation.
+        is_finished = step >= self.schedule.max_steps
+        if self._is_evaluation_due(is_finished) and self.progress.evaluated_step != step:
+            # At the very start, after a signal between an update and its evaluation, or where
+            # max_steps was lowered to the step that the run has reached.
             reported = {} if self.progress.report is None else self.progress.report["metrics"]
             metrics = reported | self._evaluate()
             self._keep_report(metrics, is_evaluation=True)
-            is_saved = self._save() if self.progress.best_step == step else False
+            is_kept = is_finished or self.progress.best_step == step
+            is_saved = self._save() if is_kept else False
             yield Report(
                 step,
                 metrics,

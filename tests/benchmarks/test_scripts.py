@@ -48,7 +48,7 @@ SCRIPTS = pytest.mark.parametrize(
         nightly("p30_kernels", ["P30"] * 3),
         nightly("p31_collate", ["P31"] * 5),
         nightly("p32_many_workers", None),
-        nightly("p33_bytes", ["P33"] * 5),
+        nightly("p33_bytes", ["P33"] * 6),
         nightly("p34_recurring", ["P34"]),
         nightly("p37_pubmed", ["P37", "P37"]),
         nightly("p38_imports", ["P38"] * 3),

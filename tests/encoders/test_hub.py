@@ -11,6 +11,9 @@ import torch
 from transformers import EsmTokenizer
 
 from raybio.core.digest import weights_digest
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.export import export_text_encoder
+from raybio.encoders.text import build_text_encoder
 from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
@@ -33,7 +36,7 @@ from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_en
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sources import find_source, pin_commit
-from raybio.encoders.text import build_text_encoder, check_text_encoder
+from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
 for order in sys.argv[1:]:
@@ -52,8 +55,12 @@ for order in sys.argv[1:]:
         if task == "pinned":
             pin_commit(source, "main", revision)
             revision = "main"
-        if task in ("text", "pinned"):
-            encoder = build_text_encoder(TextEncoderConfig(source=source, revision=revision), seed=1)
+        if task in ("text", "pinned", "masked"):
+            config = TextEncoderConfig(source=source, revision=revision)
+            encoder = build_text_encoder(config, seed=1)
+            if task == "masked":
+                check_mask_head(config)
+                encoder.add_mask_head(config, seed=1)
             commit = find_source(source, revision).commit
             print(commit, weights_digest(encoder.state_dict().items()))
             continue
@@ -173,6 +180,15 @@ def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, 
         assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
         assert "hf download tiny/other --local-dir FOLDER" in line
         assert "HF_HUB_OFFLINE=1" in line
+
+
+def test_the_mask_head_of_an_export_at_the_hub_is_loaded(tmp_path):
+    encoder = build_text_encoder(TextEncoderConfig(source=save_tiny(tmp_path / "source")), seed=0)
+    encoder.add_mask_head(TextEncoderConfig(), seed=3)
+    folder = export_text_encoder(encoder, tmp_path / "export", card={})
+    with serve_hub({"tiny/export": folder}) as address:
+        (line,) = run(["masked@tiny/export@main"], tmp_path / "cache", address)
+    assert line == f"{COMMIT} {weights_digest(encoder.state_dict().items())}"
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ from raybio.core.config import fields, override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import build_text_encoder
 from tests.encoders.tiny_text import (
@@ -82,6 +83,10 @@ def test_the_first_layers_return_the_states_between_the_layers(architecture, tmp
     hidden_LD = encoder(padded(encoder, SENTENCES)).hidden_RLD[0, : len(expected)]
     torch.testing.assert_close(hidden_LD, expected, rtol=1e-5, atol=1e-5)
     assert encoder.model.config.num_hidden_layers == 1
+    export_text_encoder(encoder, tmp_path / "export", card={})
+    again = build_text_encoder(TextEncoderConfig(source=str(tmp_path / "export")), seed=1).eval()
+    hidden_RLD = encoder(padded(encoder, SENTENCES)).hidden_RLD
+    assert torch.equal(again(padded(again, SENTENCES)).hidden_RLD, hidden_RLD)
 
 
 def test_more_layers_than_there_are_cannot_be_kept_and_scratch_keeps_none(tmp_path):

@@ -21,7 +21,7 @@ from raybio.training import step as step_module
 from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
 from raybio.training.collective import SingleProcess
 from raybio.training.grad_cache import compute_gradients
-from raybio.training.loop import fit, local_batches
+from raybio.training.loop import Report, fit, local_batches
 from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
@@ -226,6 +226,29 @@ def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(
     # The report is whole: the next checkpoint and the log have no other of this step.
     assert rest[0].metrics.items() >= stopped[-1].metrics.items()
     assert (rest[-1].step, rest[-1].reason) == (6, "early_stopping")
+
+
+def test_a_run_that_is_ended_where_it_stands_is_evaluated_there(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    def reports(max_steps: int, answers: list[bool]) -> list[Report]:
+        own = {"schedule.max_steps": max_steps, "schedule.evaluate_every_steps": 2}
+        config = tiny_config(NAME, **own)
+        system = METHODS[NAME].build(config, tiny_store.path)
+        checkpoints = CheckpointStore(tmp_path)
+        given = iter(answers)
+        return list(
+            fit(system, config, checkpoints=checkpoints, should_stop=lambda: next(given, False))
+        )
+
+    stopped = reports(6, [False, False, False, True])[-1]
+    assert (stopped.step, stopped.reason, stopped.is_evaluation) == (3, "stopped", False)
+    ended = reports(3, [])
+    assert [(one.step, one.is_evaluation, one.reason) for one in ended] == [
+        (3, True, ""),
+        (3, False, "finished"),
+    ]
+    assert [one.is_evaluation for one in reports(3, [])] == [False]
 
 
 class WantedOnce:

@@ -9,7 +9,8 @@ from raybio.core.digest import file_digest, weights_digest
 from raybio.core.errors import CheckpointError, ConfigError, StorageError
 from raybio.core.location import BucketPath
 from raybio.encoders import sources
-from raybio.encoders.text import MASK_HEAD_FILE, check_mask_head
+from raybio.encoders.mlm_head import MASK_HEAD_FILE
+from raybio.encoders.text import check_mask_head
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.encoder import PARTS, read_parts
 from raybio.methods.relation_graphs.encoder import HEADS, read_heads
