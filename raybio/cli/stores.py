@@ -214,6 +214,7 @@ LEAKAGE = {
     "c3": "held-out links, no end seen (C3)",
     "validation_titles_in_training": "validation titles that are in training too",
     "dev_documents_in_training": "dev documents whose text is in training too",
+    "dev_documents_in_test": "dev documents whose text is in test too",
     "dev_relations_in_training": "dev relations of entities that are related in training",
     "test_documents_in_training": "test documents whose text is in training too",
     "test_relations_in_training": "test relations of entities that are related in training",

@@ -121,7 +121,8 @@ def test_documents_and_related_entities_of_training_are_counted(tmp_path: Path) 
         "train": [(1, "One text", "D1", "G1"), (2, "Another", "D2", "G2")],
         # The same text under another id; the same entities; neither, though both are known.
         "test": [(3, "one text", "D1", "G1"), (4, "New", "D2", "G2"), (5, "Also new", "D1", "G2")],
-        "dev": [(6, "Third", "D3", "G3")],
+        # A test text under another id, too.
+        "dev": [(6, "Third", "D3", "G3"), (7, "New", "D2", "G2")],
     }
     for name, documents in files.items():
         text = "".join(pubtator(*document) for document in documents)
@@ -130,7 +131,8 @@ def test_documents_and_related_entities_of_training_are_counted(tmp_path: Path) 
     store = prepare_documents(tmp_path / "store", *paths, min_type_pair_relations=1)
     assert store.manifest["leakage"] == {
         "dev_documents_in_training": 0,
-        "dev_relations_in_training": 0,
+        "dev_documents_in_test": 1,
+        "dev_relations_in_training": 1,
         "test_documents_in_training": 1,
         "test_relations_in_training": 2,
     }

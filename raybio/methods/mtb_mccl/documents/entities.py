@@ -145,7 +145,7 @@ def resolve_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> Ent
     for mention in sorted(raw.mentions, key=lambda mention: (mention.start, mention.end)):
         span = number_by_span.setdefault((mention.start, mention.end), len(number_by_span))
         kind = TYPE_BY_NAME.get(mention.type, mention.type)
-        name = "~" + " ".join(raw.text[mention.start : mention.end].lower().split())
+        name = id_of_name(raw.text[mention.start : mention.end])
         for entity_id in mention.ids or (name,):
             group = ("" if raw.is_docred else kind, entity_id)
             if group not in number_by_group:
@@ -173,6 +173,8 @@ def type_rank(kind: str) -> tuple[int, str]:
 def split_ids(column: str) -> dict[str, str]:
     """Split a mention's column of ids at ``,`` and ``;``, never at ``|``.
 
+    BioRED relates mentions such as ``D015458|D016399`` as one entity.
+
     Ids are normalized: prefixes that name the knowledge base (``MESH:D003924``) and the species of
     genes (``7157(Tax:9606)``) are removed. A variant with tmVar's attributes has one id: its dbSNP
     number, or else its notation.
@@ -192,6 +194,11 @@ def split_ids(column: str) -> dict[str, str]:
     for unknown in _UNKNOWN_IDS:
         written_by_id.pop(unknown, None)
     return written_by_id
+
+
+def id_of_name(name: str) -> str:
+    """Return the id of an entity without one."""
+    return "~" + " ".join(name.lower().split())
 
 
 def normalized_id(text: str) -> str:
@@ -217,8 +224,7 @@ def _resolve_relations(
     quarantine.saw(RELATION, len(raw.relations))
     labels_by_pair: dict[tuple[int, int], list[str]] = {}
     for label, first_id, second_id in raw.relations:
-        first = numbers_by_id.get(normalized_id(first_id), [])
-        second = numbers_by_id.get(normalized_id(second_id), [])
+        first, second = (_entities(end_id, numbers_by_id) for end_id in (first_id, second_id))
         detail = f"{raw.document_id}: {label} {first_id} {second_id}"
         if not (first and second):
             quarantine.add(RELATION, UNKNOWN_ENTITY, file, raw.line, detail)
@@ -244,3 +250,11 @@ def _resolve_relations(
         else:
             labels.append(label)
     return tuple((*pair, label) for pair, labels in labels_by_pair.items() for label in labels)
+
+
+def _entities(written_id: str, numbers_by_id: dict[str, list[int]]) -> list[int]:
+    """Return the entities that a relation names; none, if it names none or several ids."""
+    ids = [written_id, *(split_ids(written_id) or [normalized_id(written_id)])]
+    if len(ids) > 2:
+        return numbers_by_id.get(written_id, [])
+    return numbers_by_id.get(ids[0]) or numbers_by_id.get(ids[1], [])

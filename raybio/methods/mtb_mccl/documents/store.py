@@ -287,9 +287,9 @@ def _leakage(
     indptr_by_part: Mapping[str, np.ndarray],
     columns: Mapping[str, np.ndarray],
 ) -> dict[str, int]:
-    """Count documents and relations of dev and test that training has, too.
+    """Count documents and relations of dev and test that training has, and those of dev in test.
 
-    A document counts if a training document has its text, under any id. A relation counts if its
+    A document counts if another one has its text, under any id. A relation counts if its
     two entities are related in a training document, in either order and by any relation.
     """
     if not split_N.any():
@@ -308,6 +308,8 @@ def _leakage(
         ):
             is_known = np.isin(value[split_of == number], value[split_of == 0])
             leakage[f"{split}_{name}_in_training"] = int(is_known.sum())
+    dev, test = (key_N[split_N == SPLITS.index(split)] for split in ("dev", "test"))
+    leakage["dev_documents_in_test"] = int(np.isin(dev, test).sum())
     return leakage
 
 

@@ -1,19 +1,24 @@
 """Write documents with relations that were found: PubTator's format and BioC JSON.
 
 Texts, mentions and ids are those of the input; its relations are replaced. Line ends in a text
-become blanks in PubTator's format, whose offsets stay. An entity without an id is "-" there; BioC
-names the mentions of both ends, too.
+become blanks in PubTator's format, whose offsets stay. In a relation, an entity without an id is
+``~`` and its name, by which ``raybio prepare documents`` knows it again; BioC names the mentions of
+both ends, too.
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from raybio.core.errors import DataError
-from raybio.methods.mtb_mccl.documents.entities import Mention, RawDocument
+from raybio.methods.mtb_mccl.documents.entities import Mention, RawDocument, id_of_name
 
 NO_ID = "-"
+
+_LINE_ENDS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""Characters that no line may have, by any reader that splits at them."""
 
 
 class RelationEnd(NamedTuple):
@@ -66,7 +71,7 @@ def write_pubtator(path: Path, documents: Iterable[Annotated]) -> int:
                     f"document {number!r}: PubTator's format has no ids with '|' or white space "
                     "such as tabs; want --out .json (BioC) or .tsv"
                 )
-            text = "".join(" " if mark in "\n\r\t" else mark for mark in raw.text)
+            text = _LINE_ENDS.sub(" ", raw.text)
             start = raw.passage_starts[1] if len(raw.passage_starts) > 1 else 0
             if start and text[start - 1] == " ":
                 file.write(f"{number}|t|{text[: start - 1]}\n{number}|a|{text[start:]}\n")
@@ -75,10 +80,10 @@ def write_pubtator(path: Path, documents: Iterable[Annotated]) -> int:
             for mention in raw.mentions:
                 cells = [number, str(mention.start), str(mention.end)]
                 cells += [text[mention.start : mention.end], mention.type]
-                cells += [_written_ids(mention)] if mention.ids else []
+                cells += [_written_ids(mention) or NO_ID]
                 file.write("\t".join(cells) + "\n")
             for relation in relations:
-                ends = [end.written_id or NO_ID for end in (relation.head, relation.tail)]
+                ends = [_written_id(end, raw) for end in (relation.head, relation.tail)]
                 file.write("\t".join([number, relation.label, *ends]) + "\n")
             file.write("\n")
             num_relations += len(relations)
@@ -150,8 +155,8 @@ def _bioc_relation(number: int, relation: FoundRelation, raw: RawDocument) -> di
     ]
     infons = {
         "type": relation.label,
-        "entity1": relation.head.written_id or NO_ID,
-        "entity2": relation.tail.written_id or NO_ID,
+        "entity1": _written_id(relation.head, raw),
+        "entity2": _written_id(relation.tail, raw),
         "score": f"{relation.score:.9g}",
     }
     return {"id": f"R{number}", "infons": infons, "nodes": nodes}
@@ -170,3 +175,7 @@ def _mention_of(end: RelationEnd, raw: RawDocument) -> int:
 
 def _written_ids(mention: Mention) -> str:
     return ",".join(mention.ids.values())
+
+
+def _written_id(end: RelationEnd, raw: RawDocument) -> str:
+    return end.written_id or id_of_name(raw.text[end.start : end.end])

@@ -42,6 +42,7 @@ WORDS_FROM_DOCUMENTS = 200_000
 """Words are counted in at most twice so many documents."""
 
 HELD_OUT = "training document that is held out (dev, test or --exclude)"
+TESTED = "validation document that is a test document, too"
 DUPLICATE = "duplicate document (the one with the most mentions is kept)"
 
 COLUMNS = tuple(column for columns in PARTS.values() for column in columns)
@@ -238,13 +239,19 @@ class DocumentCollector:
     ) -> np.ndarray:
         """Return the selected documents by split, then in the order they were added.
 
-        Duplicates within a split and held-out training documents are skipped.
+        Duplicates within a split, held-out training documents and validation documents that are
+        test documents are skipped: what is tested on neither trains nor chooses anything.
         """
         split_D = fact_D5[:, SPLIT]
         excluded = self._excluded(ids, fact_D5, held_out)
         is_held_out_D = np.asarray(pc.is_in(ids, value_set=excluded)) & (split_D == 0)
         self._skip(np.flatnonzero(is_held_out_D), HELD_OUT, ids, fact_D5, quarantine)
-        rest = np.flatnonzero(~is_held_out_D)
+        in_test = ids.filter(pa.array(split_D == SPLITS.index("test")))
+        is_tested_D = np.asarray(pc.is_in(ids, value_set=in_test)) & (
+            split_D == SPLITS.index("dev")
+        )
+        self._skip(np.flatnonzero(is_tested_D), TESTED, ids, fact_D5, quarantine)
+        rest = np.flatnonzero(~(is_held_out_D | is_tested_D))
         number_D = np.asarray(ids.dictionary_encode().indices)
         # Of each id the document with the most mentions comes first; lexsort is stable.
         order = rest[

@@ -133,11 +133,7 @@ class Classifier:
     def scores(
         self, embedding_PD: Tensor, candidates: Sequence[KnnSettings]
     ) -> dict[KnnSettings, Tensor]:
-        """Return the scores (P, C) for each of the settings, or for ``LINEAR`` alone.
-
-        Without trained biases, settings that differ in the bias weight only are merged, with
-        weight 0.
-        """
+        """Return the scores (P, C) for each of ``distinct_settings``."""
         if self.reference is None:
             assert self.head is not None and self.head.classifier is not None
             return {LINEAR: self.head.classifier(embedding_PD)}
@@ -149,10 +145,28 @@ class Classifier:
             ks=sorted({knn.num_neighbors for knn in candidates}),
             collective=self.collective,
         )
-        bias_C = None if self.head is None else self.head.bias_C
-        if bias_C is None:
-            return {KnnSettings(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
-        return {knn: score_by_k[knn.num_neighbors] + knn.bias_weight * bias_C for knn in candidates}
+        settings = self.distinct_settings(candidates)
+        if self._bias_C is None:
+            return {knn: score_by_k[knn.num_neighbors] for knn in settings}
+        return {
+            knn: score_by_k[knn.num_neighbors] + knn.bias_weight * self._bias_C for knn in settings
+        }
+
+    def distinct_settings(self, candidates: Sequence[KnnSettings]) -> list[KnnSettings]:
+        """Return the settings that classify differently, or ``LINEAR`` alone.
+
+        Without trained biases, settings that differ in the bias weight only are merged, with
+        weight 0.
+        """
+        if self.reference is None:
+            return [LINEAR]
+        if self._bias_C is None:
+            return [KnnSettings(k, 0.0) for k in sorted({knn.num_neighbors for knn in candidates})]
+        return list(candidates)
+
+    @property
+    def _bias_C(self) -> Tensor | None:
+        return None if self.head is None else self.head.bias_C
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
         """Return the predicted classes of each pair, bool (P, C); NA is always False.

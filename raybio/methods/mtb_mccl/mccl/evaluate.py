@@ -170,7 +170,8 @@ class RelationEvaluator(Evaluator):
         """Export the encoder with everything that is needed to classify pairs."""
         store = self.reader.store
         classifier = self._classifier(encoder, SingleProcess(), is_trained=True)
-        knn = None
+        settings_left = classifier.distinct_settings(self.config.evaluation.knn_candidates)
+        knn = settings_left[0] if len(settings_left) == 1 else None
         if len(store.split_rows("dev")):
             knn, _ = self._choose(classifier, self._embed_gold(encoder, "dev", SingleProcess()))
         names = store.entity_types

@@ -41,6 +41,7 @@ def entities(mentions, relations=(), is_docred=False, quarantine=None):
         ("D003,-1", ("D003",)),
         ("c|DEL|1314_1328|", ("c|DEL|1314_1328|",)),
         ("D003|D004", ("D003|D004",)),
+        ("p|SUB|V|600|E", ("p|SUB|V|600|E",)),
         ("MESH:D003924", ("D003924",)),
         ("mesh:D1;OMIM:600807", ("D1", "OMIM:600807")),
         ("OMIM_615962", ("OMIM:615962",)),

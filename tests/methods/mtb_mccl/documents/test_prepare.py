@@ -18,7 +18,7 @@ from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, type_rank
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents, prepare_unlabeled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.documents.writer import DUPLICATE, HELD_OUT
+from raybio.methods.mtb_mccl.documents.writer import DUPLICATE, HELD_OUT, TESTED
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import open_store
 from tests.methods.mtb_mccl.documents.test_formats import DOCRED, real
@@ -227,6 +227,22 @@ def test_what_is_tested_on_is_never_trained_on_and_of_copies_the_fullest_is_kept
     assert "Gene:7157" not in store.entity_keys.to_pylist()
     with pytest.raises(DataError, match=r"no training document is left.*held out"):
         prepare_documents(tmp_path / "none", [dev], [dev])
+
+
+def test_what_is_tested_on_chooses_nothing(tmp_path):
+    train = pubtator(tmp_path / "a", *TRAIN)
+    dev = pubtator(tmp_path / "dev", *DEV, ("8", "only dev", []))
+    test = pubtator(tmp_path / "test", *DEV)
+    store = prepare_documents(
+        tmp_path / "store", [train], [dev], [test], min_type_pair_relations=1, max_bad_share=0.5
+    )
+    ids = {
+        split: [store.document_id(row) for row in store.split_rows(split)]
+        for split in ("dev", "test")
+    }
+    assert ids == {"dev": ["8"], "test": ["9"]}
+    assert store.manifest["quarantine"][TESTED]["count"] == 1
+    assert store.manifest["leakage"]["dev_documents_in_test"] == 0
 
 
 def test_too_much_that_is_bad_and_files_that_are_not_there_are_refused(tmp_path):

@@ -8,7 +8,10 @@ from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system
+from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.mtb_mccl.mccl.predict import read_predictor
+from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.mtb_mccl.documents.test_prepare import pubtator
@@ -44,6 +47,32 @@ def test_a_document_whose_only_relation_is_outside_the_candidate_pairs_is_a_unit
             assert scores.unit_U.tolist() == store.split_rows(split).tolist()
     # Its relation is missed.
     assert report.scores["trained"]["test"]["recall"]["value"] <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "knn"),
+    [
+        ({"objective.kind": "ce"}, LINEAR),
+        ({"evaluation.num_neighbors": [5], "evaluation.bias_weights": [1.0]}, KnnSettings(5, 1.0)),
+        (
+            {"evaluation.num_neighbors": [5], "objective.kind": "supcon"},
+            KnnSettings(5, 0.0),
+        ),
+        ({"evaluation.num_neighbors": [5, 1]}, None),
+    ],
+)
+def test_without_validation_documents_the_only_setting_is_exported(tmp_path, settings, knn) -> None:
+    documents = [(str(number), *RELATED) for number in range(4)]
+    store = prepare_documents(tmp_path / "store", [pubtator(tmp_path / "train", *documents)])
+    config = tiny_config("relation_finetune", **{"schedule.evaluate_every_steps": 0}, **settings)
+    system.check(config, store)
+    folder = system.build(config, store.path).export(tmp_path / "model", {})
+    assert load_relation_model(folder).knn_settings == knn
+    if knn is None:
+        with pytest.raises(ConfigError, match="no validation documents"):
+            read_predictor(folder)
+    else:
+        read_predictor(folder)
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])

@@ -13,6 +13,7 @@ import raybio
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
+from raybio.methods.mtb_mccl.documents.entities import id_of_name
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -271,7 +272,12 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
     source = tiny_documents.path.parent / "test.PubTator"
     find(trained, source, tmp_path / "found.tsv")
     expected = {
-        (one["id"], one["head_id"] or "-", one["tail_id"] or "-", one["relation"])
+        (
+            one["id"],
+            one["head_id"] or id_of_name(one["head"]),
+            one["tail_id"] or id_of_name(one["tail"]),
+            one["relation"],
+        )
         for one in table(tmp_path / "found.tsv")
     }
     before = {raw.document_id: raw for raw in read_documents(source, Quarantine())}
@@ -306,8 +312,11 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
         by_id = {annotation["id"]: annotation for annotation in annotations}
         for relation in document["relations"]:
             for node, entity in zip(relation["nodes"], ("entity1", "entity2"), strict=True):
-                infons = by_id[node["refid"]]["infons"]
-                assert infons.get("identifier", "-") == relation["infons"][entity]
+                annotation = by_id[node["refid"]]
+                written_id = annotation["infons"].get("identifier") or id_of_name(
+                    annotation["text"]
+                )
+                assert written_id == relation["infons"][entity]
     in_memory = raybio.load(trained).predict(json.loads(sources["bioc"].read_text())["documents"])
     assert sum(map(len, in_memory)) == len(expected)
     with pytest.raises(DataError, match="input 1: its id '1' is there twice"):
