@@ -276,7 +276,7 @@ def benchmark_commands(page: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-class Parsed(Exception):
+class ParsedError(Exception):
     """Ends a script when its arguments are parsed."""
 
 
@@ -292,14 +292,14 @@ def benchmark_problems(
     parse_args = argparse.ArgumentParser.parse_args
 
     def stop_when_parsed(parser: argparse.ArgumentParser, _: Any = None) -> None:
-        raise Parsed(parse_args(parser, words))
+        raise ParsedError(parse_args(parser, words))
 
     with monkeypatch.context() as patch:
         patch.syspath_prepend(ROOT / "benchmarks")  # as of a script
         patch.setattr(argparse.ArgumentParser, "parse_args", stop_when_parsed)
         try:
             importlib.import_module(f"benchmarks.{script}").main()
-        except Parsed as error:
+        except ParsedError as error:
             values = error.args[0]
         except SystemExit:
             return [f"{script}.py: {capsys.readouterr().err.strip().splitlines()[-1]}"]
