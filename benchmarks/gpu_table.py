@@ -31,7 +31,7 @@ def gpu_section(text: str) -> str:
     devices = sorted({f"{line['device']}, torch {line['torch']}" for line in all_lines})
     parts = [
         "## One GPU",
-        f"What `gpu_acceptance.py` printed: {'; '.join(devices)}. The goals were set for an H200. README.md beside "
+        f"What `gpu_acceptance.py` printed: {'; '.join(devices)}. The goals were set for an H200. README.md next to "
         "this file says what explains the misses. `commit` is the code that was measured.",
         "Training steps in bf16, thousands of real tokens a second and MFU:",
         steps_table(line for line in lines if line["name"] == "training step"),
@@ -80,7 +80,7 @@ def _packing(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
         worst = max(line["off"] for line in lines if line["precision"] == "fp32")
         half = max(line["off"] / line["padded_off"] for line in lines if "padded_off" in line)
         measured = f"{worst:.1g} at most; in bf16 {half:.2f} times padded ones' distance from fp32"
-        yield "gradients of packed and cached sequences, beside padded ones, fp32", "1e-3", measured
+        yield "gradients of packed and cached sequences against padded ones, fp32", "1e-3", measured
 
 
 def _methods(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
@@ -89,7 +89,7 @@ def _methods(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
         score = max(line["score_off"] for line in lines)
         total = sum(line["scores"] for line in lines)
         yield (
-            f"losses and {total:,} scores of {len(lines)} methods, beside the CPU's, fp32",
+            f"losses and {total:,} scores of {len(lines)} methods against the CPU's, fp32",
             "1e-3; 0.01",
             f"{loss:.1g}; {score:.1g}",
         )
@@ -122,7 +122,7 @@ def _evaluation(lines: list[Line]) -> Iterable[tuple[str, str, str]]:
     for line in lines:
         if line["precision"] == "fp32":
             continue
-        what = f"LRAP of links in {line['precision']}, beside fp32"
+        what = f"LRAP of links in {line['precision']} against fp32"
         yield what, "1e-3", f"{line['lrap_off']:.1g}"
 
 

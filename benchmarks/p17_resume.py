@@ -75,7 +75,7 @@ def main() -> None:
             f"{median(resumed_seconds):.3f} s; {note}",
         )
         compare(
-            "P17", "torch DataLoader, walked again", resumed, replayed, pairs=NUM_PAIRS, note=note
+            "P17", "torch DataLoader, iterated again", resumed, replayed, pairs=NUM_PAIRS, note=note
         )
         compare(
             "P17",
@@ -94,7 +94,7 @@ def main() -> None:
             assert walked().shape == replayed().shape
             compare(
                 "P17",
-                "ray.data.read_parquet(), walked again",
+                "ray.data.read_parquet(), iterated again",
                 resumed,
                 walked,
                 pairs=NUM_PAIRS,

@@ -1,5 +1,7 @@
 """The documentation: links lead somewhere, and the code of the example method is the example method."""
 
+import argparse
+import importlib
 import os
 import re
 import shlex
@@ -255,6 +257,97 @@ def test_every_command_of_the_documentation_is_one_that_its_job_takes():
         for problem in problems_of(words)
     }
     assert wrong == set()
+
+
+BENCHMARK = re.compile(r"(?:^|[\s`])benchmarks/(\w+)\.py\b([^`\n]*)")
+"""Matches a script of benchmarks and its arguments, in a line of a block or between backquotes."""
+
+
+def benchmark_commands(page: Path) -> list[tuple[str, list[str]]]:
+    """Return script and arguments of each command of ``benchmarks/`` in a page."""
+    text = page.read_text(encoding="utf-8")
+    blocks = [block.replace("\\\n", " ") for block in BLOCK.findall(text)]
+    sentences = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    spans = [" ".join(span.split()) for span in re.findall(r"`[^`]+`", sentences)]
+    return [
+        (script, shlex.split(arguments, comments=True))
+        for part in (*blocks, *spans)
+        for script, arguments in BENCHMARK.findall(part)
+    ]
+
+
+class ParsedError(Exception):
+    """Ends a script when its arguments are parsed."""
+
+
+def benchmark_problems(
+    script: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> list[str]:
+    """Return what a command of ``benchmarks/`` has that the script does not take."""
+    if not (ROOT / "benchmarks" / f"{script}.py").is_file():
+        return [f"no script {script}.py"]
+    if not words:
+        return []  # the name of the script
+    words = ["finetune" if word == "METHOD" else word for word in words]
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def stop_when_parsed(parser: argparse.ArgumentParser, _: Any = None) -> None:
+        raise ParsedError(parse_args(parser, words))
+
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")  # as of a script
+        patch.setattr(argparse.ArgumentParser, "parse_args", stop_when_parsed)
+        try:
+            importlib.import_module(f"benchmarks.{script}").main()
+        except ParsedError as error:
+            values = error.args[0]
+        except SystemExit:
+            return [f"{script}.py: {capsys.readouterr().err.strip().splitlines()[-1]}"]
+        else:
+            return [f"{script}.py takes no arguments"]
+    if script != "rivals":
+        return []
+    if str(values.store).endswith("…"):
+        # A training prepares the store in a folder below the one that it names after the data.
+        return [f"rivals.py: --store {values.store} is the folder around a store"]
+    values.set = [text for text in values.set if not PLACEHOLDER.search(text.partition("=")[2])]
+    if values.config is not None:
+        values.config = ROOT / values.config
+        if not values.config.is_relative_to(ROOT / "docs"):
+            values.config = None  # of a run
+    try:
+        importlib.import_module("benchmarks.rivals").config_of(values)
+    except RaybioError as error:
+        return [f"rivals.py: {error}"]
+    return []
+
+
+def test_every_command_of_a_benchmark_in_the_documentation_is_one_that_its_script_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    # The change log names commands of earlier versions, and the guide to the tests their files.
+    others = {ROOT / "CHANGELOG.md", ROOT / "tests" / "README.md"}
+    pages = {*PAGES, *ROOT.glob("benchmarks/*.md")} - others
+    found = {
+        (page, script, tuple(words)) for page in pages for script, words in benchmark_commands(page)
+    }
+    assert len([words for _, _, words in found if words]) > 8
+    for wrong in (
+        "no_script --out x",
+        "rivals table no_method --store x",
+        "rivals table finetune",
+        "rivals table finetune --store x --set encoder.no_setting=1",
+        "rivals table finetune --store stores/acl_arc-…",
+        "gpu_evidence --out x --no-option",
+    ):
+        script, *words = wrong.split()
+        assert benchmark_problems(script, words, monkeypatch, capsys) != [], wrong
+    problems = {
+        f"{page.relative_to(ROOT)}: {problem}"
+        for page, script, words in found
+        for problem in benchmark_problems(script, list(words), monkeypatch, capsys)
+    }
+    assert problems == set()
 
 
 @pytest.mark.nightly

@@ -203,6 +203,16 @@ def test_results_of_a_script_that_ran_elsewhere_replace_its_rows(runner, tmp_pat
         runner.main()
 
 
+def test_each_row_is_listed_under_the_environment_that_measured_it(runner):
+    where = {"machine": "m", "date": "2026-01-02", "peer": "p", "note": ""}
+    results = [
+        {"row": "P1", "versions": "torch 1", **where},
+        {"row": "P2", "versions": "torch 2", **where},
+    ]
+    lines = runner.table(results).partition("Where and when:\n\n")[2].splitlines()
+    assert lines == ["- P1: m, 2026-01-02; torch 1", "- P2: m, 2026-01-02; torch 2"]
+
+
 def test_rows_are_described_in_order(runner):
     numbers = [int(name[1:]) for name in runner.WHAT]
     assert numbers == sorted(numbers)
