@@ -71,13 +71,13 @@ class _LazyCommands(Mapping[str, Any]):
         return len(self.entries)
 
 
-def app_of(module: str) -> Callable[[], typer.Typer]:
-    """Return a function that imports a module and returns its ``app``."""
-    return partial(_imported_app, module)
+def app_of(module: str, name: str = "app") -> Callable[[], typer.Typer]:
+    """Return a function that imports a module and returns its app of that name."""
+    return partial(_imported_app, module, name)
 
 
-def _imported_app(module: str) -> typer.Typer:
-    app = importlib.import_module(module).app
+def _imported_app(module: str, name: str) -> typer.Typer:
+    app = getattr(importlib.import_module(module), name)
     assert isinstance(app, typer.Typer)
     return app
 

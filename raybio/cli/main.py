@@ -45,11 +45,11 @@ class Commands(LazyGroup):
         "export": Entry("Export a trained encoder to ONNX.", app_of("raybio.cli.export")),
         "tensorboard": Entry(
             "Write metrics of runs as event files of TensorBoard.",
-            app_of("raybio.cli.tensorboard"),
+            app_of("raybio.cli.metrics_files", "tensorboard_app"),
         ),
         "wandb": Entry(
             "Write metrics of runs as offline runs of Weights & Biases.",
-            app_of("raybio.cli.wandb"),
+            app_of("raybio.cli.metrics_files", "wandb_app"),
         ),
         "push": Entry("Push a trained model to the Hugging Face hub.", app_of("raybio.cli.push")),
         "serve": Entry("Serve a trained model over HTTP.", app_of("raybio.cli.serve")),

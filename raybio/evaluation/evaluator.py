@@ -67,9 +67,10 @@ class Evaluator(ABC):
     Attributes:
         training_settings: sections of the configuration that neither the initial encoder nor the
             scores of untrained models depend on: runs that differ only there share these scores.
+            A method whose untrained models depend on one of them takes it out.
     """
 
-    training_settings: ClassVar[frozenset[str]] = frozenset()
+    training_settings: ClassVar[frozenset[str]] = TRAINING_SETTINGS
 
     @abstractmethod
     def evaluate_during_training(

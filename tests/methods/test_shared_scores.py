@@ -129,6 +129,7 @@ def test_a_report_with_scores_of_another_run_equals_the_report_that_computes_the
     config = with_other_training(first_config, ignored)
     before, now = first_config.to_mapping(), config.to_mapping()
     changed = {section for section in before if before[section] != now[section]}
+    assert {"optim", "schedule"} <= ignored
     # Fine-tuning has no settings of its loss.
     assert changed == {section for section in ignored if section in before}
     second = trained(name, config, store, seed=2)

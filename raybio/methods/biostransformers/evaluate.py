@@ -14,7 +14,7 @@ from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import initial_encoder
 from raybio.encoders.tokenization import Tokenize, read_texts
-from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.config import Config
 from raybio.methods.biostransformers.rivals import (
     MAX_TRAINING_TEXTS,
@@ -69,8 +69,6 @@ class TermRetrievalEvaluator(Evaluator):
         store: articles and terms.
         tokenize: the encoder's tokenizer.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: ArticleStore

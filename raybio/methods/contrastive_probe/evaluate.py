@@ -10,7 +10,7 @@ import numpy as np
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.text import TextEncoder, initial_encoder
-from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
@@ -44,8 +44,6 @@ class ProbeEvaluator(Evaluator):
         store: sentences and benchmarks.
         collate: divides the held-out sentences.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: ClozeStore

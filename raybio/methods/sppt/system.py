@@ -16,13 +16,7 @@ from raybio.core.final_report import LabeledMap, SplitScores, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.evaluation.evaluator import (
-    TRAINING_SETTINGS,
-    Evaluator,
-    ModelScores,
-    bootstrap_seed,
-    device_of,
-)
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, device_of
 from raybio.evaluation.projection import map_sample
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
@@ -165,7 +159,6 @@ class LinkEvaluator(Evaluator):
             argument; None: they are computed.
     """
 
-    training_settings = TRAINING_SETTINGS
     content: ClassVar[str] = "3-mers"
     content_ngram: ClassVar[int] = 3
     composition: ClassVar[bool] = True

@@ -7,8 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raybio.cli.tensorboard import app as tensorboard_app
-from raybio.cli.wandb import app as wandb_app
+from raybio.cli.metrics_files import tensorboard_app, wandb_app
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports

@@ -13,13 +13,7 @@ from raybio.core.final_report import CHARACTERS, LabeledMap, Stage
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.text import TextEncoder
-from raybio.evaluation.evaluator import (
-    TRAINING_SETTINGS,
-    Evaluator,
-    ModelScores,
-    bootstrap_seed,
-    exact_scores,
-)
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.collate import unmasked
 from raybio.methods.sppt.config import LinkEvaluationConfig
@@ -42,8 +36,6 @@ class NodeLabelEvaluator(Evaluator):
         nodes: the graph.
         new_encoder: returns the encoder at the start of training.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     nodes: SyntheticGraph
