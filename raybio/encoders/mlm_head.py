@@ -121,7 +121,9 @@ def exported_mask_head(source: str, revision: str) -> Path | None:
 
 
 def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
-    """Return a checkpoint's weights for ``MaskHead``; None, with a warning, if it has none.
+    """Return a checkpoint's weights for ``MaskHead``; None if it has none.
+
+    Other sources than ``scratch`` should have some: a warning says that they do not.
 
     Raises:
         ConfigError: if the source cannot be found or reached.
@@ -136,9 +138,11 @@ def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
                 own: weights[theirs].clone() if theirs in weights else torch.zeros(width)
                 for own, theirs in names.items()
             }
-    logger.warning(
-        "%s has no language-model head of a known kind; the head begins with random weights", source
-    )
+    if source != SCRATCH:
+        logger.warning(
+            "%s has no language-model head of a known kind; the head begins with random weights",
+            source,
+        )
     return None
 
 

@@ -118,10 +118,10 @@ def test_all_folds_are_trained_and_scored_once(
     ]
     assert "the paper: " not in table
     messages = [cells.split(" | ") for cells in table.splitlines()[-6:]]
-    assert [(model.strip("| "), fold) for model, fold, _ in messages] == [
-        (model, fold) for model in ("cldr", "clner", "joint") for fold in "12"
+    assert [(model.strip("| "), fold, seed) for model, fold, seed, _ in messages] == [
+        (model, fold, "0") for model in ("cldr", "clner", "joint") for fold in "12"
     ]
-    for model, _, place in messages:
+    for model, _, _, place in messages:
         assert (
             f"model: {model.strip('| ')}"
             in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()
