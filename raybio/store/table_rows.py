@@ -224,6 +224,12 @@ def _read_delimited(
         for row in rows:
             if not row:
                 continue
+            if delimiter == "\t" and any("\t" in cell and "\n" in cell for cell in row):
+                # Nothing else tells a quote that begins a text from one around a field.
+                raise DataError(
+                    f"{path}, line {rows.line_num}: a field in quotes holds whole lines. A field "
+                    'that begins with a quote of its own is written """so"" and so on"'
+                )
             if len(row) != len(names):
                 if skip is not None:
                     detail = f"{len(row)} columns, want {len(names)}: {delimiter.join(row)}"

@@ -16,6 +16,9 @@ from raybio.store.quarantine import Quarantine
 DRAWN = "rows_with_drawn_split"
 """Entry of a manifest: rows whose split no file states."""
 
+MAX_TAGS = 128
+"""Classes of residues; a store has one byte a residue."""
+
 SPLIT_SEED = 0
 """Seed of the choice of dev and test rows, so that equal files give equal stores."""
 
@@ -53,6 +56,11 @@ def prepare_task(
                 f"{files[0]}: has {len(names)} classes ({', '.join(names)}), want two at least"
             )
         number_by_label = {label: number for number, label in enumerate(names)} | {"": IGNORED}
+        if task.labels == "residues" and len(names) > MAX_TAGS:
+            raise DataError(
+                f"{files[0]}: has {len(names)} tags ({', '.join(names[:3])}, ...), want at most "
+                f"{MAX_TAGS}"
+            )
         return commit_task(
             new.draft,
             contents=[row.content.encode() for row in rows],
@@ -112,12 +120,22 @@ def _with_drawn_splits(rows: list[Example]) -> list[Example]:
 
 
 def _with_dev(rows: list[Example], share: float) -> list[Example]:
-    """Return the rows with a share of training moved to dev, unless there are dev rows."""
+    """Return the rows with a share of training moved to dev, unless there are dev rows.
+
+    Rows of equal content stay together: dev chooses weights, which may know training by heart.
+    """
     if any(row.split == "dev" for row in rows):
         return rows
     train = [index for index, row in enumerate(rows) if row.split == "train"]
-    rng = np.random.default_rng(SPLIT_SEED)
-    drawn = set(rng.permutation(train)[: max(1, round(share * len(train)))].tolist())
+    rows_by_content: dict[str, list[int]] = {}
+    for index in train:
+        rows_by_content.setdefault(rows[index].content, []).append(index)
+    num_wanted = max(1, round(share * len(train)))
+    drawn: set[int] = set()
+    for index in np.random.default_rng(SPLIT_SEED).permutation(train).tolist():
+        if len(drawn) >= num_wanted:
+            break
+        drawn.update(rows_by_content[rows[index].content])
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 
 

@@ -345,7 +345,8 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
         DataError, match=r"holds no known layout of stability; want TAPE's LMDB or JSON"
     ):
         read_task_files("stability", tmp_path)
-    write_tape(tmp_path, "stability", {"train": [{"primary": "ACD", "stability_score": [1.0]}] * 4})
+    rows = [{"primary": "ACD" * n, "stability_score": [1.0]} for n in range(1, 5)]
+    write_tape(tmp_path, "stability", {"train": rows})
     with pytest.raises(DataError, match="the task has no test rows"):
         prepared(tmp_path, "stability", tmp_path)
 

@@ -136,6 +136,48 @@ def test_drawn_splits_keep_equal_rows_together_and_do_not_depend_on_the_order(
     assert contents_of(turned) == contents_of(store)
 
 
+def test_dev_drawn_from_training_shares_no_content_with_it(tmp_path: Path) -> None:
+    """Forty measurements of two variants, and others of one each."""
+    rows = [{"sequence": "MK" + "TA"[n % 2], "label": n, "split": "train"} for n in range(40)]
+    rows += [{"sequence": "M" * n, "label": n, "split": "train"} for n in range(1, 60)]
+    rows += [{"sequence": "MKL", "label": 1, "split": "test"}]
+    source = write_csv(tmp_path / "a.csv", rows)
+    store = prepared("protein_regression", source, tmp_path / "store")
+    assert 10 <= len(store.split_rows("dev")) < 60
+    assert store.known_from_training()["dev"] == 0
+
+
+def test_missing_sequences_are_no_peptides(tmp_path: Path) -> None:
+    rows = rows_of("protein_regression")
+    rows += [{"sequence": word, "label": 1, "split": "train"} for word in ("NA", "nan", "NaN")]
+    source = write_csv(tmp_path / "a.csv", rows)
+    store = prepared("protein_regression", source, tmp_path / "store")
+    assert store.num_rows == len(rows) - 3
+    assert store.manifest["quarantine"]["row without a sequence"]["count"] == 3
+
+
+def test_more_tags_than_a_store_can_hold_are_refused(tmp_path: Path) -> None:
+    rows = [
+        {"sequence": "MK", "label": f"tag{n} tag{n + 100}", "split": split}
+        for n in range(100)
+        for split in ("train", "dev", "test")
+    ]
+    source = write_csv(tmp_path / "a.csv", rows)
+    with pytest.raises(DataError, match="has 200 tags .*, want at most 128"):
+        prepared("residue_tagging", source, tmp_path / "store")
+
+
+def test_a_quote_that_begins_a_text_of_a_tsv_does_not_swallow_the_rows_below_it(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "a.tsv"
+    source.write_text(
+        'text\tlabel\tsplit\na b\tx\ttrain\n"Quoted\ty\ttrain\nc d\tx\tdev\nends"\ty\ttest\n'
+    )
+    with pytest.raises(DataError, match="line 5: a field in quotes holds whole lines"):
+        prepared("text_classification", source, tmp_path / "store")
+
+
 def test_tags_may_be_words_and_a_hyphen_is_no_label(tmp_path: Path) -> None:
     path = tmp_path / "tags.tsv"
     lines = [f"MK{a}\tcore - rim\t{split}" for a, split in SPLIT_BY_LETTER]

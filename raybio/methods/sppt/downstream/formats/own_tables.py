@@ -11,6 +11,7 @@ from pathlib import Path
 from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import Example, TaskFiles
+from raybio.methods.sppt.table_columns import NULL_WORDS
 from raybio.store.data_sets import STATE, is_table
 from raybio.store.table_rows import TABLES, read_columns, shown_names
 
@@ -117,7 +118,7 @@ def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iter
     for rows in read_columns(path, wanted, select, separator=separator):
         for line, content, label, *where in zip(rows.lines, *rows.columns, strict=True):
             yield Example(
-                content.strip() if task.on_texts else content.strip().upper(),
+                content.strip() if task.on_texts else _residues(content.strip()),
                 split or (_split(where, path, line) if where else ""),
                 _label(task, label.strip()),
                 path.name,
@@ -136,6 +137,12 @@ def _split(where: Sequence[str], path: Path, line: int) -> str:
         )
     is_dev = split == "train" and validation and validation[0].strip().lower() == "true"
     return "dev" if is_dev else split
+
+
+def _residues(text: str) -> str:
+    """Return a sequence in capital letters; "" for a word that means a missing one."""
+    # "NA" and "nan" would be peptides.
+    return "" if text in NULL_WORDS else text.upper()
 
 
 def _label(task: DownstreamTask, label: str) -> str | float | list[str]:
