@@ -39,7 +39,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     with open_source(path, "a JSON file") as file:
         content = read_whole(file, str(path))
     try:
-        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_names)
+        value = json.loads(content.decode("utf-8"), object_pairs_hook=unique_names)
     except KeyError as error:
         raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
     except (ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ class _Text:
 
 
 def _decoded(path: Path, blocks: Iterator[bytes]) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for block in blocks:
             yield decoder.decode(block)

@@ -3,6 +3,7 @@
 import gzip
 import os
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,9 @@ def plain_or_gzip(path: Path) -> Path:
 
 @contextmanager
 def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
-    """Open a file for reading bytes, in a ``with`` block; gzip is recognized by its content.
+    """Open a file for reading bytes, in a ``with`` block.
+
+    Gzip is recognized by its content. A byte order mark at the beginning is skipped.
 
     Args:
         path: the file.
@@ -48,6 +51,8 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
             is_gzip = raw.read(2) == GZIP_MAGIC
             raw.seek(0)
             with cast(IO[bytes], gzip.open(raw)) if is_gzip else raw as file:
+                if file.read(len(BOM_UTF8)) != BOM_UTF8:
+                    file.seek(0)
                 yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
@@ -126,8 +131,9 @@ def read_lines(path: Path, wanted: str) -> Iterator[str]:
     number = 0
     try:
         with open_source(path, wanted) as file:
-            for number, line in enumerate(bounded_lines(file, path), start=1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            for line in bounded_lines(file, path):
+                number += 1
+                yield line.decode()
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance "

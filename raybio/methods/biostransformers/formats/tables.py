@@ -89,7 +89,7 @@ def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
         return
     try:
         with open_source(path, "a table of articles") as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
             yield from _parse(bounded_lines(lines, path), path, quarantine)
     except UnicodeDecodeError as error:
         raise DataError(

@@ -52,7 +52,7 @@ def read_documents(path: str | Path, quarantine: Quarantine) -> Iterator[RawDocu
 
 def _reader_of(path: Path) -> Reader:
     with open_source(path, _WANTED) as file:
-        start = file.read(_NUM_PROBED_BYTES).decode("utf-8-sig", errors="replace").lstrip()
+        start = file.read(_NUM_PROBED_BYTES).decode("utf-8", errors="replace").lstrip()
     if not start:
         raise DataError(f"{path}: is empty, want {_WANTED}")
     first_line = start.split("\n", 1)[0].rstrip("\r")

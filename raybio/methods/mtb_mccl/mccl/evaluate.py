@@ -13,7 +13,7 @@ from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed
 from raybio.encoders.transformer import seeded_weights
-from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, exact_scores
+from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
@@ -73,8 +73,6 @@ class RelationEvaluator(Evaluator):
         config: settings of the run.
         reader: reads documents for the encoder.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     reader: DocumentReader

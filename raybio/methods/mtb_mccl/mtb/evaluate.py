@@ -12,7 +12,7 @@ import numpy as np
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder
 from raybio.core.randomness import derive_seed, hash_uniform
-from raybio.evaluation.evaluator import TRAINING_SETTINGS, Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -49,8 +49,6 @@ class PairRetrievalEvaluator(Evaluator):
         reader: reads documents for the encoder.
         plan: selects trained and held-out pairs.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     reader: DocumentReader

@@ -18,7 +18,6 @@ from raybio.core.batch import IGNORED_LABEL, PaddedTokens, Tokens
 from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder
 from raybio.evaluation.evaluator import (
-    TRAINING_SETTINGS,
     Evaluator,
     ModelScores,
     bootstrap_seed,
@@ -71,8 +70,6 @@ class TaskEvaluator(Evaluator):
         read: reader of rows as tokens.
         loss: the training loss, for its labels and scale.
     """
-
-    training_settings = TRAINING_SETTINGS
 
     config: Config
     store: TaskStore

@@ -133,9 +133,7 @@ def abstract_of(record: Any) -> str:
 def _read_mapping(path: Path) -> dict[str, int]:
     """Return the node number of each paper by its MAG id."""
     with open_source(path, "OGB's paper_entidx2name.csv") as file:
-        rows = csv.reader(
-            bounded_lines(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), path)
-        )
+        rows = csv.reader(bounded_lines(io.TextIOWrapper(file, encoding="utf-8", newline=""), path))
         header = tuple(name.strip() for name in next(rows, []))
         if header != MAPPING_HEADER:
             raise DataError(
@@ -190,7 +188,7 @@ def _read_abstracts(
     with open_source(
         path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract"
     ) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
         lines = bounded_lines(text, path)
         first = next(lines, "")
         rest = chain([first], lines)

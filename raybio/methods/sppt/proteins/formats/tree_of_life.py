@@ -150,7 +150,7 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
     label_by_taxid: dict[str, str] = {}
     number = 1
     with open_source(path, "treeoflife.species.tsv") as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         lines = (line.rstrip("\n") for line in bounded_lines(text, path))
         header = next(lines, "").split("\t")
         if header[:3] != list(SPECIES_COLUMNS):

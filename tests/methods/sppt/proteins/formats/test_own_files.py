@@ -80,6 +80,7 @@ PROTEINS = {
         {"taxids": (TAXID,)},
     ),
     "UniProt": ("p.fasta", fasta(UNIPROT), {}),
+    "FASTA, byte order mark": ("p.fasta", b"\xef\xbb\xbf" + fasta(UNIPROT).encode(), {}),
     "UniProt, TrEMBL, gzip": (
         "p.fasta.gz",
         gzip.compress(fasta(UNIPROT.replace("sp|", "tr|")).encode()),
