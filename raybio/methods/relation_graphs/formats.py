@@ -11,6 +11,7 @@ from raybio.core.errors import DataError
 from raybio.store.json import is_text, read_json_object, stream_records
 from raybio.store.quarantine import Quarantine
 from raybio.store.relation_labels import NAMED_NA, NO_RELATION, SELF_RELATION
+from raybio.store.table_rows import shown_names
 
 SENTENCE = "sentence"
 
@@ -114,7 +115,7 @@ def read_folds(path: Path) -> tuple[FoldIds, ...]:
     names = [f"split_{number}" for number in range(1, len(value) + 1)]
     strange = [name for name in value if name not in names]
     if strange or not names:
-        got = repr(strange[0]) if strange else "no fold at all"
+        got = shown_names(strange[:1]) if strange else "no fold at all"
         raise DataError(f"{path}: got {got}, want folds split_1 to split_N without a gap")
     return tuple(_fold(path, name, value[name]) for name in names)
 
@@ -195,7 +196,7 @@ def _fold(path: Path, name: str, value: Any) -> FoldIds:
     """
     if not isinstance(value, dict) or set(value) != {TRAIN_SET, TEST_SET}:
         got = (
-            f"an object of {sorted(value)}"
+            f"an object of {shown_names(sorted(value))}"
             if isinstance(value, dict)
             else f"a {type(value).__name__}"
         )
