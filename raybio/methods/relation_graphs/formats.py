@@ -115,7 +115,7 @@ def read_folds(path: Path) -> tuple[FoldIds, ...]:
     names = [f"split_{number}" for number in range(1, len(value) + 1)]
     strange = [name for name in value if name not in names]
     if strange or not names:
-        got = shown_names(strange[:1]) if strange else "no fold at all"
+        got = repr(shown_names(strange[:1])) if strange else "no fold at all"
         raise DataError(f"{path}: got {got}, want folds split_1 to split_N without a gap")
     return tuple(_fold(path, name, value[name]) for name in names)
 
@@ -196,7 +196,7 @@ def _fold(path: Path, name: str, value: Any) -> FoldIds:
     """
     if not isinstance(value, dict) or set(value) != {TRAIN_SET, TEST_SET}:
         got = (
-            f"an object of {shown_names(sorted(value))}"
+            f"an object of {[shown_names([key]) for key in sorted(value)[:12]]}"
             if isinstance(value, dict)
             else f"a {type(value).__name__}"
         )
