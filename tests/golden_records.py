@@ -174,11 +174,14 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
         stop_at: step after which the run is stopped; None: its last one.
     """
     config = config_of(method)
-    store = store_of(method)
+    recorded = store_of(method)
+    # Methods save what they derive in the folder of a store.
+    store = runs / f"store of {name}"
+    shutil.copytree(recorded, store, dirs_exist_ok=True)
     folder = RunFolder(runs, name)
     system = METHODS[method].build(config, store)
     digest = open_store(store).digest
-    folder.open(method, config, store.relative_to(ROOT), digest, ())
+    folder.open(method, config, recorded.relative_to(ROOT), digest, ())
     request = RunSpec(
         method=method,
         config=config,

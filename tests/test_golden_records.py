@@ -34,7 +34,10 @@ def test_a_recorded_finished_run_is_finished_and_compares(method: str, tmp_path:
 @pytest.mark.first_tier("sppt_protein", "contrastive_probe")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_recorded_half_trained_run_is_trained_to_its_end(method: str, tmp_path: Path) -> None:
+    store = golden_records.store_of(method)
+    before = sorted(store.rglob("*"))
     golden_records.check_half(method, tmp_path)
+    assert sorted(store.rglob("*")) == before
 
 
 def test_recorded_files_are_small_and_name_neither_modules_nor_folders_of_a_machine() -> None:

@@ -36,6 +36,7 @@ STEPS = "schedule.max_steps"
 """Varied only if the rate depends on it: trials are evaluated at each saved step anyway."""
 
 SEED = "seed"
+"""What repetitions of a trial vary."""
 
 RATE = "optim.schedule"
 """The setting that decides whether the rate depends on ``STEPS``."""

@@ -225,10 +225,10 @@ def _read_delimited(
             if not row:
                 continue
             if delimiter == "\t" and any("\t" in cell and "\n" in cell for cell in row):
-                # Nothing else tells a quote that begins a text from one around a field.
+                # Probably a quote that begins a text, and does not enclose a field.
                 raise DataError(
-                    f"{path}, line {rows.line_num}: a field in quotes holds whole lines. A field "
-                    'that begins with a quote of its own is written """so"" and so on"'
+                    f"{path}, line {rows.line_num}: a field in quotes holds whole lines. Write a "
+                    'field that begins with a quote of its own as """Quoted"" text"'
                 )
             if len(row) != len(names):
                 if skip is not None:

@@ -228,6 +228,7 @@ class _Run:
         for early_report in self._reports_before(should_stop):
             yield early_report
             if early_report.is_last:
+                self._wait_for_checkpoints()
                 return
         meter = _Meter()
         self.system.model.train()
@@ -238,6 +239,10 @@ class _Run:
             yield report
             if report.is_last:
                 break
+        self._wait_for_checkpoints()
+
+    def _wait_for_checkpoints(self) -> None:
+        """Return when every checkpoint is written."""
         if self.checkpoints is not None:
             self.checkpoints.wait()
 

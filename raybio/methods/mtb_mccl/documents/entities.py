@@ -253,8 +253,8 @@ def _resolve_relations(
 
 
 def _entities(written_id: str, numbers_by_id: dict[str, list[int]]) -> list[int]:
-    """Return the entities that a relation names; none, if it names none or several ids."""
-    ids = [written_id, *(split_ids(written_id) or [normalized_id(written_id)])]
-    if len(ids) > 2:
-        return numbers_by_id.get(written_id, [])
-    return numbers_by_id.get(ids[0]) or numbers_by_id.get(ids[1], [])
+    """Return the entities with the id that a relation names; none if it names several ids."""
+    if written_id in numbers_by_id:
+        return numbers_by_id[written_id]
+    ids = list(split_ids(written_id))
+    return numbers_by_id.get(ids[0], []) if len(ids) == 1 else []

@@ -66,7 +66,7 @@ def write_pubtator(path: Path, documents: Iterable[Annotated]) -> int:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for raw, relations in documents:
             number = raw.document_id
-            if any(mark in number for mark in "|\t\n\r"):
+            if "|" in number or _LINE_ENDS.search(number):
                 raise DataError(
                     f"document {number!r}: PubTator's format has no ids with '|' or white space "
                     "such as tabs; want --out .json (BioC) or .tsv"
@@ -78,10 +78,9 @@ def write_pubtator(path: Path, documents: Iterable[Annotated]) -> int:
             else:
                 file.write(f"{number}|t|{text}\n")
             for mention in raw.mentions:
-                cells = [number, str(mention.start), str(mention.end)]
-                cells += [text[mention.start : mention.end], mention.type]
-                cells += [_written_ids(mention) or NO_ID]
-                file.write("\t".join(cells) + "\n")
+                name = text[mention.start : mention.end]
+                cells = [number, str(mention.start), str(mention.end), name, mention.type]
+                file.write("\t".join([*cells, _written_ids(mention) or NO_ID]) + "\n")
             for relation in relations:
                 ends = [_written_id(end, raw) for end in (relation.head, relation.tail)]
                 file.write("\t".join([number, relation.label, *ends]) + "\n")

@@ -60,9 +60,10 @@ class LabeledPairs:
             if len(self.rows)
             else f"has no {self.split} pair"
         )
+        larger = f", or a larger label fraction than {self.fraction:g}" if self.fraction < 1 else ""
         raise ConfigError(
             f"{self.store.location}: {fault}; want {self.split} documents with entities and "
-            f"relations, or a larger label fraction (it is {self.fraction:g})"
+            f"relations{larger}"
         )
 
     @cached_property

@@ -193,8 +193,8 @@ def read_predictor(folder: Path) -> RelationPredictor:
     if settings.get("knn_settings") is None:
         raise ConfigError(
             f"{folder}: its run had no validation documents, which choose the number of "
-            "neighbors; want a model of a run with some, or with one evaluation.num_neighbors and "
-            "one evaluation.bias_weights"
+            "neighbors; want a model of a run with some, or with one value each of "
+            "evaluation.num_neighbors and evaluation.bias_weights"
         )
     return RelationPredictor(folder, bool(settings.get("is_directed")))
 

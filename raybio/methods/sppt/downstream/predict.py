@@ -103,6 +103,7 @@ class TaskPredictor(Predictor):
                 yield from self.model.read_file(file, quarantine, strip_stop=strip_stop)
 
         def blocks() -> Iterator[TaskBlock]:
+            """Yield blocks of ``ROWS_AT_ONCE`` inputs."""
             # Equal blocks whatever the format, so that predictions are equal to the last digit.
             waiting = TaskBlock([], [])
             for batch in batches(Quarantine(max_bad_share)):

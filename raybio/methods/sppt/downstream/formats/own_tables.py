@@ -102,6 +102,7 @@ def read_labeled_rows(task: DownstreamTask, path: Path, split: str = "") -> Iter
     wanted = f"the columns {content_column!r} and {LABEL_COLUMNS[0]!r}"
 
     def select(names: Sequence[str]) -> list[str]:
+        """Return the columns to be read, and refuse a table without a content or a label."""
         labels = [name for name in LABEL_COLUMNS if name in names]
         if content_column not in names or not labels:
             raise DataError(
