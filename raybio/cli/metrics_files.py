@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.core.files import check_writable_folder
+from raybio.core.files import check_replaceable_folder
 from raybio.runtime.model_paths import check_distinct_names
 from raybio.runtime.run.folder import RunFolder
 
@@ -42,7 +42,7 @@ def tensorboard(runs: Runs, out: Out) -> None:
 
         return write_events(folder, out)
 
-    _write_all(runs, out, write)
+    _write_all(runs, out, "events.out.tfevents.*", write)
 
 
 @wandb_app.command(help=WANDB_HELP)
@@ -59,14 +59,17 @@ def wandb(
 
         return write_offline_run(folder, out, project)
 
-    _write_all(runs, out, write)
+    _write_all(runs, out, "wandb", write)
 
 
-def _write_all(runs: list[Path], out: Path, write: Callable[[RunFolder], int]) -> None:
-    """Write each run by ``write``, which returns its number of values."""
-    check_writable_folder(out)
+def _write_all(
+    runs: list[Path], out: Path, written: str, write: Callable[[RunFolder], int]
+) -> None:
+    """Write each run by ``write``, as files named ``written``; it returns its number of values."""
     check_distinct_names(runs)
-    for run in runs:
-        path = run.expanduser().absolute()
+    paths = [run.expanduser().absolute() for run in runs]
+    for path in paths:
+        check_replaceable_folder(out / path.name, [written])
+    for path in paths:
         num_values = write(RunFolder(path.parent, path.name))
         print(f"{out / path.name}: {num_values:,} values")

@@ -9,6 +9,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,6 +49,29 @@ def check_writable_folder(path: Path, option: str = "--out") -> None:
         ConfigError: naming ``option``.
     """
     _check_writable(path, path, option, "folder")
+
+
+def check_replaceable_folder(path: Path, own: Sequence[str], option: str = "--out") -> None:
+    """Refuse a folder that cannot be written, or holds anything but what a command wrote before.
+
+    Args:
+        path: a folder that is to be replaced as a whole.
+        own: patterns of the names that the command writes; each of its folders has the first.
+        option: that names the folder.
+
+    Raises:
+        ConfigError: naming ``option``.
+    """
+    check_writable_folder(path, option)
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in own)]
+    if not any(fnmatch(name, own[0]) for name in names):
+        foreign = names
+    if foreign:
+        raise ConfigError(
+            f"{option} {path}: holds {foreign[0]!r}, which this command has not written, and would "
+            "be replaced as a whole; want a new or empty folder"
+        )
 
 
 def check_writable_file(path: Path) -> None:

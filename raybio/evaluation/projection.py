@@ -48,7 +48,8 @@ class MapSample(NamedTuple):
 
         method = TSNE(
             perplexity=min(perplexity, (len(self.row_S) - 1) / 3),
-            init="pca" if self.sample_SD.std() > 0 else "random",
+            # Equal rows have no principal components.
+            init="pca" if (self.sample_SD != self.sample_SD[0]).any() else "random",
             random_state=self.seed,
             n_jobs=1,
         )

@@ -24,7 +24,14 @@ import torch
 
 from raybio.core.cache import cache_folder
 from raybio.core.digest import digest_of
-from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
+from raybio.core.errors import (
+    ClusterError,
+    ConfigError,
+    DataError,
+    RaybioError,
+    StoreError,
+    first_line,
+)
 from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
@@ -44,6 +51,7 @@ from raybio.runtime.embed_parts import (
 )
 from raybio.runtime.run.precision import Plan, worker_processors
 from raybio.runtime.run.spec import LeaseKey
+from raybio.runtime.run.tasks import MAX_RETRIES
 from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.bucket import BucketFolder
@@ -475,6 +483,8 @@ def _embed_parts(
     import ray.data
 
     context = ray.data.DataContext.get_current()
+    # Nothing moves while a part is embedded, which takes an hour by a large model on CPUs.
+    context.execution_no_progress_timeout_s = -1
     context.enable_progress_bars = False
     context.print_on_execution_start = verbose
     if not verbose:
@@ -489,10 +499,20 @@ def _embed_parts(
         compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker or None,
+        # Ray Data's own is without end, also for a process that the memory ends at each part.
+        max_restarts=MAX_RETRIES,
+        max_task_retries=MAX_RETRIES,
     )
-    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-        for row in batch.to_pylist():
-            raise_error_of(row)
+    try:
+        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for row in batch.to_pylist():
+                raise_error_of(row)
+    except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:
+        raise ClusterError(
+            f"the process of a part ended: {first_line(error)}. Embedded parts stay, and the same "
+            "command embeds the others. If the memory was short, choose another --out and fewer "
+            "--rows-per-part"
+        ) from None
 
 
 class _EmbedPart:

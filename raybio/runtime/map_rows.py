@@ -23,7 +23,10 @@ def map_rows(
     with connected(workers):
         import ray.data
 
-        ray.data.DataContext.get_current().enable_progress_bars = False
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        # Nothing moves while each task works on a large file, or waits for a CPU.
+        context.execution_no_progress_timeout_s = -1
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         mapped = dataset.map(
             partial(_map_row, function),

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from raybio.core.errors import MissingObjectError, StorageError, named_by
@@ -91,21 +91,22 @@ class BucketFolder:
         def collect() -> list[Any]:
             return list(obstore.list(self._store, below.strip("/") or None).collect())
 
-        infos = [_info(meta) for meta in self._call("list", below, collect)]
-        return sorted(infos)
+        infos = sorted(_info(meta) for meta in self._call("list", below, collect))
+        return _without_markers(infos)
 
     def has_objects(self) -> bool:
         """Return whether the folder exists; the first page of its listing is read."""
         import obstore
 
-        return bool(self._call("list", "", lambda: next(iter(obstore.list(self._store)), [])))
+        page = self._call("list", "", lambda: next(iter(obstore.list(self._store)), []))
+        return any(meta["path"] for meta in page)
 
     def children(self) -> tuple[set[str], set[str]]:
         """Return the names of the objects and of the folders directly below this one."""
         import obstore
 
         result = self._call("list", "", lambda: obstore.list_with_delimiter(self._store))
-        files = {meta["path"] for meta in result["objects"]}
+        files = {meta["path"] for meta in result["objects"]} - {""}
         return files, {prefix.rstrip("/") for prefix in result["common_prefixes"]}
 
     def info(self, name: str) -> ObjectInfo | None:
@@ -323,6 +324,19 @@ class BucketFolder:
 
 def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp(), _version(meta))
+
+
+def _without_markers(infos: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Leave out empty objects that stand for folders, as the consoles of clouds make them.
+
+    Their names end in a slash, which the client removes.
+    """
+    if all(info.num_bytes for info in infos):
+        return infos
+    folders = {""}
+    for info in infos:
+        folders.update(parent.as_posix() for parent in PurePosixPath(info.name).parents)
+    return [info for info in infos if info.num_bytes or info.name not in folders]
 
 
 def _version(meta: Any) -> ObjectVersion:

@@ -1,5 +1,6 @@
 """Ragged data: stores whose rows have lists of entries, and sequences on their way to a store."""
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
+from raybio.core.files import named_failure
 from raybio.ops.segments import indptr_from_lengths
 from raybio.store.columns import compact_int
 from raybio.store.store import Store
@@ -134,10 +136,18 @@ class Spool:
 
 
 def mapped_array(path: Path, length: int, dtype: DTypeLike) -> np.ndarray:
-    """Return a new array (length,) of zeros whose memory is a file."""
-    if length == 0:
+    """Return a new array (length,) of zeros whose memory is a file.
+
+    Raises:
+        OSError: if the disk has no room for it.
+    """
+    num_bytes = length * np.dtype(dtype).itemsize
+    if num_bytes == 0:
         return np.empty(0, dtype)
-    return np.memmap(path, dtype=dtype, mode="w+", shape=(length,))
+    with named_failure(path, num_bytes), open(path, "wb") as file:
+        # A page that finds no room when it is written ends the process.
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+    return np.memmap(path, dtype=dtype, mode="r+", shape=(length,))
 
 
 def _map_bytes(path: Path) -> np.ndarray:

@@ -221,14 +221,17 @@ def _read_delimited(
         lower = _lower(names)
         indices = [lower.index(name) for name in select(lower)]
         block = ColumnRows([[] for _ in indices], [])
+        last_line = rows.line_num
         for row in rows:
+            first_line = last_line + 1
+            last_line = rows.line_num
             if not row:
                 continue
-            if delimiter == "\t" and any("\t" in cell and "\n" in cell for cell in row):
-                # Probably a quote that begins a text, and does not enclose a field.
+            if delimiter == "\t" and any(_holds_rows(cell, len(names)) for cell in row):
                 raise DataError(
-                    f"{path}, line {rows.line_num}: a field in quotes holds whole lines. Write a "
-                    'field that begins with a quote of its own as """Quoted"" text"'
+                    f"{path}, line {first_line}: a field in quotes goes on to line {last_line} and "
+                    "holds whole rows. Write a field that begins with a quote of its own as "
+                    '"""Quoted"" text", and give tabs and line ends in fields as CSV or JSON lines'
                 )
             if len(row) != len(names):
                 if skip is not None:
@@ -252,6 +255,11 @@ def _read_delimited(
         ) from None
     if block.lines:
         yield block
+
+
+def _holds_rows(cell: str, num_columns: int) -> bool:
+    """Return whether a field has the tabs of rows: its quote began a text and enclosed none."""
+    return "\t" in cell and cell.count("\t") == (num_columns - 1) * cell.count("\n")
 
 
 def _read_json_lines(

@@ -71,7 +71,9 @@ class Draft:
                 f"{self.path}: another process is preparing this store. Wait for it."
             ) from None
         for leftover in self.folder.iterdir():
-            if leftover.name != LOCK:
+            if leftover.is_dir() and not leftover.is_symlink():
+                shutil.rmtree(leftover)
+            elif leftover.name != LOCK:
                 leftover.unlink()
         return self
 

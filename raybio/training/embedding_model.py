@@ -21,6 +21,7 @@ from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
 from raybio.ops.segments import positions_within
+from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows, embed_tokens
@@ -259,7 +260,7 @@ def check_values(values: Sequence[str], wanted: str) -> None:
         wanted: what the strings are, in the plural.
 
     Raises:
-        DataError: naming the first value that is no string.
+        DataError: naming the first value that is no string, or no Unicode text.
     """
     if isinstance(values, str | bytes):
         raise DataError(f"got one {type(values).__name__}, want a list of {wanted}; put it in []")
@@ -268,6 +269,11 @@ def check_values(values: Sequence[str], wanted: str) -> None:
             raise DataError(
                 f"input {number}: got {type(value).__name__} {value!r:.60}, want a string; "
                 f"give a list of {wanted}"
+            )
+        if not is_text(value):
+            raise DataError(
+                f"input {number}: got {value!r:.60}, which holds half of a character (an unpaired "
+                "surrogate); want Unicode text"
             )
 
 

@@ -208,8 +208,7 @@ class _Run:
         if saved:
             saved.restore(system.model, self.train_step.optimizer, self.base)
             self.train_step.num_skipped = self.progress.num_skipped
-        report = self.progress.report
-        self.resumed_report = None if report is None else Report(**report)
+        self.resumed_report = self._report_of_checkpoint()
         self.launched: LaunchedStep | None = None
         self.num_read = self.progress.step
         self.watch = None
@@ -217,6 +216,12 @@ class _Run:
             self.watch = CollapseWatch(
                 config, is_pretrained=system.is_pretrained, is_supervised=system.is_supervised
             )
+
+    def _report_of_checkpoint(self) -> Report | None:
+        """Return the checkpoint's report, which is pending if its step is evaluated first."""
+        if self.progress.report is None:
+            return None
+        return Report(**self.progress.report | {"is_evaluation_pending": self._is_overdue()})
 
     def reports(
         self,
@@ -252,14 +257,13 @@ class _Run:
         if self._on_any_worker(should_stop):
             yield Report(step, {}, is_last=True, reason="stopped", precision=self.precision)
             return
-        is_finished = step >= self.schedule.max_steps
-        if self._is_evaluation_due(is_finished) and self.progress.evaluated_step != step:
+        if self._is_overdue():
             # At the very start, after a signal between an update and its evaluation, or where
             # max_steps was lowered to the step that the run has reached.
             reported = {} if self.progress.report is None else self.progress.report["metrics"]
             metrics = reported | self._evaluate()
             self._keep_report(metrics, is_evaluation=True)
-            is_kept = is_finished or self.progress.best_step == step
+            is_kept = self._is_finished() or self.progress.best_step == step
             is_saved = self._save() if is_kept else False
             yield Report(
                 step,
@@ -274,7 +278,7 @@ class _Run:
 
     def _reason_to_end_at_start(self) -> str:
         """Return why a resumed run trains no step; an empty string if it does."""
-        if self.progress.step >= self.schedule.max_steps:
+        if self._is_finished():
             return "finished"
         if self._has_stopped_improving():
             return "early_stopping"
@@ -407,6 +411,14 @@ class _Run:
         if self.system.evaluate is None or every == 0:
             return False
         return is_finished or self.progress.step % every == 0
+
+    def _is_overdue(self) -> bool:
+        """Return whether the step from which a run begins or resumes lacks an evaluation."""
+        is_due = self._is_evaluation_due(self._is_finished())
+        return is_due and self.progress.evaluated_step != self.progress.step
+
+    def _is_finished(self) -> bool:
+        return self.progress.step >= self.schedule.max_steps
 
     def _has_stopped_improving(self) -> bool:
         if self.schedule.early_stopping_metric is None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.errors import ConfigError
-from raybio.core.files import atomic_folder, check_writable_folder
+from raybio.core.files import atomic_folder, check_replaceable_folder
 from raybio.core.interfaces import Encoder
 from raybio.encoders.export import plain_tokenizer
 from raybio.encoders.text import TextEncoder
@@ -31,6 +31,9 @@ MAX_BYTES_IN_GRAPH = 1_500_000_000
 """More weights are a file of their own, ``model.onnx.data``: a graph's file has at most 2 GB."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+_WRITTEN = (GRAPH, f"{GRAPH}.data", "README.md", "tokenizer*", "special_tokens_map.json", "vocab.*")
+"""Patterns of what an export writes: only a folder of these is replaced."""
 
 _MAX_ROWS = 65_536
 
@@ -90,12 +93,12 @@ def export_onnx(model: EmbeddingModel, directory: str | Path) -> float:
         The largest absolute difference of an embedding's numbers, on batches of several lengths.
 
     Raises:
-        ConfigError: if the extra ``onnx`` is not installed, the folder cannot be written, the model
-            has no ``tokenizer.json``, or the graph's embeddings differ by more than
-            ``MAX_DIFFERENCE``.
+        ConfigError: if the extra ``onnx`` is not installed, the folder cannot be written or holds
+            other files, the model has no ``tokenizer.json``, or the graph's embeddings differ by
+            more than ``MAX_DIFFERENCE``.
     """
     _check_installed()
-    check_writable_folder(Path(directory), "--onnx")
+    check_replaceable_folder(Path(directory), _WRITTEN, "--onnx")
     source = Path(model.folder)
     if not (source / _TOKENIZER_FILES[0]).is_file():
         raise ConfigError(

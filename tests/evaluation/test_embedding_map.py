@@ -37,7 +37,10 @@ def test_sample_and_map_depend_on_the_generator_only():
 
 def test_few_rows_and_a_constant_encoder_still_give_a_map():
     assert np.isfinite(embedding_map(np.eye(4), np.random.default_rng(0)).position_S2).all()
-    assert np.isfinite(embedding_map(np.ones((20, 8)), np.random.default_rng(0)).position_S2).all()
+    for row_D in (np.ones(8), np.arange(1.0, 9.0) / 10):
+        embedding_ND = np.tile(row_D, (20, 1))
+        found = embedding_map(embedding_ND, np.random.default_rng(0))
+        assert np.isfinite(found.position_S2).all()
 
 
 @pytest.mark.parametrize(

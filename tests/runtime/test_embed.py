@@ -1,8 +1,11 @@
 """Bulk embedding: every model as its folder says, and parts that break."""
 
+import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +19,14 @@ from typer.testing import CliRunner
 
 from raybio.cli.embed import app
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
-from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.core.errors import ClusterError, ConfigError, DataError, StoreError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.encoder import TaskModel
 from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.embedding_model import ProteinEmbeddingModel
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.store import ProteinStore
@@ -461,6 +465,44 @@ def test_a_model_that_is_overwritten_while_it_embeds_gives_no_output(
         ):
             embed_file(model, fasta, out)
     assert not out.exists()
+
+
+class SlowModel(ProteinEmbeddingModel):
+    """Takes longer for a part than Ray Data waits for progress."""
+
+    def embed_table(self, *arguments: object) -> pa.Table:
+        time.sleep(4)
+        return super().embed_table(*arguments)
+
+
+class EndingModel(ProteinEmbeddingModel):
+    """Ends its process at each part, as a system without memory does."""
+
+    def embed_table(self, *arguments: object) -> pa.Table:
+        os._exit(1)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_part_may_take_longer_than_ray_waits_for_progress(fasta: Path, tmp_path: Path) -> None:
+    import ray.data
+
+    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
+    slow = SlowModel(**{field.name: getattr(model, field.name) for field in fields(model)})
+    context = ray.data.DataContext.get_current().copy()
+    context.execution_no_progress_timeout_s = 1
+    with ray.data.DataContext.current(context):
+        embed_file(slow, fasta, out)
+    assert len(column(out)) == NUM_ROWS + 1
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_process_that_ends_at_each_part_is_one_message(fasta: Path, tmp_path: Path) -> None:
+    model = exported(tmp_path / "model")
+    ending = EndingModel(**{field.name: getattr(model, field.name) for field in fields(model)})
+    with pytest.raises(ClusterError, match=r"process of a part ended: .* fewer --rows-per-part"):
+        embed_file(ending, fasta, tmp_path / "embeddings.parquet")
 
 
 def test_parts_and_outputs_of_another_input_are_refused(fasta: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,6 +65,26 @@ def test_objects_are_written_listed_read_and_deleted(folder: BucketFolder) -> No
     folder.delete(["a", "absent"])
     folder.delete("absent")
     assert [info.name for info in folder.list()] == ["b/ä *[1].txt"]
+
+
+def test_objects_that_a_console_makes_for_folders_are_no_files(bucket: BucketPath, s3: S3) -> None:
+    host, port = s3.server_behind
+
+    def put(key: str, content: bytes = b"") -> None:
+        url = f"http://{host}:{port}/{bucket.bucket}/{key}"
+        urllib.request.urlopen(urllib.request.Request(url, content, method="PUT")).close()
+
+    put("models/")
+    assert not BucketFolder(bucket / "models").has_objects()
+    for key in ("models/first/", "models/first/1_Pooling/", "models/first/1_Pooling-x"):
+        put(key)
+    put("models/first/1_Pooling/config.json", b"{}")
+    put("models/first/config.json", b"{}")
+    folder = BucketFolder(bucket / "models" / "first")
+    files = ["1_Pooling-x", "1_Pooling/config.json", "config.json"]
+    assert [info.name for info in folder.list()] == files
+    assert folder.children() == ({"1_Pooling-x", "config.json"}, {"1_Pooling"})
+    assert BucketFolder(bucket / "models").has_objects()
 
 
 def test_of_several_writers_one_creates_an_object_and_one_replaces_a_version(

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import GROUPS, HELDOUT, INDICES, INDPTR, ROWS, LinkedRows
 from raybio.methods.sppt.proteins.store import CLUSTERS, ProteinStore, commit_proteins
 from raybio.store.manifest import PREPARED_BY
-from raybio.store.ragged import Ragged
+from raybio.store.ragged import Ragged, mapped_array
 from raybio.store.store import Store, open_store
 from raybio.store.writer import Draft
 
@@ -310,6 +311,30 @@ for point in range(40):
         break
 print(point)
 """
+
+
+def test_what_a_killed_writer_left_is_removed_folders_too(tmp_path):
+    with pytest.raises(KeyboardInterrupt), Draft(tmp_path / "store") as draft:
+        raise KeyboardInterrupt
+    left = draft.folder / "tmp1"
+    left.mkdir(parents=True)
+    (left / "clusters.tsv").write_text("a")
+    with Draft(tmp_path / "store") as draft:
+        assert not left.exists()
+
+
+def test_an_array_in_a_file_needs_its_room_before_it_is_written(tmp_path, monkeypatch):
+    array_N = mapped_array(tmp_path / "a", 1000, np.int64)
+    assert (array_N == 0).all()
+    array_N[:] = 7
+    assert (tmp_path / "a").stat().st_blocks * 512 >= 8000
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left on device, writing 8,000 bytes"):
+        mapped_array(tmp_path / "b", 1000, np.int64)
 
 
 def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_next_writer_succeeds(

@@ -42,6 +42,20 @@ def test_the_code_of_an_onnx_folder_gives_the_embeddings_of_the_encoder(
         np.testing.assert_allclose(names["embedding"], expected_ND, rtol=0, atol=1e-4)
 
 
+def test_only_an_earlier_onnx_folder_is_replaced(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    EXPORTS["protein mean"](tmp_path / "export")
+    model = model_of_folder(tmp_path / "export")
+    before = sorted(tmp_path.rglob("*"))
+    for folder in (tmp_path, tmp_path / "export"):
+        with pytest.raises(ConfigError, match="--onnx .* would be replaced as a whole; want a new"):
+            export_onnx(model, folder)
+    assert sorted(tmp_path.rglob("*")) == before
+    for _ in range(2):
+        export_onnx(model, tmp_path / "onnx")
+
+
 @pytest.mark.nightly
 def test_weights_beyond_the_limit_of_a_graph_are_a_file_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,8 @@ from raybio.core.errors import ClusterError, ConfigError, first_line
 from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.training.settings import EXACT_ENVIRONMENT
 
-LOCAL_STARTS = 3
-
+LOCAL_STARTS = 6
+"""Each of them may take Ray's 30 s, which a busy machine exceeds."""
 
 MAX_TEMPORARY_PATH = 60
 """Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107
@@ -31,7 +31,6 @@ _TRAIN_DEFAULTS = {
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
-    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "300",
     # Relative paths in a configuration keep their meaning in the workers.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -91,12 +91,21 @@ class MetricsLog:
 
 
 class MetricsTail:
-    """The reading end: whole lines that are new since the last call, each step once."""
+    """The reading end: whole lines that are new since the last call.
 
-    def __init__(self, path: Path, after_step: int = -1) -> None:
-        """Follow ``path``, which need not exist yet, from the first report after ``after_step``."""
+    Each step comes once, or once more with an evaluation that a later start added to it.
+    """
+
+    def __init__(self, path: Path, after_step: int = -1, *, was_evaluated: bool = True) -> None:
+        """Follow ``path``, which need not exist yet.
+
+        Args:
+            path: the log.
+            after_step: step of the last report that is not new.
+            was_evaluated: whether that report held an evaluation; if not, one that holds it is new.
+        """
         self.path = path
-        self.last_step = after_step
+        self.last = (after_step, was_evaluated)
         self._file: BinaryIO | None = None
         self._offset = 0
 
@@ -111,9 +120,10 @@ class MetricsTail:
         self._offset += end
         new = []
         for _, report in _parsed(text[:end], self.path):
-            if report["step"] > self.last_step:
+            place = place_of(report)
+            if place > self.last:
                 new.append(report)
-                self.last_step = report["step"]
+                self.last = place
         return new
 
     def close(self) -> None:
@@ -141,6 +151,11 @@ class MetricsTail:
         except FileNotFoundError:
             return None
         return self._file
+
+
+def place_of(report: dict[str, Any]) -> tuple[int, bool]:
+    """Return the step of a report and whether it holds an evaluation: later ones are greater."""
+    return report["step"], bool(report.get("is_evaluation"))
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:

@@ -82,10 +82,11 @@ def run_loop(
 
     def on_start(first_step: int, report: Report | None) -> None:
         """Let the log end at the first step, with the report that the checkpoint has of it."""
+        is_replaced = first_step == 0 if report is None else report.is_evaluation_pending
         if log is not None:
             checkpoints.restore_log(log.path)
             # Without a checkpoint, the report of step 0 may be of other weights.
-            log.rewind(-1 if report is None and first_step == 0 else first_step)
+            log.rewind(first_step - 1 if is_replaced else first_step)
             kind = torch.device(device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
         # A pending evaluation comes first, with the rest of that step's report.

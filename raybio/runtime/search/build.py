@@ -8,6 +8,7 @@ neighbors are found by exact search in torch.
 Shape letters: N vectors, D width, L lists, Q held-out queries, K neighbors, B bytes of a code.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from raybio.runtime.search.searcher import (
 from raybio.store.columns import column_tables
 from raybio.store.data_sets import table_files
 from raybio.store.preparation import preparing
+from raybio.store.ragged import mapped_array
 from raybio.training.precision import default_device
 
 EXACT_AT_MOST = 100_000
@@ -194,7 +196,7 @@ def _read(path: Path, raw: Path, metric: Metric, rng: np.random.Generator) -> _R
     for key_M, embedding_MD in read_embeddings(path):
         if vector_ND is None:
             shape = (num_embeddings(path), embedding_MD.shape[1])
-            vector_ND = np.memmap(raw, np.float32, "w+", shape=shape)
+            vector_ND = mapped_array(raw, math.prod(shape), np.float32).reshape(shape)
         end = start + len(embedding_MD)
         vector_ND[start:end] = scaled(embedding_MD, metric, f"{path}, row {{}}", start)
         keys.append(key_M)
@@ -290,7 +292,7 @@ def _training_rows(
 def _by_list(vector_ND: np.ndarray, list_N: np.ndarray, raw: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the vectors in the order of their lists, in a file of the draft, and that order."""
     order_N = np.argsort(list_N, kind="stable")
-    sorted_ND = np.memmap(raw, np.float32, "w+", shape=vector_ND.shape)
+    sorted_ND = mapped_array(raw, vector_ND.size, np.float32).reshape(vector_ND.shape)
     for start in range(0, len(order_N), ROWS_AT_ONCE):
         end = start + ROWS_AT_ONCE
         sorted_ND[start:end] = vector_ND[order_N[start:end]]

@@ -24,7 +24,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
-from raybio.core.errors import DataError, RaybioError
+from raybio.core.errors import DataError
 from raybio.core.version import VERSION
 from raybio.runtime.load import TrainedModel
 from raybio.runtime.search.index import EmbeddingIndex
@@ -164,23 +164,23 @@ class _Service:
         """Predict for each input with the model's head."""
         _check(request.inputs, self._limits)
         (predictions,) = await self._predict([request.inputs])
-        if isinstance(predictions, RaybioError):
+        if isinstance(predictions, Exception):
             raise predictions
         return JSONResponse({"predictions": predictions})
 
-    def _predictions_of(self, requests: list[list[Any]]) -> list[list[Any] | RaybioError]:
+    def _predictions_of(self, requests: list[list[Any]]) -> list[list[Any] | Exception]:
         """Return the predictions of each request, or the error that it raises on its own."""
         if len(requests) > 1:
             # One with an invalid input fails alone. Ids of documents are distinct in a request,
             # and not among requests: those that share one are computed one by one.
-            with contextlib.suppress(RaybioError):
+            with contextlib.suppress(Exception):
                 predictions = iter(self._model.predict([*itertools.chain(*requests)]))
                 return [[*itertools.islice(predictions, len(inputs))] for inputs in requests]
-        results = list[list[Any] | RaybioError]()
+        results = list[list[Any] | Exception]()
         for inputs in requests:
             try:
                 results.append(self._model.predict(inputs))
-            except RaybioError as error:
+            except Exception as error:
                 results.append(error)
         return results
 

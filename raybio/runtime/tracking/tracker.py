@@ -26,7 +26,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import MetricsTail
+from raybio.runtime.run.metrics_log import MetricsTail, place_of
 from raybio.runtime.tracking import mlflow as mlflow_run
 
 METRICS_PER_BATCH = 1000
@@ -138,7 +138,10 @@ class Tracker:
         self._is_pending: bool = saved.get("pending", True)
         self._is_described = bool(saved.get("described"))
         self._forwarded: int = saved.get("forwarded_step", -1)
-        self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
+        self._was_evaluated: bool = saved.get("was_forwarded_step_evaluated", True)
+        self._tail = MetricsTail(
+            folder.metrics, after_step=self._forwarded, was_evaluated=self._was_evaluated
+        )
         self._unsent: list[dict[str, Any]] = []
         self._sent: dict[str, list[int]] = saved.get("sent", {})
         self._num_samples: int = saved.get("num_samples", 0)
@@ -372,7 +375,7 @@ class Tracker:
                 num_metrics += len(report["metrics"])
                 num_reports += 1
             mlflow_run.log_reports(self._client, str(self.run_id), self._unsent[:num_reports])
-            self._forwarded = self._unsent[num_reports - 1]["step"]
+            self._forwarded, self._was_evaluated = place_of(self._unsent[num_reports - 1])
             del self._unsent[:num_reports]
             self._save()
             self._moved_at = time.monotonic()
@@ -429,6 +432,7 @@ class Tracker:
             "key": self.key,
             "described": self._is_described,
             "forwarded_step": self._forwarded,
+            "was_forwarded_step_evaluated": self._was_evaluated,
             "sent": self._sent,
             "num_samples": self._num_samples,
             "pending": pending,

@@ -49,7 +49,7 @@ class SweepLength:
         for tail, estimate in self._followed.values():
             # Trials of an earlier start: only what they report from now on is measured.
             tail.read()
-            estimate.restart(max(tail.last_step, 0))
+            estimate.restart(max(tail.last[0], 0))
 
     def update(self) -> None:
         """Read new reports; of a sweep that is too long, stop all trials."""

@@ -30,7 +30,7 @@ def reports_of(
 ) -> Iterator[Report]:
     """Open a run, and return the reports of its training, which begins when they are read."""
     system = METHODS[NAME].build(config, store.path)
-    folder.open(NAME, config, Path(store.path), system.data_digest, ())
+    folder.open(NAME, config, Path(store.path), system.data_digest, ("schedule.max_steps",))
     return train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=goal
     )
@@ -135,6 +135,29 @@ def test_a_trial_that_is_stopped_at_an_evaluation_step_ends_as_an_unbroken_one(
     for weights in unbroken.export.rglob("*.safetensors"):
         same = stopped.export / weights.relative_to(unbroken.export)
         assert same.read_bytes() == weights.read_bytes()
+
+
+def test_the_log_has_the_evaluation_of_a_run_that_is_ended_where_it_stands(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path, "ended")
+
+    def train(max_steps: int, stop_at_step: int | None = None) -> list[tuple[int, bool]]:
+        schedule = {"max_steps": max_steps, "evaluate_every_steps": 2, "log_every_steps": 1}
+        own = {f"schedule.{name}": value for name, value in schedule.items()}
+        own["optim.schedule"] = "constant"
+        for report in reports_of(folder, tiny_config(NAME, **own), tiny_store, None):
+            if stop_at_step is not None and report.step == stop_at_step - 1:
+                folder.stop.touch()
+                time.sleep(STOP_POLL_SECONDS)
+        folder.stop.unlink(missing_ok=True)
+        return [(line["step"], line["is_evaluation"]) for line in read_reports(folder.metrics)]
+
+    begun = [(0, True), (1, False), (2, True)]
+    assert train(6, stop_at_step=3) == [*begun, (3, False)]
+    for _ in range(2):
+        assert train(3) == [*begun, (3, True)]
+    assert read_reports(folder.metrics)[-1]["metrics"].keys() > {"loss", "val/link_mrr"}
 
 
 def test_the_report_of_step_0_is_that_of_the_weights_that_are_trained(

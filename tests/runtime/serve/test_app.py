@@ -20,7 +20,7 @@ from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.cluster.resources import Node
 from raybio.runtime.load import TrainedModel
 from raybio.runtime.search.build import build_index
-from raybio.runtime.serve.app import Limits, http_app
+from raybio.runtime.serve.app import Limits, _Service, http_app
 from raybio.runtime.serve.batcher import Batcher
 from raybio.runtime.serve.server import check_replicas, serving
 from tests.encoders.tiny_text import save_tiny
@@ -207,6 +207,25 @@ def test_concurrent_documents_are_computed_together_and_may_share_ids(
         assert max(sizes) > 1
 
 
+def test_a_request_whose_prediction_fails_fails_alone(
+    tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "export"
+    METHODS["finetune"].build(tiny_config("finetune"), tiny_task.path).export(folder, {})
+    predict = TrainedModel.predict
+
+    def failing(self: TrainedModel, inputs: Sequence[Any]) -> list[Any]:
+        if "MKW" in inputs:
+            raise TypeError("unforeseen")
+        return predict(self, inputs)
+
+    monkeypatch.setattr(TrainedModel, "predict", failing)
+    service = _Service(raybio.load(folder), None, LIMITS)
+    first, second, third = service._predictions_of([["MKT"], ["MKW"], ["MKV"]])
+    assert isinstance(second, TypeError)
+    assert len(first) == len(third) == 1
+
+
 def test_relations_of_documents_are_those_of_predict(
     tmp_path: Path, tiny_documents: DocumentStore
 ) -> None:
@@ -243,6 +262,9 @@ def test_relations_of_sentences_are_those_of_predict_though_their_encoder_may_em
     health = asyncio.run(call(app, "GET", "/health")).content
     assert (health["encodes"], health["predicts"]) == (has_word_pieces, True)
     assert health["model"] == model.digest()
+    answer = post(app, "/predict", {"inputs": [sentences[0], "Sugar \ud83d"]})
+    assert answer.status == 422
+    assert "input 1" in answer.content["detail"]
     answer = post(app, "/encode", {"inputs": sentences})
     assert answer.status == (200 if has_word_pieces else 422)
     if not has_word_pieces:

@@ -67,3 +67,17 @@ def test_two_runs_of_one_name_are_refused_before_one_replaces_the_other(
     with pytest.raises(ConfigError, match="both are called first"):
         CliRunner().invoke(command, [*runs, "--out", str(tmp_path / "out")], catch_exceptions=False)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [tensorboard_app, wandb_app])
+def test_a_run_is_not_replaced_by_its_metrics(
+    folder: RunFolder, tmp_path: Path, command: typer.Typer
+) -> None:
+    before = folder.metrics.read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"--out .*runs/first: holds 'metrics.jsonl'.*empty folder"
+    ):
+        CliRunner().invoke(
+            command, [str(folder.path), "--out", str(folder.path.parent)], catch_exceptions=False
+        )
+    assert folder.metrics.read_bytes() == before

@@ -173,6 +173,23 @@ def test_an_evaluation_that_a_stop_left_to_the_next_start_is_forwarded(
     assert history(uri, first.run_id, "val/mrr") == [(2, 0.5)]
 
 
+def test_an_evaluation_that_a_later_start_adds_to_a_step_is_forwarded(
+    folder: RunFolder, uri: str
+) -> None:
+    MetricsLog(folder.metrics).append(1, {"loss": 2.0}, is_evaluation=False)
+    first = new_tracker(folder, uri)
+    first.start()
+    first.finish("KILLED")
+    log = MetricsLog(folder.metrics)
+    log.rewind(0)
+    log.append(1, {"loss": 2.0, "val/mrr": 0.5}, is_evaluation=True)
+    for _ in range(2):
+        second = new_tracker(folder, uri)
+        second.start()
+        second.finish("FINISHED")
+        assert history(uri, first.run_id, "val/mrr") == [(1, 0.5)]
+
+
 def test_a_deleted_folder_ends_tracking_with_a_warning_and_no_error(
     folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -191,6 +191,7 @@ def test_ogb_mag_with_the_authors_csv(tmp_path: Path) -> None:
         ("17\t{broken", "line that is no abstract"),
         ("no tab", "line that is no abstract"),
         ('17\t{"InvertedIndex": {"a": [-1]}}', "positions outside"),
+        ('17\t{"InvertedIndex": {"\\ud835": [0]}}', "half of a character"),
     ],
 )
 def test_broken_abstracts_are_refused_with_their_line(

@@ -174,8 +174,19 @@ def test_a_quote_that_begins_a_text_of_a_tsv_does_not_swallow_the_rows_below_it(
     source.write_text(
         'text\tlabel\tsplit\na b\tx\ttrain\n"Quoted\ty\ttrain\nc d\tx\tdev\nends"\ty\ttest\n'
     )
-    with pytest.raises(DataError, match="line 5: a field in quotes holds whole lines"):
+    with pytest.raises(
+        DataError, match="line 3: a field in quotes goes on to line 5 and holds whole rows"
+    ):
         prepared("text_classification", source, tmp_path / "store")
+
+
+def test_a_field_of_a_tsv_may_hold_a_tab_and_line_ends(tmp_path: Path) -> None:
+    source = tmp_path / "a.tsv"
+    text = "Methods:\tRCT.\nResults: good\n"
+    rows = [f'"{text}{split}"\tx\t{split}\n"b"\ty\t{split}\n' for split in ("train", "dev", "test")]
+    source.write_text("text\tlabel\tsplit\n" + "".join(rows))
+    store = prepared("text_classification", source, tmp_path / "store")
+    assert sorted(store.texts(np.arange(6)))[:2] == [text + "dev", text + "test"]
 
 
 def test_tags_may_be_words_and_a_hyphen_is_no_label(tmp_path: Path) -> None:

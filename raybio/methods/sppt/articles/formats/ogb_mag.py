@@ -32,6 +32,7 @@ from raybio.methods.sppt.articles.formats.openalex import (
     read_abstracts,
 )
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
+from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source, plain_or_gzip, read_lines
@@ -208,6 +209,8 @@ def _from_index(
         quarantine.saw("abstract", 1)
         try:
             text = abstract_of(json.loads(index))
+            if not is_text(text):
+                raise ValueError("holds half of a character (an unpaired surrogate)")
         except ValueError as error:
             quarantine.add("abstract", BAD_LINE, path.name, number, f"{name[:40]}: {error}")
             continue
