@@ -19,7 +19,7 @@ def explore(
     source: Annotated[
         str,
         shared.model_argument(
-            "run or model folder, which embeds; or a Parquet file of raybio embed"
+            "run or model folder, which embeds; or a Parquet file of raybio embed, or its folder"
         ),
     ],
     out: Annotated[Path, typer.Option(help="the page, an .html file")] = Path("map.html"),
@@ -58,7 +58,7 @@ def explore(
 
     The page is one file that needs no network.
 
-    Example: raybio explore embeddings.parquet --input proteins.fasta --out map.html
+    Example: raybio explore embeddings/ --input proteins.fasta --out map.html
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")

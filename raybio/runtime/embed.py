@@ -11,6 +11,7 @@ Shape letters: R inputs of a part, D embedding width.
 import contextlib
 import logging
 import tempfile
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -481,6 +482,7 @@ def _embed_parts(
 ) -> None:
     """Embed parts by actors of Ray Data, one a worker."""
     import ray.data
+    from ray.util.annotations import RayDeprecationWarning
 
     context = ray.data.DataContext.get_current()
     # Nothing moves while a part is embedded, which takes an hour by a large model on CPUs.
@@ -491,20 +493,24 @@ def _embed_parts(
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         # It warns that there are no progress bars.
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
-        _EmbedPart,
-        fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
-        num_cpus=resources.cpus_per_worker,
-        num_gpus=resources.gpus_per_worker or None,
-        # Ray Data's own is without end, also for a process that the memory ends at each part.
-        max_restarts=MAX_RETRIES,
-        max_task_retries=MAX_RETRIES,
-    )
+    dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing])
+    with warnings.catch_warnings():
+        # Ray renames the two last options, and has no other names yet.
+        warnings.simplefilter("ignore", RayDeprecationWarning)
+        embedded = dataset.map_batches(
+            _EmbedPart,
+            fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
+            num_cpus=resources.cpus_per_worker,
+            num_gpus=resources.gpus_per_worker or None,
+            # Ray Data's own are without end, also for a process that lacks memory for each part.
+            max_restarts=MAX_RETRIES,
+            max_task_retries=MAX_RETRIES,
+        )
     try:
-        for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        for batch in embedded.iter_batches(batch_size=None, batch_format="pyarrow"):
             for row in batch.to_pylist():
                 raise_error_of(row)
     except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:

@@ -287,7 +287,10 @@ def articles(
         location_option("folder with data.txt and graph.txt, as CANE's data sets"),
     ] = None,
     mag: Annotated[
-        LocationType | None, location_option("folder ogbn_mag/ (OGB), with --abstracts")
+        LocationType | None,
+        location_option(
+            "folder ogbn_mag/ (OGB), or ROOT/mag/ (torch-geometric's OGB_MAG), with --abstracts"
+        ),
     ] = None,
     abstracts: Annotated[
         list[str] | None,
@@ -330,7 +333,13 @@ def articles(
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
     from raybio.methods.sppt.articles.formats.cane import Cane
-    from raybio.methods.sppt.articles.formats.ogb_mag import CITATIONS, MAPPING, YEARS, OgbMag
+    from raybio.methods.sppt.articles.formats.ogb_mag import (
+        CITATIONS,
+        MAPPING,
+        NUM_NODES,
+        YEARS,
+        OgbMag,
+    )
     from raybio.methods.sppt.articles.formats.openalex import OpenAlex
     from raybio.methods.sppt.articles.formats.tables import LinkedTables
     from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
@@ -339,7 +348,7 @@ def articles(
     if cane is not None:
         source = Cane(local_copy(cane, "--cane"))
     elif mag is not None:
-        folder = local_copy(mag, "--mag", (MAPPING, CITATIONS, YEARS))
+        folder = local_copy(mag, "--mag", (MAPPING, NUM_NODES, CITATIONS, YEARS))
         source = OgbMag(folder, abstract_files)
     elif works:
         source = OpenAlex(works, language)

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, named_by
 from raybio.core.files import RUN
 from raybio.core.location import BucketPath, Location, is_uri, location
 from raybio.core.records import read_record
 from raybio.core.text import skipped_lines
 from raybio.encoders.config import Pooling
+from raybio.encoders.sources import CONFIG, MODULES
 from raybio.evaluation.projection import embedding_map
 from raybio.runtime.embed_inputs import inputs_of, open_input_store
 from raybio.runtime.explore.details import (
@@ -25,6 +26,8 @@ from raybio.runtime.explore.page import write_page
 from raybio.runtime.explore.points import Points, points_of_file, points_of_model
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
+from raybio.store.bucket import BucketFolder
+from raybio.store.data_sets import PARQUET
 from raybio.store.quarantine import Quarantine
 from raybio.store.remote_model import fetch_bucket_model
 from raybio.store.remote_sources import fetch_input_file
@@ -55,8 +58,8 @@ def explore(
     """Write a page with a map of embeddings.
 
     Args:
-        source: a Parquet file of ``raybio embed``; or a run or model, which embeds; each may be in
-            a bucket.
+        source: a Parquet file of ``raybio embed``, or its folder of them; or a run or model, which
+            embeds; each may be in a bucket.
         out: the page.
         store: a prepared store: groups and links of rows, and what is embedded or was embedded;
             None: that of the run, or none.
@@ -71,38 +74,39 @@ def explore(
         say: called with remarks, one line each.
 
     Raises:
-        ConfigError: if there is no model, or nothing to embed.
+        ConfigError: if there are neither embeddings nor a model, or nothing to embed.
         DataError: if a file is missing, damaged or has none of the ids.
         StorageError: if something in a bucket cannot be fetched.
         StoreError: if the store is missing or damaged.
     """
-    is_file = source.lower().endswith(".parquet")
-    run = folder = Path(source)
-    address = location(source, "RUN") if is_uri(source) else run
-    if isinstance(address, BucketPath) and is_file:
-        run = fetch_input_file(address, "RUN")
-    elif isinstance(address, BucketPath):
+    address = location(source, "RUN") if is_uri(source) else Path(source).expanduser()
+    has_embeddings = _has_embeddings(address)
+    if isinstance(address, Path):
+        run = folder = address
+        if not has_embeddings:
+            folder = Path(local_model(source, "RUN"))
+    elif has_embeddings:
+        run = folder = fetch_input_file(address, "RUN")
+    else:
         folder = fetch_bucket_model(address, "RUN")[1]
         # The record of a run lies next to the copy of its model.
         run = folder.parent
-    elif not is_file:
-        folder = Path(local_model(source, "RUN"))
-    if store is None and not is_file:
+    if store is None and not has_embeddings:
         store = _store_of_run(run)
     opened = None
     if store is not None:
         opened, field = open_input_store(store, field)
     elif field is not None:
         raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
-    if is_file:
+    if has_embeddings:
         if pooling is not None or strip_stop:
             raise ConfigError(f"{source}: holds embeddings; leave out --pooling and --strip-stop")
-        points = points_of_file(run, max_points)
+        points = points_of_file(folder, max_points)
     else:
+        model = model_of_folder(folder, pooling)
         embedded = inputs or (None if opened is None else opened.path)
         if embedded is None:
             raise ConfigError(f"{source}: want what to embed: give --input or --store")
-        model = model_of_folder(folder, pooling)
         quarantine = Quarantine(max_bad_share)
         field_of_store = field if inputs is None else None
         chosen = inputs_of(embedded, model, field=field_of_store, strip_stop=strip_stop)
@@ -115,6 +119,32 @@ def explore(
     write_page(out, data)
     for line in data["about"][:2]:
         say(line)
+
+
+def _has_embeddings(address: Location) -> bool:
+    """Return whether a path is a Parquet file or a folder of them, and not a run or model.
+
+    Raises:
+        ConfigError: for a folder with files, of which none is of embeddings, a run or a model.
+        StorageError: if a bucket is missing or refuses.
+    """
+    if address.name.lower().endswith(PARQUET):
+        return True
+    if isinstance(address, BucketPath):
+        with named_by("RUN"):
+            names, _ = BucketFolder(address, is_patient=False).children()
+    else:
+        names = {path.name for path in address.iterdir()} if address.is_dir() else set()
+    # Users keep embeddings in the folder of the run or model that made them.
+    if names & {RUN, CONFIG, MODULES}:
+        return False
+    has_parquet = any(name.lower().endswith(PARQUET) for name in names)
+    if names and not has_parquet:
+        raise ConfigError(
+            f"{address}: has no embeddings (no {PARQUET} file) and no run or model (no {RUN}, "
+            f"{CONFIG} or {MODULES}); want what raybio embed wrote, or a run or model folder"
+        )
+    return has_parquet
 
 
 def _store_of_run(run: Path) -> Location | None:

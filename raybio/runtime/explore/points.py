@@ -83,10 +83,14 @@ def points_of_model(
 
 
 def points_of_file(path: Path, max_points: int) -> Points:
-    """Read a sample of the embeddings of a Parquet file; its neighbors are those in the file.
+    """Read a sample of embeddings; its neighbors are those among all of them.
+
+    Args:
+        path: a Parquet file, or a folder of them.
+        max_points: size of the sample.
 
     Raises:
-        DataError: if the file is missing or damaged, has fewer than 4 rows, or an embedding without
+        DataError: if a file is missing or damaged, has fewer than 4 rows, or an embedding without
             a direction.
     """
     keys = [key for block, _ in read_embeddings(path) for key in block.to_pylist()]

@@ -17,6 +17,7 @@ from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
 from raybio.core.location import BucketPath
 from raybio.core.records import write_record
 from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.runtime.embed_parts import Parts, write_shards
 from raybio.runtime.explore.points import nearest_others
 from raybio.runtime.search import embeddings
 from raybio.store.bucket import BucketFolder
@@ -59,6 +60,18 @@ def run(*arguments: object) -> str:
 def write(path: Path, keys: list[str], vectors: np.ndarray) -> Path:
     pq.write_table(pa.table({"key": keys, "embedding": list(vectors)}), path)
     return path
+
+
+def write_folder(folder: Path, keys: list[str], vectors: np.ndarray, num_files: int) -> Path:
+    """Write embeddings as ``raybio embed --out FOLDER`` does."""
+    parts = Parts(folder.with_name(f"{folder.name}.parts"))
+    parts.folder.mkdir()
+    for number, rows in enumerate(np.array_split(np.arange(len(keys)), num_files)):
+        part = pa.table({"key": [keys[row] for row in rows], "embedding": list(vectors[rows])})
+        parts.write(number, part, input_digest="input", model_digest="model")
+    facts = {"origin": "input", "part_digest": "model", "model_digest": "model", "cut": ""}
+    write_shards(parts, ["input"] * num_files, folder, **facts)
+    return folder
 
 
 def sorted_cosines(vectors: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,6 +167,43 @@ def test_a_page_of_a_file_shows_a_sample_with_texts_groups_links_and_labels(
     assert counts == sorted(counts, reverse=True)
     run(*arguments, "--max-points", num_points, "--out", tmp_path / "b.html")
     assert (tmp_path / "b.html").read_bytes() == (tmp_path / "a.html").read_bytes()
+
+
+def test_a_folder_of_files_gives_the_page_of_one_file(
+    tiny_store: ProteinStore, tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    keys = tiny_store.keys.to_pylist()
+    vectors = np.random.default_rng(0).normal(size=(len(keys), 8)).astype(np.float32)
+    file = write(tmp_path / "vectors.parquet", keys, vectors)
+    folder = write_folder(tmp_path / "vectors", keys, vectors, 3)
+    labels = tmp_path / "labels.tsv"
+    labels.write_text("id\tkind\n" + "".join(f"{key}\tk{len(key)}\n" for key in keys[::2]))
+    for path in folder.iterdir():
+        BucketFolder(bucket / "vectors").upload(path, path.name)
+    pages = []
+    for source in (file, folder, f"{folder}/", bucket / "vectors"):
+        options = ["--store", tiny_store.path, "--labels", labels, "--max-points", 15]
+        run(source, *options, "--out", tmp_path / "map.html")
+        pages.append(Page(tmp_path / "map.html").data)
+    assert [page.pop("title") for page in pages] == ["vectors.parquet", *["vectors"] * 3]
+    assert pages[1:] == pages[:1] * 3
+    # Neighbors are searched in all files, and named where they are not on the map.
+    assert len(pages[0]["positions"]) == 15
+    for point, key in enumerate(pages[1]["keys"][:15]):
+        nearest, _ = sorted_cosines(vectors, keys.index(key))
+        neighbors = [pages[1]["keys"][item] for item in pages[1]["neighbors"][point]]
+        assert neighbors == [keys[row] for row in nearest[:10]]
+    assert [coloring["name"] for coloring in pages[1]["colorings"]] == ["group", "kind"]
+
+
+def test_a_model_stays_a_model_with_embeddings_in_its_folder(tmp_path: Path) -> None:
+    model = export(tmp_path / "model", 0)
+    write(model / "vectors.parquet", [*"abcde"], np.eye(5, dtype=np.float32))
+    fasta = tmp_path / "x.fasta"
+    fasta.write_text("".join(f">k{row}\n{text}\n" for row, text in enumerate(SEQUENCES)))
+    run(model, "--input", fasta, "--out", tmp_path / "map.html")
+    assert Page(tmp_path / "map.html").data["texts"] == SEQUENCES
 
 
 def test_a_run_embeds_its_store_and_neighbors_are_those_on_the_map(
@@ -300,6 +350,13 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(
     other.write_text("id\ttext\tlabel\nz\tMKV\tx\n")
     bare.write_text("id\ttext\na\tMKV\n")
     nowhere = tmp_path / "nowhere"
+    shards = write_folder(tmp_path / "shards", [*"abcde"], vectors, 2)
+    unfinished = write_folder(tmp_path / "unfinished", [*"abcde"], vectors, 3)
+    (unfinished / "embeddings-00001-of-00003.parquet").unlink()
+    for name in ("tables", "features", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "tables" / "other.tsv").write_text(other.read_text())
+    pq.write_table(pa.table({"key": [*"abcde"]}), tmp_path / "features" / "x.parquet")
     refused: list[tuple[type[RaybioError], str, list[object]]] = [
         (DataError, "there are 3 embeddings in .*want at least 4", [few]),
         (DataError, "have 1 number, want at least 2", [thin]),
@@ -324,6 +381,12 @@ def test_what_cannot_be_shown_is_refused_and_leaves_no_page(
         ),
         (ConfigError, "want what to embed", [model]),
         (ConfigError, "nowhere", [nowhere]),
+        (DataError, "holds 2 of the 3 files", [unfinished]),
+        (DataError, "has the columns key; want 'key' and 'embedding'", [tmp_path / "features"]),
+        (ConfigError, "has no embeddings .* and no run or model", [tmp_path / "tables"]),
+        (ConfigError, "no safetensors file", [tmp_path / "empty"]),
+        (ConfigError, "shards: holds embeddings; leave out", [shards, "--pooling", "cls"]),
+        (DataError, r"none of the 5 ids .*but such as z", [shards, "--labels", other]),
         (ConfigError, "want a file that ends in .html", [good, "--out", tmp_path / "map.png"]),
     ]
     for kind, message, arguments in refused:

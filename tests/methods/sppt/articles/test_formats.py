@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from raybio.cli.prepare import app
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.cane import Cane
 from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag, abstract_of
@@ -15,6 +18,7 @@ from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import LinkedTextConfig
 from raybio.methods.sppt.prepare import prepare_linked_texts
 from raybio.store.store import open_store
+from tests.loopback_site import serve
 
 ALL = LinkedTextConfig(heldout_share=0)
 
@@ -183,6 +187,79 @@ def test_ogb_mag_with_the_authors_csv(tmp_path: Path) -> None:
     )
     store = prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "abstracts.txt"]), ALL)
     assert text_by_key(store) == {"900": "one, two", "17": "three", "33": "four"}
+
+
+def zipped_mag(folder: Path, num_papers: int, citations: list[str]) -> bytes:
+    """Return OGB's ``mag.zip`` with all files that torch-geometric reads."""
+    write_mag(folder / "mag", [str(900 + number) for number in range(num_papers)], citations)
+    lines_by_name = {
+        "raw/num-node-dict.csv.gz": [
+            "author,field_of_study,institution,paper",
+            f"2,1,1,{num_papers}",
+        ],
+        "raw/node-feat/paper/node-feat.csv.gz": [f"{n}.5,1" for n in range(num_papers)],
+        "raw/node-feat/paper/node_year.csv.gz": [str(2010 + n) for n in range(num_papers)],
+        "raw/node-label/paper/node-label.csv.gz": ["0"] * num_papers,
+        "raw/relations/author___affiliated_with___institution/edge.csv.gz": ["0,0", "1,0"],
+        "raw/relations/author___writes___paper/edge.csv.gz": ["0,0", "1,1"],
+        "raw/relations/paper___has_topic___field_of_study/edge.csv.gz": ["0,0", "1,0"],
+        **{f"split/time/paper/{name}.csv.gz": ["0"] for name in ("train", "valid", "test")},
+    }
+    for name, lines in lines_by_name.items():
+        path = folder / "mag" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    archive = shutil.make_archive(str(folder / "mag"), "zip", folder, "mag")
+    return Path(archive).read_bytes()
+
+
+# Of torch-geometric, with pandas 3.
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable:UserWarning")
+def test_the_folder_of_torch_geometric_is_read_as_its_own_class_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row ``i`` of ``data["paper"].x`` belongs to the article with the id ``i``."""
+    from torch_geometric.datasets import OGB_MAG
+
+    monkeypatch.setenv("no_proxy", "*")
+    (tmp_path / "ogb").mkdir()
+    archive = zipped_mag(tmp_path / "ogb", 4, ["0,1", "1,0", "2,1", "3,0"])
+    with serve({"/mag.zip": archive}) as site:
+        monkeypatch.setattr(OGB_MAG, "url", f"{site.url}/mag.zip")
+        dataset = OGB_MAG(str(tmp_path / "root"))
+    mag = tmp_path / "root" / "mag"
+    assert not (mag / "mapping").exists()
+    csv, index = tmp_path / "abstracts.csv", tmp_path / "index"
+    csv.write_text("ent idx,abstract\n0,one\n1,two\n2,three\n")
+    arguments = ["--mag", mag, "--abstracts", csv, "--heldout-share", 0, "--out"]
+    done = CliRunner().invoke(
+        app, ["articles", *map(str, [*arguments, tmp_path / "store"])], catch_exceptions=False
+    )
+    assert "ids are the papers' node numbers" in done.output
+    store = open_store(tmp_path / "store", LinkedTextStore)
+    assert text_by_key(store) == {"0": "one", "1": "two", "2": "three"}
+    edges = dataset[0]["paper", "cites", "paper"].edge_index.T.tolist()
+    assert links_of(store) == {frozenset(map(str, edge)) for edge in edges if 3 not in edge}
+    by_date = LinkedTextConfig(heldout_share=0.5, split_by_date=True)
+    dated = prepare_linked_texts(tmp_path / "dated", OgbMag(mag, [csv]), by_date)
+    assert dated.manifest["training_until"] == "2011"
+    # Abstracts by MAG ids need the mapping; node numbers are no MAG ids.
+    index.write_text(f"1\t{json.dumps(inverted('of another paper'))}\n")
+    with pytest.raises(DataError, match=r"index: is no CSV .* mapping/ of OGB's mag.zip"):
+        prepare_linked_texts(tmp_path / "other", OgbMag(mag, [index]), ALL)
+    shutil.copytree(tmp_path / "ogb" / "mag" / "mapping", mag / "mapping")
+    store = prepare_linked_texts(tmp_path / "mapped", OgbMag(mag, [csv]), ALL)
+    assert text_by_key(store) == {"900": "one", "901": "two", "902": "three"}
+
+
+@pytest.mark.parametrize("counts", ["", "paper\n", "author,paper\n3\n", "paper\n0\n", "paper\nx\n"])
+def test_counts_of_nodes_without_papers_are_refused(tmp_path: Path, counts: str) -> None:
+    mag = write_mag(tmp_path / "mag", ["900"], ["0,0"])
+    shutil.rmtree(mag / "mapping")
+    (mag / "raw" / "num-node-dict.csv").write_text(counts)
+    (tmp_path / "abstracts.csv").write_text("ent idx,abstract\n0,one\n")
+    with pytest.raises(DataError, match="num-node-dict.csv: has no number of papers"):
+        prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "abstracts.csv"]), ALL)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,20 @@
     PaperAbstractsInvertedIndex.txt[.1, .2]    MAG id, tab, {"InvertedIndex": {word: [positions]}}
 
 The abstracts may also be OpenAlex's works, which know the papers' MAG ids, since MAG is retired; or
-the CSV ``ent idx,abstract`` that the authors of SPPT made. As in the authors' code, a leading word
-"abstract" is dropped, and papers without an abstract are skipped.
+the CSV ``ent idx,abstract`` that the authors of SPPT made.
+
+torch-geometric's ``OGB_MAG(ROOT)`` keeps the same files in ``ROOT/mag/``, without ``mapping/``. The
+ids of papers are then their node numbers, ``raw/num-node-dict.csv.gz`` says how many there are, and
+only the CSV has abstracts by these numbers.
+
+As in the authors' code, a leading word "abstract" is dropped, and papers without an abstract are
+skipped.
 """
 
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -40,8 +47,13 @@ from raybio.store.sources import bounded_lines, open_source, plain_or_gzip, read
 MAPPING = "mapping/paper_entidx2name.csv"
 CITATIONS = "raw/relations/paper___cites___paper/edge.csv"
 YEARS = "raw/node-feat/paper/node_year.csv"
+NUM_NODES = "raw/num-node-dict.csv"
+"""Kinds of nodes, and a line with the number of each."""
+
 MAPPING_HEADER = ("ent idx", "ent name")
 ABSTRACTS_HEADER = ("ent idx", "abstract")
+
+NUMBERS_AS_IDS = f"no {MAPPING}, which has MAG ids: ids are the papers' node numbers"
 
 BAD_LINE = "line that is no abstract (want a MAG id, a tab and an inverted index)"
 BAD_ROW = "row that is no abstract (want the number of a paper and its abstract)"
@@ -55,7 +67,7 @@ class OgbMag:
     """OGB-MAG and the abstracts of its papers.
 
     Attributes:
-        folder: ``ogbn_mag/``.
+        folder: ``ogbn_mag/``, or ``mag/`` of torch-geometric.
         abstracts: MAG's inverted indices in any number of parts, OpenAlex's works, or the authors'
             CSV; plain or gzip.
     """
@@ -68,7 +80,7 @@ class OgbMag:
         """All files."""
         years = self._file(YEARS)
         return {
-            "papers": [self._file(MAPPING)],
+            "papers": [self._file(MAPPING if self._has_mag_ids else NUM_NODES)],
             "citations": [self._file(CITATIONS)],
             "abstracts": [Path(path) for path in self.abstracts],
             "years": [years] if years.is_file() else [],
@@ -80,12 +92,13 @@ class OgbMag:
         Raises:
             DataError: if a file is missing, damaged or has too many bad records.
         """
-        number_by_id = _read_mapping(self._file(MAPPING))
-        num_papers = len(number_by_id)
+        (papers,) = self.files["papers"]
+        number_by_mag = _read_mapping(papers) if self._has_mag_ids else None
+        num_papers = _read_num_papers(papers) if number_by_mag is None else len(number_by_mag)
         spooled_N = np.full(num_papers, -1, dtype=np.int64)
         waiting: list[bytes] = []
         for path in newest_first(self.abstracts):
-            for number, text in _read_abstracts(path, number_by_id, quarantine):
+            for number, text in _read_abstracts(path, number_by_mag, num_papers, quarantine):
                 if spooled_N[number] < 0:  # the newest of several abstracts
                     spooled_N[number] = spool.num_rows + len(waiting)
                     waiting.append(text.encode())
@@ -93,8 +106,9 @@ class OgbMag:
                     _spool(waiting, spool)
         _spool(waiting, spool)
         quarantine.check("abstract")
-        id_by_number = {number: name for name, number in number_by_id.items()}
-        keys = pa.array([id_by_number[number] for number in range(num_papers)], pa.large_string())
+        # A mapping lists papers in the order of their numbers.
+        ids = list(number_by_mag or map(str, range(num_papers)))
+        keys = pa.array(ids, pa.large_string())
         links = LinkCollector(quarantine, keys, spool.path.parent)
         file = self._file(CITATIONS)
         u_E, v_E = _read_citations(file)
@@ -114,7 +128,14 @@ class OgbMag:
         links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
         years = self.files["years"]
         date_N = _read_years(years[0], num_papers) if years else None
-        return single_group_corpus(keys, spooled_N, links.merged(), date_N)
+        corpus = single_group_corpus(keys, spooled_N, links.merged(), date_N)
+        if number_by_mag is None:
+            return corpus._replace(read_as=[NUMBERS_AS_IDS])
+        return corpus
+
+    @property
+    def _has_mag_ids(self) -> bool:
+        return self._file(MAPPING).is_file() or not self._file(NUM_NODES).is_file()
 
     def _file(self, name: str) -> Path:
         return plain_or_gzip(Path(self.folder) / name)
@@ -154,6 +175,17 @@ def _read_mapping(path: Path) -> dict[str, int]:
     return number_by_id
 
 
+def _read_num_papers(path: Path) -> int:
+    """Return the number of papers among those of all kinds of nodes."""
+    wanted = "OGB's num-node-dict.csv: author,...,paper, and a line of numbers"
+    lines = [line.strip().split(",") for line in read_lines(path, wanted)]
+    count_by_kind = dict(zip(*lines, strict=False)) if len(lines) == 2 else {}
+    count = count_by_kind.get("paper", "")
+    if re.fullmatch(r"[1-9][0-9]{0,8}", count) is None:
+        raise DataError(f"{path}: has no number of papers, want {wanted}")
+    return int(count)
+
+
 def _read_years(path: Path, num_papers: int) -> np.ndarray:
     """Return the year of each paper as a date yyyy0000, -1 where the line holds none."""
     dates = [date_number(line) for line in read_lines(path, "a year a line")]
@@ -180,11 +212,15 @@ def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_abstracts(
-    path: Path, number_by_id: dict[str, int], quarantine: Quarantine
+    path: Path, number_by_mag: dict[str, int] | None, num_papers: int, quarantine: Quarantine
 ) -> Iterator[tuple[int, str]]:
-    """Yield node number and abstract of each paper of the mapping; the files hold many others."""
-    if is_openalex(path):
-        yield from read_abstracts(path, number_by_id, quarantine)
+    """Yield node number and abstract of each paper; files by MAG ids hold many others.
+
+    Raises:
+        DataError: if the file is missing or damaged, or has MAG ids and ``number_by_mag`` is None.
+    """
+    if number_by_mag is not None and is_openalex(path):
+        yield from read_abstracts(path, number_by_mag, quarantine)
         return
     with open_source(
         path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract"
@@ -194,9 +230,15 @@ def _read_abstracts(
         first = next(lines, "")
         rest = chain([first], lines)
         if tuple(name.strip() for name in first.split(",")) == ABSTRACTS_HEADER:
-            yield from _from_csv(rest, path, len(number_by_id), quarantine)
+            yield from _from_csv(rest, path, num_papers, quarantine)
+        elif number_by_mag is None:
+            raise DataError(
+                f"{path}: is no CSV with the columns {','.join(ABSTRACTS_HEADER)}. Other files "
+                f"name papers by MAG ids, which {MAPPING}.gz has; torch-geometric deletes it. Put "
+                "mapping/ of OGB's mag.zip (raybio prepare download ogb-mag) next to raw/"
+            )
         else:
-            yield from _from_index(rest, path, number_by_id, quarantine)
+            yield from _from_index(rest, path, number_by_mag, quarantine)
 
 
 def _from_index(
