@@ -1,7 +1,7 @@
 """Where rivals and compared runs stand next to a model: one table of a word for each of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raybio.core.table_layout import TableLayout
@@ -87,31 +87,46 @@ def relations_legend(relations: Sequence[Relation]) -> str:
     return text
 
 
-def passed_remarks(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
-    """Return a line, without a full stop, on each model that rivals pass, and what to do.
+def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
+    """Return a line, without a full stop, on where each model stands among its rivals.
 
-    Only the split that counts most is read: the last one that is compared.
+    It is of the first measure on the split that counts most, the last one that is compared. Where
+    rivals pass the model, it says what to do.
     """
     of_splits = {each.split for each in relations}
     splits = [split for split in layout.compared if split in of_splits]
-    if not layout.if_passed or not splits:
+    if not splits:
         return []
-    last = splits[-1]
+    measure = next(iter(layout.measures))
     models = dict.fromkeys(each.model for each in relations)
     remarks = []
     for model in models:
-        rivals = [
-            each.row
-            for each in relations
-            if (each.model, each.split, each.word) == (model, last, PASSES)
-            and each.row not in {*models, *layout.oracles}
-        ]
-        if rivals:
-            remarks.append(
-                f"{model} is below {', '.join(dict.fromkeys(rivals))} on {layout.splits[last]}: "
-                f"{layout.if_passed}"
-            )
+        rows_by_word: dict[str, list[str]] = {}
+        for each in relations:
+            is_meant = (each.model, each.split, each.measure) == (model, splits[-1], measure)
+            if is_meant and each.row not in {*models, *layout.oracles}:
+                rows_by_word.setdefault(each.word, []).append(each.row)
+        standing = _standing(rows_by_word)
+        if standing:
+            where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
+            advice = f"; {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
+            remarks.append(f"{model}: {standing} on {where}{advice}")
     return remarks
+
+
+def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
+    """Return such as ``below chance, and above the other 7 rivals``."""
+    parts = [
+        f"{words} {', '.join(rows_by_word[word])}"
+        for word, words in ((PASSES, "below"), (REACHES, "not clearly above"))
+        if word in rows_by_word
+    ]
+    num_below = len(rows_by_word.get(BELOW, []))
+    if num_below:
+        rivals = "rival" if num_below == 1 else f"{num_below} rivals"
+        which = f"the other {rivals}" if parts else f"its {rivals}"
+        parts.append(f"above {which}")
+    return ", and ".join(parts)
 
 
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:

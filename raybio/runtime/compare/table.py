@@ -19,10 +19,10 @@ from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
 from raybio.ops.significance import mean_over_seeds
 from raybio.runtime.compare.relations import (
     Relation,
-    passed_remarks,
     relations_legend,
     relations_table,
     relations_title,
+    verdicts,
 )
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.run.folder import RunFolder
@@ -142,7 +142,7 @@ class ResultTable:
     def all_remarks(self) -> list[str]:
         """Lines below the table, without a full stop."""
         remarks = [*self.remarks, *precision_conflict(self.precision_by_run)]
-        remarks += passed_remarks(self.relations, self.layout)
+        remarks += verdicts(self.relations, self.layout)
         return remarks + unfinished_remarks(self.unfinished)
 
     @property

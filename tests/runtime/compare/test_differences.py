@@ -16,6 +16,7 @@ from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
+from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
 from raybio.runtime.compare.compare import compare_runs, write_comparison
 from raybio.runtime.compare.differences import differences
@@ -250,7 +251,9 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     assert cell_by_row["look-up"] == cell_by_row["chance"] == "below"
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
     assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
-    assert not [line for line in table.all_remarks if "degree" in line]
+    standing = {"passes": "below degree", "reaches": "not clearly above degree"}
+    (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}: ")]
+    assert standing.get(verb, "above its 5 rivals") in verdict
 
 
 def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
@@ -297,7 +300,7 @@ def test_a_cell_names_the_scores_in_which_a_row_is_not_below() -> None:
     ]
 
 
-def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice() -> None:
+def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -> None:
     layout = METHODS["finetune"].table
     oracle = replace(layout, oracles={"gold": "a baseline that sees gold answers"})
     relations = [
@@ -308,17 +311,39 @@ def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice()
             ("gold", "run", "test", "passes"),
             ("other", "run", "test", "passes"),
             ("ridge on TF-IDF", "run", "test", "reaches"),
+            ("nearest centroid", "run", "test", "below"),
+            ("chance", "run", "test", "cannot be compared"),
             ("chance", "run", "dev", "passes"),
             ("run", "other", "test", "below"),
         )
     ]
-    table = ResultTable({}, oracle, relations=relations)
-    assert table.all_remarks == [
-        "run is below ridge on frozen encoder, kNN on TF-IDF on test rows: raise optim.peak_lr or "
-        "schedule.max_epochs, or use the rival"
+    standing = (
+        "run: below ridge on frozen encoder, kNN on TF-IDF, and not clearly above ridge on "
+        "TF-IDF, and above the other rival on test rows (score)"
+    )
+    advice = "; raise optim.peak_lr or schedule.max_epochs, or use the rival"
+    assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
+    without = replace(oracle, if_passed="")
+    assert ResultTable({}, without, relations=relations).all_remarks == [standing]
+    assert ResultTable({}, layout, relations=relations[5:]).all_remarks == [
+        "run: above its rival on test rows (score)"
     ]
-    assert ResultTable({}, layout, relations=relations[4:]).all_remarks == []
-    assert ResultTable({}, replace(oracle, if_passed=""), relations=relations).all_remarks == []
+    assert ResultTable({}, layout, relations=relations[6:7]).all_remarks == []
+
+
+def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
+    relations = [
+        Relation(row, "run", split, measure, word)
+        for row, split, measure, word in (
+            ("chance", "val", "lrap", "below"),
+            ("degree", "val", "lrap", "below"),
+            ("degree", "val", "mrr", "passes"),
+            ("degree", "train", "lrap", "passes"),
+        )
+    ]
+    assert ResultTable({}, LINK_RETRIEVAL, relations=relations).all_remarks == [
+        "run: above its 2 rivals on held-out links (LRAP)"
+    ]
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
