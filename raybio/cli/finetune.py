@@ -49,6 +49,11 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
         StoreError: if a store cannot be written.
     """
     if not arguments or arguments[0].startswith("-"):
+        if any(argument.split("=")[0] == "--data" for argument in arguments):
+            raise ConfigError(
+                "--data: no task is given; want it first, such as raybio train finetune "
+                f"text_classification --data FILES. Tasks: {', '.join(TASKS)}"
+            )
         _check_name(arguments)
         return TasksAndOptions(arguments, {})
     names = arguments[0].split(",")

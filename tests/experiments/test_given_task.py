@@ -260,6 +260,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"scicite: {got}, want either --data FILES"):
             with_tasks(["scicite", *given])
+    for data in (["--data", "x"], ["--data=x"]):
+        with pytest.raises(ConfigError, match="--data: no task is given; want it first"):
+            with_tasks(["--name", "a", *data])
     with pytest.raises(ConfigError, match="scicite: is there twice"):
         with_tasks(["scicite,scicite", "--data", "x", "--data", "y"])
     with pytest.raises(
