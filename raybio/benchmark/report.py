@@ -485,8 +485,9 @@ def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
 
 def _interval(row: RowReport) -> Interval:
     assert row.value is not None
-    low = row.value if row.low is None else row.low
-    return Interval(row.value, low, row.value if row.high is None else row.high)
+    if row.low is None or row.high is None:
+        return Interval(row.value, math.nan, math.nan)
+    return Interval(row.value, row.low, row.high)
 
 
 def _numbers(interval: Interval, name: str = "value") -> dict[str, float | None]:

@@ -114,6 +114,31 @@ def test_the_mean_of_tasks_is_no_surer_than_they_are() -> None:
     assert mean_of_tasks([interval, interval]) == pytest.approx(interval)
 
 
+def test_the_mean_of_tasks_has_no_interval_where_a_task_has_none() -> None:
+    """As tasks of mteb whose measure is of no single units."""
+    known = results(retrieval("known"), {"encoder": scores(0.5)}, {})
+    unknown = results(retrieval("unknown"), {"encoder": TaskScores.of_means([], [], value=0.7)}, {})
+    for tasks, mean in (([unknown], 0.7), ([known, unknown], 0.6)):
+        (model,) = report_of(tasks, ["encoder"]).models
+        assert model.mean == pytest.approx(mean, abs=0.01)
+        assert (model.low, model.high) == (None, None)
+    assert report_of([known], ["encoder"]).models[0].low is not None
+
+
+def test_models_without_a_mean_are_last_on_the_page(tmp_path: Path) -> None:
+    mean_by_name = {"bad": -0.2, "none": None, "good": 0.9}
+    found = results(retrieval("own"), {name: scores(0.5) for name in mean_by_name}, {})
+    report = report_of([found], list(mean_by_name))
+    models = [
+        model.model_copy(update={"mean": mean_by_name[model.name]}) for model in report.models
+    ]
+    report = report.model_copy(update={"models": models})
+    write_page(tmp_path / "report.html", report)
+    leaderboard = (tmp_path / "report.html").read_text().partition("<h2>Models</h2>")[2]
+    places = [leaderboard.index(f"<b>{name}</b>") for name in ("good", "bad", "none")]
+    assert places == sorted(places)
+
+
 def test_a_model_with_the_name_of_a_rivals_row_is_refused(tmp_path: Path) -> None:
     for name in ("degree", "BM25", "random", "chance", "rivals"):
         folder = tmp_path / name

@@ -15,13 +15,19 @@ from rich.console import Console
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
-from raybio.core.final_report import FinalReport
+from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.labels import named, shown
-from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
+from raybio.runtime.compare.plots import plot_scores
+from raybio.runtime.compare.table import (
+    ResultTable,
+    lines_for_terminal,
+    over_repetitions,
+    write_joint_table,
+)
 from raybio.runtime.compare.variations import (
     Variant,
     Variation,
@@ -373,6 +379,16 @@ def test_the_comparison_is_drawn_also_where_a_score_is_undefined(tmp_path: Path)
             .st_size
             > 1000
         )
+
+
+def test_the_comparison_of_repetitions_that_are_all_perfect_is_drawn(tmp_path: Path) -> None:
+    perfect = UnitScores(np.arange(30), {"lrap": np.ones(30)})
+    scores = {"val": {"lrap": {"value": 1.0, "low": 1.0, "high": 1.0}}}
+    row = over_repetitions(3 * [scores], 3 * [{"val": perfect}], ["lrap"])
+    titles = {"lrap": "LRAP"}
+    plot_comparison({"3 runs": row}, {"val": "held-out"}, titles, tmp_path / "comparison.png")
+    plot_scores({"3 runs": row["val"]}, titles, tmp_path / "scores.png", title="held-out")
+    assert imread(tmp_path / "scores.png").shape[1] > 100
 
 
 def finished(
