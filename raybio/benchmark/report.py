@@ -375,7 +375,7 @@ def _task_report(
         protocol=protocol.strip(),
         size=facts.size,
         leakage=facts.leakage,
-        chance={name: float(value) for name, value in facts.chance.items()},
+        chance={name: value for name, value in facts.chance.items() if math.isfinite(value)},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
         tests=_with_holm(list(_tests(rows, encoders, of_task, task.limits))),

@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -173,7 +173,7 @@ class WorkItem:
 def _content(part: Part) -> dict[str, Any]:
     """Compute a result."""
     if part.kind == "facts":
-        return asdict(part.task.facts())
+        return part.task.facts().to_json()
     if part.kind == "rivals":
         return {name: own.to_json() for name, own in part.task.rivals(part.model).items()}
     assert part.model is not None
