@@ -20,7 +20,7 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
-from raybio.runtime.compare.labels import named, shown
+from raybio.runtime.compare.labels import named, short_names, shown
 from raybio.runtime.compare.plots import plot_scores
 from raybio.runtime.compare.table import (
     ResultTable,
@@ -31,6 +31,7 @@ from raybio.runtime.compare.table import (
 from raybio.runtime.compare.variations import (
     Variant,
     Variation,
+    compared_groups,
     over_steps,
     run_remarks,
     score_rows,
@@ -357,6 +358,36 @@ def result_of(tmp_path: Path, one: Variant, value: float) -> Result:
     return Result(
         "finished", 1, "fp32", {}, FinalReport(scores=scores), {}, None, None, None, False, folder
     )
+
+
+def test_a_run_called_like_a_row_without_training_replaces_no_row(tmp_path: Path) -> None:
+    variants = variants_of(replace(request(tmp_path), name="initial"), [])
+    results = [result_of(tmp_path, variants[0], 0.4)]
+    rows = score_rows(variants, results)
+    values = {label: scores["train"]["mrr"]["value"] for label, scores in rows.items()}
+    assert values == {"initial": 0.2, "initial (this run)": 0.4}
+    (group,) = compared_groups(variants, results)
+    assert group.label == "initial (this run)"
+
+
+def test_settings_of_one_last_name_have_the_shortest_names_that_differ(tmp_path: Path) -> None:
+    assert short_names(["a.x", "a.b.x", "a.y", "y.x.z"]) == {
+        "a.x": "a.x",
+        "a.b.x": "b.x",
+        "a.y": "y",
+        "y.x.z": "z",
+    }
+    spec = request(tmp_path)
+    spec = replace(spec, config=override_all(spec.config, {"encoder.lora.rank": "2"}))
+    both = [Variation.parse(f"encoder.{path}=0.2") for path in ("dropout", "lora.dropout")]
+    variants = variants_of(spec, both)
+    assert [one.spec.name for one in variants] == [
+        "first",
+        "first.lora.dropout-0.2",
+        "first.encoder.dropout-0.2",
+        "first.encoder.dropout-0.2.lora.dropout-0.2",
+    ]
+    assert variants[3].label == "encoder.dropout = 0.2, lora.dropout = 0.2"
 
 
 def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:
