@@ -434,10 +434,14 @@ def _model_report(
         if rival is not None and rival.value is not None and rival.value > own.value:
             num_rival_higher += 1
     # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
-    # has a mean if it has all of these tasks: means of other tasks would say nothing.
+    # has a mean if it has all of these tasks: means of other tasks would say nothing. A model
+    # without any row, such as one that fails, takes no task from the others.
     kind = "" if isinstance(model, str) else model.reads
-    encoders = [each for each in models if not isinstance(each, str)]
-    peers = [each.name for each in encoders if kind in ("", each.reads)] or [name]
+    with_rows = {row.name for task in tasks for row in task.rows if row.value is not None}
+    encoders = [each for each in models if not isinstance(each, str) and each.name in with_rows]
+    peers = [each.name for each in encoders if kind in ("", each.reads)]
+    if not peers:
+        peers = [each for each in models if isinstance(each, str) and each in with_rows]
     shared = []
     for task in tasks:
         scored = {row.name for row in task.rows if row.value is not None}

@@ -102,8 +102,12 @@ class Results:
         return self._saved.lock(part.identity)
 
     def write(self, part: Part, content: Mapping[str, Any]) -> None:
-        """Keep a result."""
-        self._saved.write(part.identity, json.dumps(content))
+        """Keep a result; without it the report would lack a row.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        self._saved.keep(part.identity, json.dumps(content))
 
 
 @dataclass

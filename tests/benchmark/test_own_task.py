@@ -181,6 +181,11 @@ def test_a_subclass_of_a_shipped_task_inherits_its_settings(tmp_path: Path, prot
     (task,) = suite.tasks
     assert task.title == "Our own"
     assert set(task.path_fields()) == {"data", "store"}
+    other = read_suite(
+        write_suite(tmp_path, task="labels", labels="text_classification", demo=True), None
+    )
+    with pytest.raises(ConfigError, match="simulated folds of proteins, want labels: remote_hom"):
+        other.tasks[0].check()
     with pytest.raises(ConfigError, match="LabelsTask is no subclass .* that this file defines"):
         read_suite(write_suite(tmp_path, task="own.py:LabelsTask", labels="x"), None)
     assert isinstance(suite, Suite)

@@ -271,11 +271,14 @@ def test_rows_without_training_of_other_settings_are_shown_with_the_settings_tha
 
 
 def joint_table(
-    tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout
+    tmp_path: Path,
+    rows_by_name: dict[str, dict[str, Any]],
+    layout: TableLayout,
+    repeated: frozenset[str] = frozenset(),
 ) -> list[str]:
     """Lines of the table of several comparisons, each with a run of its name."""
     found = {
-        name: (ResultTable(rows, layout), RunFolder(tmp_path, name))
+        name: (ResultTable(rows, layout, repeated=repeated), RunFolder(tmp_path, name))
         for name, rows in rows_by_name.items()
     }
     for _, folder in found.values():
@@ -320,12 +323,14 @@ def test_the_joint_table_of_comparisons_with_repetitions_has_their_means(
 ) -> None:
     score = {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2}
     mean = {"test": dict.fromkeys(LAYOUT.measures, score)}
-    rows = {"seed = 1": {"test": SCORES}, "seed = 0 (this run)": {"test": SCORES}, "2 runs": mean}
+    single = {label: {"test": SCORES} for label in ("seed = 1", "seed = 0 (this run)")}
+    rows = {"chance": {"test": SCORES}, **single, "2 runs": mean}
     layout = replace(LAYOUT, splits={"test": "rows"})
-    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows}, layout)
+    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows}, layout, frozenset(single))
     assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
-    (only,) = body
-    assert only.startswith("| 2 runs | 50.00 ± 10.00 |")
+    chance, means = body
+    assert chance.startswith("| chance | 12.34 [10.00, 15.00] |")
+    assert means.startswith("| 2 runs | 50.00 ± 10.00 |")
 
 
 def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:
