@@ -18,6 +18,7 @@ from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vec
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
 from raybio.benchmark.task import RANDOM
+from raybio.core.config import flatten
 from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
@@ -28,6 +29,7 @@ from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.unit_scores import MIN_SEEDS
+from raybio.runtime.compare.labels import REPETITIONS, without_draws
 from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
@@ -224,8 +226,10 @@ def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
             continue
         record = read_record(Path(model.folder).parent / RUN, "run")
         if record is not None:
-            settings = dict(record["config"])
-            seed = settings.pop("seed", 0)
+            config = flatten(record["config"])
+            seed = config.pop("seed", 0)
+            draws = {path: config.get(path) for path in REPETITIONS}
+            settings = without_draws(config) | draws
             run = {"method": record.get("method"), "data": record.get("data_digest")}
             training = digest_of({**run, "settings": settings})
             name_by_seed.setdefault(training, {}).setdefault(seed, model.name)

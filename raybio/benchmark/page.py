@@ -1,5 +1,6 @@
 """``report.html``: one file without scripts that needs no network, readable on a phone."""
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
@@ -69,13 +70,16 @@ def _leaderboard(report: BenchmarkReport) -> Iterator[str]:
     )
     yield "<section><h2>Models</h2><div class=scroll><table><thead><tr>"
     yield "".join(f"<th>{name}</th>" for name in header) + "</tr></thead><tbody>"
-    ranked = sorted(report.models, key=lambda model: -1.0 if model.mean is None else -model.mean)
+    ranked = sorted(
+        report.models, key=lambda model: math.inf if model.mean is None else -model.mean
+    )
     for model in ranked:
         yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in _cells(model)) + "</tr>"
     yield (
         '</tbody></table></div><p class="soft">Mean: over the tasks that all encoders of the same '
         "inputs have; a rival has one if it has all of them. Measures differ, so read the tasks "
-        "below. Its interval is the mean of theirs: a wide one, since tasks may share inputs. "
+        "below. Its interval is the mean of theirs: a wide one, since tasks may share inputs, "
+        "and none where a task has none. "
         "Rows/s: inputs that are embedded in a second, of elapsed time on a GPU (cuda), of "
         "processor time on CPUs; the encoder is loaded before. Peak memory: while embedding, what "
         "torch has on the GPU, weights included; on CPUs, what the process grows by. A rival needs "

@@ -375,7 +375,7 @@ def _task_report(
         protocol=protocol.strip(),
         size=facts.size,
         leakage=facts.leakage,
-        chance={name: float(value) for name, value in facts.chance.items()},
+        chance={name: value for name, value in facts.chance.items() if math.isfinite(value)},
         num_units=max((len(scores.unit_ids) for scores in rows.values()), default=0),
         rows=shown,
         tests=_with_holm(list(_tests(rows, encoders, of_task, task.limits))),
@@ -434,10 +434,14 @@ def _model_report(
         if rival is not None and rival.value is not None and rival.value > own.value:
             num_rival_higher += 1
     # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
-    # has a mean if it has all of these tasks: means of other tasks would say nothing.
+    # has a mean if it has all of these tasks: means of other tasks would say nothing. A model
+    # without any row, such as one that fails, takes no task from the others.
     kind = "" if isinstance(model, str) else model.reads
-    encoders = [each for each in models if not isinstance(each, str)]
-    peers = [each.name for each in encoders if kind in ("", each.reads)] or [name]
+    with_rows = {row.name for task in tasks for row in task.rows if row.value is not None}
+    encoders = [each for each in models if not isinstance(each, str) and each.name in with_rows]
+    peers = [each.name for each in encoders if kind in ("", each.reads)]
+    if not peers:
+        peers = [each for each in models if isinstance(each, str) and each in with_rows]
     shared = []
     for task in tasks:
         scored = {row.name for row in task.rows if row.value is not None}
@@ -485,8 +489,9 @@ def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:
 
 def _interval(row: RowReport) -> Interval:
     assert row.value is not None
-    low = row.value if row.low is None else row.low
-    return Interval(row.value, low, row.value if row.high is None else row.high)
+    if row.low is None or row.high is None:
+        return Interval(row.value, math.nan, math.nan)
+    return Interval(row.value, row.low, row.high)
 
 
 def _numbers(interval: Interval, name: str = "value") -> dict[str, float | None]:

@@ -86,7 +86,8 @@ def mean_of_tasks(intervals: Sequence[Interval]) -> Interval:
     """Return the mean score of tasks, with the mean of their intervals.
 
     Tasks may share inputs. However they depend on each other, the standard deviation of a mean is
-    at most the mean of the standard deviations: the interval is rather too wide.
+    at most the mean of the standard deviations: the interval is rather too wide. It is NaN where
+    that of a task is.
     """
     values = [interval.value for interval in intervals]
     if not values or not np.isfinite(values).all():

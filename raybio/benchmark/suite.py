@@ -67,7 +67,12 @@ def read_suite(name: str, data: Path | None) -> Suite:
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
             raise ConfigError(f"--suite {name}: no such file")
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--suite {name}: cannot be read ({error.strerror})") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"--suite {name}: is no UTF-8 ({error})") from None
         home = path.absolute().parent
     elif shipped.is_file():
         text = shipped.read_text(encoding="utf-8")
@@ -90,7 +95,9 @@ def read_suite(name: str, data: Path | None) -> Suite:
         raise ConfigError(f"--suite {name}: want a mapping with title and a list of tasks")
     unknown = set(content) - {"title", "tasks"}
     if unknown:
-        raise ConfigError(f"--suite {name}: unknown key {min(unknown)}; want title and tasks")
+        raise ConfigError(
+            f"--suite {name}: unknown key {min(map(str, unknown))}; want title and tasks"
+        )
     for entry in content["tasks"]:
         _check_kind(name, entry)
     tasks = tuple(_task(name, entry, home, data) for entry in content["tasks"])

@@ -9,6 +9,7 @@ Shape letters: U units (queries, rows, documents, nodes) of intervals and tests,
 import difflib
 import inspect
 import math
+import types
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from raybio.benchmark.task_source import TaskSource
 from raybio.core.arrays import Floats
 from raybio.core.config import BaseConfig
 from raybio.core.digest import digest_of
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import BucketPath
 from raybio.store.sources import describe_files
 
@@ -117,13 +118,25 @@ class TaskScores:
         return float(self.numerator_U.sum() / self.denominator_U.sum())
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON; numbers keep all their digits."""
+        """Return plain JSON; numbers keep all their digits.
+
+        Raises:
+            DataError: if a user's own task has not one number for each unit.
+        """
+        numerators = np.asarray(self.numerator_U, np.float64)
+        denominators = np.asarray(self.denominator_U, np.float64)
+        want = (len(self.unit_ids),)
+        if numerators.shape != want or denominators.shape != want or (denominators < 0).any():
+            raise DataError(
+                f"TaskScores of {want[0]} unit_ids: got numerators {numerators.shape} and "
+                f"denominators {denominators.shape}, want one of each a unit, denominators >= 0"
+            )
         return {
-            "units": list(self.unit_ids),
-            "numerators": self.numerator_U.tolist(),
-            "denominators": self.denominator_U.tolist(),
-            "value": self.value,
-            "others": dict(self.others),
+            "units": [str(unit) for unit in self.unit_ids],
+            "numerators": numerators.tolist(),
+            "denominators": denominators.tolist(),
+            "value": None if self.value is None else float(self.value),
+            "others": _plain_numbers(self.others),
             "remarks": list(self.remarks),
             "processor_seconds": self.processor_seconds,
         }
@@ -157,6 +170,15 @@ class TaskFacts:
     size: str
     leakage: str = NOT_MEASURED
     chance: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON; chance that is undefined is NaN."""
+        return {
+            "protocol": self.protocol,
+            "size": self.size,
+            "leakage": self.leakage,
+            "chance": _plain_numbers(self.chance),
+        }
 
 
 class BenchmarkTask(BaseConfig, ABC):
@@ -215,8 +237,10 @@ class BenchmarkTask(BaseConfig, ABC):
     @classmethod
     def path_fields(cls) -> dict[str, bool]:
         """Return the fields with a path, and whether it may be that of a bucket."""
-        types = {name: _types_in(field.annotation) for name, field in cls.model_fields.items()}
-        return {name: BucketPath in of for name, of in types.items() if Path in of}
+        types_by_name = {
+            name: _types_in(field.annotation) for name, field in cls.model_fields.items()
+        }
+        return {name: BucketPath in of for name, of in types_by_name.items() if Path in of}
 
     def check(self) -> str:
         """Return why the task cannot run and what to do; empty if its data is there.
@@ -233,8 +257,15 @@ class BenchmarkTask(BaseConfig, ABC):
 
         Keys are names of fields, or paths below the folder of a field.
         """
-        paths = {name: getattr(self, name) for name in self.path_fields()}
-        return {name: path for name, path in paths.items() if isinstance(path, Path)}
+        files: dict[str, Path] = {}
+        for name in self.path_fields():
+            path = getattr(self, name)
+            if isinstance(path, Path) and path.is_dir():
+                below = by_relative_path(path, filter(Path.is_file, path.rglob("*")))
+                files |= {f"{name}/{key}": file for key, file in below.items()}
+            elif isinstance(path, Path):
+                files[name] = path
+        return files
 
     @abstractmethod
     def facts(self) -> TaskFacts:
@@ -263,7 +294,10 @@ class BenchmarkTask(BaseConfig, ABC):
 
     def identity(self) -> dict[str, Any]:
         """Return everything but the model that scores depend on; plain JSON."""
-        ignored = {"name", *self.path_fields()}
+        ignored = set(self.path_fields())
+        if self.source is None:
+            # A user's own class may read it.
+            ignored.add("name")
         settings = {key: part for key, part in self.to_mapping().items() if key not in ignored}
         identity = {
             "task": type(self).__name__,
@@ -303,6 +337,12 @@ def own_task_class(source: TaskSource) -> type[BenchmarkTask]:
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise ConfigError(f"{source.path}: {source.class_name} has to define {missing}")
+    for name, declared in found.model_fields.items():
+        if name not in found.path_fields() and _has_path(declared.annotation):
+            raise ConfigError(
+                f"{source.path}: {source.class_name}.{name} has several paths; want a field of "
+                "type Path for each, or one for their folder"
+            )
     found.source = source
     return found
 
@@ -310,10 +350,24 @@ def own_task_class(source: TaskSource) -> type[BenchmarkTask]:
 def _types_in(annotation: Any) -> set[Any]:
     """Return an annotation and the members of a union, such as ``Path`` of ``Path | None``."""
     members = {annotation}
-    for part in typing.get_args(annotation):
-        if isinstance(part, type) or typing.get_origin(part) is not None:
-            members |= _types_in(part)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        for part in typing.get_args(annotation):
+            if isinstance(part, type) or typing.get_origin(part) is not None:
+                members |= _types_in(part)
     return members
+
+
+def _has_path(annotation: Any) -> bool:
+    """Return whether an annotation is ``Path`` or holds it, as ``list[Path]`` does."""
+    return annotation is Path or any(map(_has_path, typing.get_args(annotation)))
+
+
+def _plain_numbers(number_by_name: Mapping[str, float | None]) -> dict[str, float]:
+    """Return numbers that JSON can hold; None is NaN."""
+    return {
+        str(name): math.nan if number is None else float(number)
+        for name, number in number_by_name.items()
+    }
 
 
 def _restored(source: TaskSource, settings: dict[str, Any]) -> BenchmarkTask:

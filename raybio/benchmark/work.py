@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -102,8 +102,12 @@ class Results:
         return self._saved.lock(part.identity)
 
     def write(self, part: Part, content: Mapping[str, Any]) -> None:
-        """Keep a result."""
-        self._saved.write(part.identity, json.dumps(content))
+        """Keep a result; without it the report would lack a row.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        self._saved.keep(part.identity, json.dumps(content))
 
 
 @dataclass
@@ -173,7 +177,7 @@ class WorkItem:
 def _content(part: Part) -> dict[str, Any]:
     """Compute a result."""
     if part.kind == "facts":
-        return asdict(part.task.facts())
+        return part.task.facts().to_json()
     if part.kind == "rivals":
         return {name: own.to_json() for name, own in part.task.rivals(part.model).items()}
     assert part.model is not None

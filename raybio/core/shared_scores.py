@@ -75,11 +75,19 @@ class SharedScores:
 
     def write(self, identity: Identity, text: str) -> None:
         """Write a JSON text for an identity; a folder that cannot be written is a warning."""
+        with self._or_warning():
+            self.keep(identity, text)
+
+    def keep(self, identity: Identity, text: str) -> None:
+        """Write a JSON text for an identity.
+
+        Raises:
+            OSError: if the folder cannot be written.
+        """
         # A text inside the JSON: it has NaN, and its checksum covers every digit.
         checked = {"identity": identity, "sha256": _checksum(identity, text), "content": text}
-        with self._or_warning():
-            self.folder.mkdir(exist_ok=True)
-            write_record(self.path(identity), "shared scores", checked)
+        self.folder.mkdir(exist_ok=True)
+        write_record(self.path(identity), "shared scores", checked)
 
     @contextlib.contextmanager
     def lock(self, identity: Identity) -> Iterator[None]:

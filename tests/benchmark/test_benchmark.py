@@ -674,6 +674,16 @@ def test_a_full_disk_ends_the_benchmark(given: Given, tmp_path: Path) -> None:
         run_benchmark(models, Suite("own", "Own", tasks), out, with_ray=False)
 
 
+def test_a_result_that_cannot_be_kept_is_no_result(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    models = read_models([str(given.texts)], out)
+    out.mkdir(exist_ok=True)
+    (out / "scores").write_text("a file, where results have their folder")
+    suite = Suite("own", "Own", (FailingTask(name="own", fails="nothing"),))
+    with pytest.raises(ConfigError, match=r"own: FileExistsError: .*scores"):
+        run_benchmark(models, suite, out, with_ray=False)
+
+
 def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     given: Given, tmp_path: Path
 ) -> None:

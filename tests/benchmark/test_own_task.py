@@ -15,6 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from raybio.benchmark.models import BenchmarkModel, read_models
+from raybio.benchmark.report import BenchmarkReport
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.suite import Suite, read_suite
 from raybio.cli.main import app
@@ -180,9 +181,106 @@ def test_a_subclass_of_a_shipped_task_inherits_its_settings(tmp_path: Path, prot
     (task,) = suite.tasks
     assert task.title == "Our own"
     assert set(task.path_fields()) == {"data", "store"}
+    other = read_suite(
+        write_suite(tmp_path, task="labels", labels="text_classification", demo=True), None
+    )
+    with pytest.raises(ConfigError, match="simulated folds of proteins, want labels: remote_hom"):
+        other.tasks[0].check()
     with pytest.raises(ConfigError, match="LabelsTask is no subclass .* that this file defines"):
         read_suite(write_suite(tmp_path, task="own.py:LabelsTask", labels="x"), None)
     assert isinstance(suite, Suite)
+
+
+OWN = """
+from pathlib import Path
+
+import numpy as np
+
+from raybio.benchmark.task import BenchmarkTask, TaskFacts, TaskScores
+
+
+class Own(BenchmarkTask):
+    data: Path
+    scored: str
+
+    @property
+    def measure(self):
+        return "share"
+
+    def facts(self):
+        return TaskFacts("protocol", "size", chance={"share": float("nan"), "x": np.float32(0.5)})
+
+    def score(self, model):
+        right = np.array([1, 0, self.name == "first"])
+        if self.scored == "further":
+            return TaskScores(
+                tuple(np.arange(3)), [1, 0, 1], [1, 1, 1], others={"a": None, "b": np.float32(0.5)}
+            )
+        return TaskScores.of_means(range(2 if self.scored == "sentences" else 3), right)
+
+    def rivals(self, model):
+        return {"random": self.score(None)}
+"""
+
+
+def own_report(folder: Path, tasks: list[dict[str, str]]) -> BenchmarkReport:
+    """Write and run a suite of the class ``Own``."""
+    (folder / "own.py").write_text(OWN)
+    (folder / "data").mkdir(exist_ok=True)
+    entries = [{"task": "own.py:Own", "data": "data", **each} for each in tasks]
+    suite = folder / "own.yaml"
+    suite.write_text(yaml.safe_dump({"tasks": entries}))
+    out = folder / "report"
+    models = read_models(["random"], out)
+    return run_benchmark(models, read_suite(str(suite), None), out, with_ray=False)
+
+
+def test_tasks_of_one_class_that_reads_its_name_have_results_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    report = own_report(
+        tmp_path, [{"name": name, "scored": "name"} for name in ("first", "second")]
+    )
+    assert [task.rows[0].value for task in report.tasks] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_scores_that_fit_no_units_are_a_reason_and_end_nothing(tmp_path: Path) -> None:
+    tasks = [{"name": name, "scored": name} for name in ("sentences", "further")]
+    for _ in range(2):  # also where the results are read back
+        wrong, further = own_report(tmp_path, tasks).tasks
+        (reason,) = {*wrong.skipped.values()}
+        assert "TaskScores of 2 unit_ids: got numerators (3,) and denominators (3,)" in reason
+        assert further.chance == {"x": 0.5}
+        (row,) = further.rows
+        assert row.value == pytest.approx(2 / 3)
+        assert row.others == {"a": None, "b": 0.5}
+
+
+def test_a_folder_is_digested_with_all_files_and_several_paths_are_refused(tmp_path: Path) -> None:
+    inner = tmp_path / "data" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "a.txt").write_text("a")
+    task = [{"name": "own", "scored": "name"}]
+    assert own_report(tmp_path, task).tasks[0].skipped == {}
+    (own,) = read_suite(str(tmp_path / "own.yaml"), None).tasks
+    assert own.files() == {"data/inner/a.txt": inner / "a.txt"}
+    before = own.identity()
+    (inner / "a.txt").write_text("b")
+    assert own.identity() != before
+    (tmp_path / "own.py").write_text(OWN.replace("data: Path", "data: list[Path]"))
+    with pytest.raises(
+        ConfigError, match=r"Own\.data has several paths; want a field of type Path"
+    ):
+        read_suite(str(tmp_path / "own.yaml"), None)
+
+
+def test_a_suite_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_bytes("title: Protéines".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"--suite .*own\.yaml: is no UTF-8"):
+        read_suite(str(path), None)
+    path.write_text("tasks: []\n1: x\nx: y\n")
+    with pytest.raises(ConfigError, match="unknown key 1; want title and tasks"):
+        read_suite(str(path), None)
 
 
 def test_an_edited_task_is_scored_again_and_a_moved_one_is_not(

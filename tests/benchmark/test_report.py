@@ -114,6 +114,56 @@ def test_the_mean_of_tasks_is_no_surer_than_they_are() -> None:
     assert mean_of_tasks([interval, interval]) == pytest.approx(interval)
 
 
+def test_the_mean_of_tasks_has_no_interval_where_a_task_has_none() -> None:
+    """As tasks of mteb whose measure is of no single units."""
+    known = results(retrieval("known"), {"encoder": scores(0.5)}, {})
+    unknown = results(retrieval("unknown"), {"encoder": TaskScores.of_means([], [], value=0.7)}, {})
+    for tasks, mean in (([unknown], 0.7), ([known, unknown], 0.6)):
+        (model,) = report_of(tasks, ["encoder"]).models
+        assert model.mean == pytest.approx(mean, abs=0.01)
+        assert (model.low, model.high) == (None, None)
+    assert report_of([known], ["encoder"]).models[0].low is not None
+
+
+def test_a_model_without_any_row_takes_no_task_from_the_others(tmp_path: Path) -> None:
+    models = [
+        BenchmarkModel(name, WordEmbedder(str(tmp_path)), name, tmp_path)
+        for name in ("good", "diverged")
+    ]
+    rivals = {"TF-IDF": scores(0.2)}
+    tasks = [results(retrieval(name), {"good": scores(0.5)}, rivals) for name in ("a", "b")]
+    report = benchmark_report("suite", "Suite", tasks, [*models, "tfidf"], 0)
+    found = {model.name: (model.mean, model.num_common_tasks) for model in report.models}
+    assert found["good"] == (pytest.approx(0.5, abs=0.01), 2)
+    assert found["tfidf"] == (pytest.approx(0.2, abs=0.01), 2)
+    assert found["diverged"] == (None, 0)
+
+
+def test_rivals_alone_have_means_of_the_same_tasks() -> None:
+    tasks = [
+        results(retrieval("a"), {}, {"TF-IDF": scores(0.2), "random": scores(0.1)}),
+        results(retrieval("b"), {}, {"TF-IDF": scores(0.9)}),
+    ]
+    for model in report_of(tasks, ["tfidf", "random"]).models:
+        assert model.num_common_tasks == 1
+        assert model.mean is not None
+        assert model.mean < 0.3
+
+
+def test_models_without_a_mean_are_last_on_the_page(tmp_path: Path) -> None:
+    mean_by_name = {"bad": -0.2, "none": None, "good": 0.9}
+    found = results(retrieval("own"), {name: scores(0.5) for name in mean_by_name}, {})
+    report = report_of([found], list(mean_by_name))
+    models = [
+        model.model_copy(update={"mean": mean_by_name[model.name]}) for model in report.models
+    ]
+    report = report.model_copy(update={"models": models})
+    write_page(tmp_path / "report.html", report)
+    leaderboard = (tmp_path / "report.html").read_text().partition("<h2>Models</h2>")[2]
+    places = [leaderboard.index(f"<b>{name}</b>") for name in ("good", "bad", "none")]
+    assert places == sorted(places)
+
+
 def test_a_model_with_the_name_of_a_rivals_row_is_refused(tmp_path: Path) -> None:
     for name in ("degree", "BM25", "random", "chance", "rivals"):
         folder = tmp_path / name
@@ -303,6 +353,11 @@ def test_runs_of_other_settings_or_of_one_seed_are_no_group(tmp_path: Path) -> N
         ("c", {"seed": 2, "size": 1}),
         ("again", {"seed": 2, "size": 1}),
         ("larger", {"seed": 3, "size": 2}),
+        *(
+            (f"epochs-{seed}", {"seed": seed, "schedule": {"max_epochs": 2, "max_steps": steps}})
+            for seed, steps in enumerate((127, 127, 123))
+        ),
+        *((f"set-{each}", {"seed": each, "plan": {"sentence_set": each}}) for each in range(3)),
         ("none", None),
     ):
         folder = tmp_path / name / "export"
@@ -311,7 +366,11 @@ def test_runs_of_other_settings_or_of_one_seed_are_no_group(tmp_path: Path) -> N
             record = {"method": "m", "data_digest": "d", "config": config}
             write_record(tmp_path / name / "run.json", "run", record)
         models.append(BenchmarkModel(name, WordEmbedder(str(folder)), name, tmp_path))
-    assert seed_groups([*models, "random"]) == {"3 seeds of a": ["a", "b", "c"]}
+    assert seed_groups([*models, "random"]) == {
+        "3 seeds of a": ["a", "b", "c"],
+        # Each seed draws its own rows, so an epoch has its own number of steps.
+        "3 seeds of epochs-0": ["epochs-0", "epochs-1", "epochs-2"],
+    }
     assert seed_groups(models[1:4]) == {}
 
 

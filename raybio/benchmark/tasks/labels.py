@@ -67,6 +67,9 @@ _MEASURES = {
     "spearman": "Spearman's rho",
 }
 
+_DEMO_LABELS = ("remote_homology", "protein_classification")
+"""Kinds of tasks that the simulated folds are one of."""
+
 _PROTOCOL = (
     "The encoder stays frozen. {head} on standardized embeddings is fitted to the training rows; "
     "dev chooses its {chosen}; test is scored once. kNN on embeddings is the further measure."
@@ -123,7 +126,8 @@ class LabelsTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: for an unknown kind of task, or one with a class a residue.
+            ConfigError: for an unknown kind of task, one with a class a residue, or another one
+                than that of the demo.
         """
         if self._kind.labels == "residues":
             raise ConfigError(
@@ -133,6 +137,11 @@ class LabelsTask(BenchmarkTask):
         given = [self.data is not None, self.store is not None, self.demo]
         if sum(given) != 1:
             raise ConfigError(f"task {self.name}: want one of data, store and demo")
+        if self.demo and self.labels not in _DEMO_LABELS:
+            raise ConfigError(
+                f"task {self.name}: the demo has simulated folds of proteins, want labels: "
+                f"{' or '.join(_DEMO_LABELS)}, got {self.labels}"
+            )
         if self.store is not None:
             return missing_store(self.store, TaskStore)
         paths = [] if self.data is None else [self.data]

@@ -19,7 +19,7 @@ from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
 from raybio.runtime.compare.differences import relations_to_groups, relations_to_rivals
-from raybio.runtime.compare.group_tests import seed_tests, unit_tests
+from raybio.runtime.compare.group_tests import seed_tests, unit_tests, untested
 from raybio.runtime.compare.plots import plot_scores
 from raybio.runtime.compare.relations import Relation, relations_legend, relations_title
 from raybio.runtime.compare.run_test import RunTest, tests_table
@@ -98,7 +98,7 @@ class Comparison:
             sizes=_sizes(self.runs),
             repeated=frozenset(
                 run.label
-                for group in self.groups
+                for group in _scored_groups(self.runs)
                 if len(group.runs) > 1 and group.label in self.rows
                 for run in group.runs
             ),
@@ -139,19 +139,21 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
     by_seed: list[RunTest] = []
     relations: list[Relation] = []
     rows: dict[str, Any] = {}
+    scored = _scored_groups(runs)
     if with_scores:
-        rows = _untrained_rows(groups)
+        rows = _untrained_rows(scored)
         rows |= {run.label: run.scores for run in runs if run.scores}
         layout = layout.shown(rows.values())
-        rows |= _rows_of_means(groups, layout)
-        tests, untested = unit_tests(groups, layout)
-        by_seed = seed_tests(groups, layout)
-        notes += untested
-        for group in groups:
+        rows |= _rows_of_means(scored, layout)
+        notes += untested([run for run in runs if not run.scores])
+        tests, notes_of_tests = unit_tests(scored, layout)
+        by_seed = seed_tests(scored, layout)
+        notes += notes_of_tests
+        for group in scored:
             relations += relations_to_rivals(group, layout)
             relations += relations_to_groups(group, tests)
     evaluated = [Group(run.label, [run]) for run in runs if run.scores]
-    evaluated += [group for group in groups if group.label in rows and len(group.runs) > 1]
+    evaluated += [group for group in scored if group.label in rows and len(group.runs) > 1]
     return Comparison(
         runs=runs,
         groups=groups,
@@ -165,6 +167,11 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
         notes=notes,
         unfinished=unfinished_reasons(evaluated),
     )
+
+
+def _scored_groups(runs: Sequence[GivenRun]) -> list[Group]:
+    """Group the runs with a final evaluation; one that was killed takes no test from the others."""
+    return grouped([run for run in runs if run.scores])
 
 
 def _notes(
@@ -269,7 +276,7 @@ def _untrained_rows(groups: Sequence[Group]) -> dict[str, Any]:
 
 def _mean_of_untrained(group: Group, name: str) -> SplitScores:
     """Return the mean scores of an untrained model over repetitions; empty for a single run."""
-    if len(group.runs) < 2 or not all(run.scores for run in group.runs):
+    if len(group.runs) < 2:
         return {}
     return over_repetitions(
         [run.untrained[name] for run in group.runs],
@@ -282,7 +289,7 @@ def _rows_of_means(groups: Sequence[Group], layout: TableLayout) -> dict[str, Sp
     """Return the row of each group of repetitions: mean, deviation and interval."""
     rows = {}
     for group in groups:
-        if len(group.runs) > 1 and all(run.scores for run in group.runs):
+        if len(group.runs) > 1:
             rows[group.label] = over_repetitions(
                 [run.scores for run in group.runs],
                 [run.unit_scores for run in group.runs],

@@ -1,7 +1,8 @@
 """Names of the runs of a comparison, from their values of the varied settings."""
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -32,7 +33,8 @@ def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:
     """Return such as ``kind = ce, seed = 1``; empty without settings."""
-    return ", ".join(f"{leaf(path)} = {named(value)}" for path, value in value_by_path.items())
+    names = short_names(value_by_path)
+    return ", ".join(f"{names[path]} = {named(value)}" for path, value in value_by_path.items())
 
 
 def shown(value: Any) -> str:
@@ -53,6 +55,14 @@ def named(value: Any) -> str:
     return f"{last}-{hashlib.sha256(text.encode()).hexdigest()[:4]}"
 
 
-def leaf(path: str) -> str:
-    """Return the last part of a dotted path."""
-    return path.rsplit(".", 1)[-1]
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Return the shortest end of each dotted path that no other one has."""
+    ends_by_path = {}
+    for path in paths:
+        parts = path.split(".")
+        ends_by_path[path] = [".".join(parts[start:]) for start in reversed(range(len(parts)))]
+    count_by_end = Counter(end for ends in ends_by_path.values() for end in ends)
+    return {
+        path: next((end for end in ends if count_by_end[end] == 1), path)
+        for path, ends in ends_by_path.items()
+    }

@@ -4,7 +4,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,9 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
         for label, path in zip(labels, paths, strict=True)
     ]
     _check(runs, same_data)
-    return runs
+    # A run may be called "initial", as a row without training is.
+    taken = {stage for run in runs for stage in run.untrained}
+    return [replace(run, label=f"{run.label} (run)") if run.label in taken else run for run in runs]
 
 
 def _paths(text: str, folder: Path) -> list[Path]:

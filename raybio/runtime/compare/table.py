@@ -337,12 +337,7 @@ def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Pa
 
 def _columns(name: str, table: ResultTable, folder: RunFolder) -> list[tuple[str, dict[str, str]]]:
     """Return heading and cells by row label of each measure of a comparison."""
-    means = {
-        label: row
-        for label, row in table.rows.items()
-        if "num_runs" in next(iter(row[JOINT_SPLIT].values()))
-    }
-    shown = replace(table, rows=means or table.rows, unfinished={})
+    shown = replace(table.of_settings, unfinished={})
     (_, *measures), body = shown.cells(JOINT_SPLIT)
     columns = []
     for number, measure in enumerate(measures, start=1):

@@ -21,7 +21,7 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.cost import cost_in_words, describe_plan
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
-from raybio.runtime.compare.labels import label_of, leaf, named, shown, without_draws
+from raybio.runtime.compare.labels import label_of, named, short_names, shown, without_draws
 from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.compare.runs import GivenRun, Group
@@ -108,7 +108,8 @@ def _variant(spec: RunSpec, value_by_path: dict[str, Any]) -> Variant:
     changed = {
         path: value for path, value in value_by_path.items() if value != value_at(spec.config, path)
     }
-    suffixes = [f".{leaf(path)}-{named(value)}" for path, value in changed.items()]
+    names = short_names(value_by_path)
+    suffixes = [f".{names[path]}-{named(value)}" for path, value in changed.items()]
     name = spec.name + "".join(suffixes)
     try:
         RunFolder(spec.runs, name)
@@ -234,17 +235,19 @@ def result_table(variants: Sequence[Variant], results: Sequence[Result]) -> Resu
         tests=tests,
         relations=relations,
         sizes={} if final is None else final.sizes,
-        repeated=_repeated_rows(variants, rows),
+        repeated=_repeated_rows(variants, results, rows),
         unfinished={label: reason for label, reason in unfinished.items() if label in rows},
     )
 
 
-def _repeated_rows(variants: Sequence[Variant], rows: Mapping[str, SplitScores]) -> frozenset[str]:
+def _repeated_rows(
+    variants: Sequence[Variant], results: Sequence[Result], rows: Mapping[str, SplitScores]
+) -> frozenset[str]:
     """Return the labels of the rows whose mean over repetitions is a row too."""
     repeated = set()
     for numbers in _repetitions(variants):
         if len(numbers) > 1:
-            repeated |= {_row_of_run(variants, number) for number in numbers}
+            repeated |= {_row_of_run(variants, results, number) for number in numbers}
             repeated |= {label for label in rows if f"{label}, {len(numbers)} runs" in rows}
     return frozenset(repeated)
 
@@ -254,7 +257,9 @@ def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> l
     groups = []
     for numbers in _repetitions(variants):
         repeated = [variants[number] for number in numbers]
-        label = _row_of_run(variants, numbers[0]) if len(numbers) == 1 else _row_of_means(repeated)
+        label = _row_of_means(repeated)
+        if len(numbers) == 1:
+            label = _row_of_run(variants, results, numbers[0])
         runs = [GivenRun(results[number].folder.name, results[number].folder) for number in numbers]
         groups.append(Group(label, runs))
     return groups
@@ -263,18 +268,23 @@ def compared_groups(variants: Sequence[Variant], results: Sequence[Result]) -> l
 def single_runs(variants: Sequence[Variant], results: Sequence[Result]) -> list[Group]:
     """Return each run as a group, named as its row."""
     return [
-        Group(_row_of_run(variants, number), [GivenRun(result.folder.name, result.folder)])
+        Group(_row_of_run(variants, results, number), [GivenRun(result.folder.name, result.folder)])
         for number, result in enumerate(results)
     ]
 
 
-def _row_of_run(variants: Sequence[Variant], number: int) -> str:
+def _row_of_run(variants: Sequence[Variant], results: Sequence[Result], number: int) -> str:
     """Return the label of a run's row."""
     if number > 0:
         return variants[number].label
+    label = variants[0].label
     if not variants[0].value_by_path:
-        return variants[0].spec.name
-    return f"{variants[0].label} (this run)"
+        label = variants[0].spec.name
+        final = results[0].final
+        # A run may be called "initial", as a row without training is.
+        if final is None or label not in final.scores:
+            return label
+    return f"{label} (this run)"
 
 
 def _row_of_means(repeated: Sequence[Variant]) -> str:
@@ -307,8 +317,8 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
     for stage in untrained:
         rows[stage] = reports[0].scores[stage]
     for number, report in enumerate(reports[1:], start=1):
-        rows[_row_of_run(variants, number)] = report.scores["trained"]
-    rows[_row_of_run(variants, 0)] = reports[0].scores["trained"]
+        rows[_row_of_run(variants, results, number)] = report.scores["trained"]
+    rows[_row_of_run(variants, results, 0)] = reports[0].scores["trained"]
     measures = METHODS[variants[0].spec.method].table.measures
     units_by_stage = [read_unit_scores(result.folder.unit_scores) for result in results]
     repeated = [numbers for numbers in _repetitions(variants) if len(numbers) > 1]
@@ -451,10 +461,11 @@ def _title_of_repetitions(variants: Sequence[Variant]) -> str:
     first = variants[0]
     if len(variants) == 1:
         return first.label
+    names = short_names(first.value_by_path)
     varied = []
     for path, value in first.value_by_path.items():
         if any(variant.value_by_path[path] != value for variant in variants):
-            varied.append(leaf(path))
+            varied.append(names[path])
     several = f"{len(variants)} runs, by {' and '.join(varied)}"
     label = label_of(first.chosen)
     return f"{label}, {several}" if label else several

@@ -409,6 +409,32 @@ def test_of_the_same_training_a_finished_run_comes_first(tmp_path: Path) -> None
     assert note.startswith("a-killed: the settings and the seed of b-finished, so the same")
 
 
+def test_a_killed_run_takes_no_test_from_the_other_seeds(tmp_path: Path) -> None:
+    write_seeds(tmp_path, "a", 0, 0.8, 0.1)
+    write_seeds(tmp_path, "b", 10, 0.5, 0.7)
+    before = compared(tmp_path)
+    assert before.tests and before.relations
+    killed = write_run(tmp_path, "a3", None, {"objective.lambda_spml": 0.1, "seed": 3})
+    killed.record_precision("fp32")
+    found = compared(tmp_path)
+    assert (found.tests, found.relations) == (before.tests, before.relations)
+    assert found.rows == before.rows
+    assert found.rows["a0 (3 runs)"]["val"]["mrr"]["num_runs"] == 3
+    assert found.scores.repeated == before.scores.repeated
+    # Its curve and cost are shown with the others'.
+    assert [group.label for group in found.groups] == ["a0 (4 runs)", "b0 (3 runs)"]
+    assert "Not tested in pairs: a3; they have no final evaluation" in "\n".join(found.notes)
+
+
+def test_a_run_called_like_a_row_without_training_replaces_no_row(tmp_path: Path) -> None:
+    write_run(tmp_path, "chance", noisy(1), chance=0.05)
+    write_run(tmp_path, "other", noisy(2), {"objective.lambda_spml": 0.7}, chance=0.05)
+    found = compared(tmp_path)
+    assert list(found.rows) == ["chance", "chance (run)", "other"]
+    assert found.rows["chance"]["val"]["mrr"]["value"] == 0.05
+    assert {test.one for test in found.tests} == {"chance (run)"}
+
+
 def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1))
     earlier = write_run(tmp_path, "earlier", noisy(2), {"evaluation.metric": "cosine", "seed": 1})

@@ -15,16 +15,23 @@ from rich.console import Console
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
-from raybio.core.final_report import FinalReport
+from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
-from raybio.runtime.compare.labels import named, shown
-from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
+from raybio.runtime.compare.labels import named, short_names, shown
+from raybio.runtime.compare.plots import plot_scores
+from raybio.runtime.compare.table import (
+    ResultTable,
+    lines_for_terminal,
+    over_repetitions,
+    write_joint_table,
+)
 from raybio.runtime.compare.variations import (
     Variant,
     Variation,
+    compared_groups,
     over_steps,
     run_remarks,
     score_rows,
@@ -264,11 +271,14 @@ def test_rows_without_training_of_other_settings_are_shown_with_the_settings_tha
 
 
 def joint_table(
-    tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout
+    tmp_path: Path,
+    rows_by_name: dict[str, dict[str, Any]],
+    layout: TableLayout,
+    repeated: frozenset[str] = frozenset(),
 ) -> list[str]:
     """Lines of the table of several comparisons, each with a run of its name."""
     found = {
-        name: (ResultTable(rows, layout), RunFolder(tmp_path, name))
+        name: (ResultTable(rows, layout, repeated=repeated), RunFolder(tmp_path, name))
         for name, rows in rows_by_name.items()
     }
     for _, folder in found.values():
@@ -313,12 +323,14 @@ def test_the_joint_table_of_comparisons_with_repetitions_has_their_means(
 ) -> None:
     score = {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2}
     mean = {"test": dict.fromkeys(LAYOUT.measures, score)}
-    rows = {"seed = 1": {"test": SCORES}, "seed = 0 (this run)": {"test": SCORES}, "2 runs": mean}
+    single = {label: {"test": SCORES} for label in ("seed = 1", "seed = 0 (this run)")}
+    rows = {"chance": {"test": SCORES}, **single, "2 runs": mean}
     layout = replace(LAYOUT, splits={"test": "rows"})
-    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows}, layout)
+    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows}, layout, frozenset(single))
     assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
-    (only,) = body
-    assert only.startswith("| 2 runs | 50.00 ± 10.00 |")
+    chance, means = body
+    assert chance.startswith("| chance | 12.34 [10.00, 15.00] |")
+    assert means.startswith("| 2 runs | 50.00 ± 10.00 |")
 
 
 def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:
@@ -353,6 +365,36 @@ def result_of(tmp_path: Path, one: Variant, value: float) -> Result:
     )
 
 
+def test_a_run_called_like_a_row_without_training_replaces_no_row(tmp_path: Path) -> None:
+    variants = variants_of(replace(request(tmp_path), name="initial"), [])
+    results = [result_of(tmp_path, variants[0], 0.4)]
+    rows = score_rows(variants, results)
+    values = {label: scores["train"]["mrr"]["value"] for label, scores in rows.items()}
+    assert values == {"initial": 0.2, "initial (this run)": 0.4}
+    (group,) = compared_groups(variants, results)
+    assert group.label == "initial (this run)"
+
+
+def test_settings_of_one_last_name_have_the_shortest_names_that_differ(tmp_path: Path) -> None:
+    assert short_names(["a.x", "a.b.x", "a.y", "y.x.z"]) == {
+        "a.x": "a.x",
+        "a.b.x": "b.x",
+        "a.y": "y",
+        "y.x.z": "z",
+    }
+    spec = request(tmp_path)
+    spec = replace(spec, config=override_all(spec.config, {"encoder.lora.rank": "2"}))
+    both = [Variation.parse(f"encoder.{path}=0.2") for path in ("dropout", "lora.dropout")]
+    variants = variants_of(spec, both)
+    assert [one.spec.name for one in variants] == [
+        "first",
+        "first.lora.dropout-0.2",
+        "first.encoder.dropout-0.2",
+        "first.encoder.dropout-0.2.lora.dropout-0.2",
+    ]
+    assert variants[3].label == "encoder.dropout = 0.2, lora.dropout = 0.2"
+
+
 def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:
     rows = {"random": {"train": SCORES, "val": SCORES}, "this run": {"train": SCORES}}
     splits = {split: LAYOUT.splits[split] for split in ("train", "val")}
@@ -373,6 +415,16 @@ def test_the_comparison_is_drawn_also_where_a_score_is_undefined(tmp_path: Path)
             .st_size
             > 1000
         )
+
+
+def test_the_comparison_of_repetitions_that_are_all_perfect_is_drawn(tmp_path: Path) -> None:
+    perfect = UnitScores(np.arange(30), {"lrap": np.ones(30)})
+    scores = {"val": {"lrap": {"value": 1.0, "low": 1.0, "high": 1.0}}}
+    row = over_repetitions(3 * [scores], 3 * [{"val": perfect}], ["lrap"])
+    titles = {"lrap": "LRAP"}
+    plot_comparison({"3 runs": row}, {"val": "held-out"}, titles, tmp_path / "comparison.png")
+    plot_scores({"3 runs": row["val"]}, titles, tmp_path / "scores.png", title="held-out")
+    assert imread(tmp_path / "scores.png").shape[1] > 100
 
 
 def finished(
