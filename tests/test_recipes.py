@@ -13,6 +13,7 @@ from raybio.core.config import fields, merge, override_all, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.recipes import recipe_named
 from raybio.methods import METHODS
+from raybio.methods.biostransformers.prepare import prepare_pairs
 from raybio.runtime.run.options import RunOptions, resolve_config
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import CASES
@@ -301,6 +302,16 @@ def test_every_job_has_a_small_recipe() -> None:
         # Epochs depend on the store, so they do not bound the time.
         config = merge(entry.config, recipe.settings)
         assert config.schedule.max_steps <= 500 and not config.schedule.has_epochs
+
+
+def test_the_small_recipe_of_articles_takes_those_without_abstracts(tmp_path: Path) -> None:
+    """As the authors' validation pairs, which it names."""
+    entry = METHODS["biostransformers"]
+    lines = [f'{pmid},"Title {pmid}",Asthma,Rats\n' for pmid in range(400)]
+    (tmp_path / "released.csv").write_text("".join(lines))
+    store = prepare_pairs(tmp_path / "store", [tmp_path / "released.csv"])
+    config = merge(entry.config, entry.recipes[SMALL].settings)
+    entry.check(override_all(config, TINY | {"plan.conflicts": "mask"}), store)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -205,6 +205,7 @@ def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "Text
     import torch
 
     from raybio.ops.retrieval import Scores, cosine_scores
+    from raybio.training.embed import check_embeddings
     from raybio.training.precision import default_device, embedding_precision
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
@@ -215,11 +216,7 @@ def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "Text
         for texts in (queries, documents):
             with embedding_precision(precision):
                 embedding_ND = torch.from_numpy(model.embed(encoder, model.contents_of(texts)))
-            if not embedding_ND.isfinite().all():
-                raise ConfigError(
-                    f"--model {name}: its embeddings are not finite, want numbers. Are its weights "
-                    "of a training that diverged?"
-                )
+            check_embeddings(embedding_ND, f"--model {name}")
             embeddings.append(embedding_ND.to(device))
         return cosine_scores(*embeddings)
 

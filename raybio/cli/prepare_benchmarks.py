@@ -43,7 +43,7 @@ def medlama(
     config = settings_of(MedlamaConfig, locals())
     folder = local_copy(umls, "--umls", ("MRCONSO.RRF", "MRREL.RRF"))
     from raybio.methods.contrastive_probe.benchmark.build import build_medlama
-    from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+    from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
     from raybio.methods.contrastive_probe.benchmark.statistics import (
         benchmark_statistics,
         statistics_markdown,
@@ -57,8 +57,7 @@ def medlama(
         print(f"{relation}: no queries")
     for line in skipped_lines(manifest["skipped"]):
         print(line)
-    has_hard = any(counts["hard"] for counts in manifest["relations"].values())
-    hard = read_medlama(out, "hard") if has_hard else None
+    hard = read_medlama(out, "hard") if medlama_files(out)["hard"] else None
     statistics = benchmark_statistics(read_medlama(out), hard)
     print("\n" + statistics_markdown(statistics, out.resolve().name))
 
@@ -112,14 +111,16 @@ def statistics(
     """
     check_writable_folder(out)
     folder = local_copy(benchmark, "--benchmark")
-    from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
+    from raybio.methods.contrastive_probe.benchmark.biolama import is_biolama, read_benchmark
+    from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files
     from raybio.methods.contrastive_probe.benchmark.statistics import (
         benchmark_statistics,
         statistics_markdown,
     )
 
     full = read_benchmark(folder, "full")
-    hard = read_benchmark(folder, "hard") if any(folder.rglob("*_hard.csv")) else None
+    has_hard = not is_biolama(folder) and medlama_files(folder)["hard"]
+    hard = read_benchmark(folder, "hard") if has_hard else None
     from raybio.methods.contrastive_probe.plots import plot_statistics
 
     count_tokens = None

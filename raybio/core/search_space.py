@@ -247,16 +247,28 @@ class SearchSpace(BaseConfig):
 
         return self.settings(pick)
 
-    def grid(self) -> list[Settings]:
-        """Return every combination of choices once, the last setting changing fastest."""
-        combinations: list[Settings] = []
+    @property
+    def has_choices_only(self) -> bool:
+        """Whether no setting has a range, so that combinations can be listed."""
+        return all(distribution.kind == "choice" for distribution in self.space.values())
+
+    def combinations(self) -> Iterator[Settings]:
+        """Yield every combination of choices, the last setting changing fastest.
+
+        Some are equal where settings have conditions.
+        """
         choices = [distribution.values for distribution in self.space.values()]
         for values in itertools.product(*choices):
             value_by_path = dict(zip(self.space, values, strict=True))
-            settings = self.settings(partial(_value_of, value_by_path))
-            if settings not in combinations:
-                combinations.append(settings)
-        return combinations
+            yield self.settings(partial(_value_of, value_by_path))
+
+    def grid(self) -> list[Settings]:
+        """Return every combination of choices once."""
+        grid: list[Settings] = []
+        for settings in self.combinations():
+            if settings not in grid:
+                grid.append(settings)
+        return grid
 
 
 def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:

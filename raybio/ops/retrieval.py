@@ -152,7 +152,7 @@ def retrieve_by_each(
             whole result.
 
     Raises:
-        ValueError: for arrays that do not fit together, or without gold.
+        ValueError: for arrays that do not fit together, without gold, or scores of NaN.
     """
     indptr = np.asarray(indptr)
     indices = np.asarray(indices)
@@ -175,6 +175,9 @@ def retrieve_by_each(
             continue
         for number, scores in enumerate(several):
             score_BC = scores.block(start, end)
+            # No score is above a NaN, which would rank first. A maximum keeps NaN.
+            if score_BC.max().isnan():
+                raise ValueError(f"scores of queries {start} to {end - 1} hold NaN, want numbers")
             row_P = torch.from_numpy(query_P[low:high] - start).to(score_BC.device)
             column_P = torch.from_numpy(indices[low:high].astype(np.int64)).to(score_BC.device)
             counts = count_ranks(score_BC, row_P, column_P)

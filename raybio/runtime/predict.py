@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from raybio.core.files import check_writable_file, replaced_file
 from raybio.runtime.heads import method_of_head, output_suffix, require_head
-from raybio.store.table_rows import ROWS_AT_ONCE, write_rows
+from raybio.store.table_rows import rows_at_once, write_rows
 from raybio.training.embedding_model import check_strip_stop
 from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
 
@@ -97,7 +97,7 @@ def predict_file(
                 num_rows = write(partial, inputs, predictions)
             else:
                 schema = pa.schema([(ID, pa.string()), *predictor.columns])
-                num_rows = write_rows(partial, suffix, schema, _row_blocks(predictions))
+                num_rows = write_rows(partial, suffix, schema, _row_blocks(predictions, schema))
     return PredictSummary(num_rows, predictor.row_noun, predictions.num_inputs)
 
 
@@ -116,9 +116,10 @@ class _Counted:
                 yield prediction
 
 
-def _row_blocks(predictions: _Counted) -> Iterator[list[dict[str, Any]]]:
+def _row_blocks(predictions: _Counted, schema: pa.Schema) -> Iterator[list[dict[str, Any]]]:
     iterator = iter(predictions)
-    while block := [*islice(iterator, ROWS_AT_ONCE)]:
+    num_rows = rows_at_once(len(schema))
+    while block := [*islice(iterator, num_rows)]:
         rows = []
         for key, value in block:
             values = value if isinstance(value, list) else [value]

@@ -28,6 +28,9 @@ from raybio.store.sources import MAX_LINE_LENGTH, read_lines
 
 ROWS_AT_ONCE = 4096
 
+CELLS_AT_ONCE = 1 << 20
+"""Of a block with very many columns, which has fewer rows."""
+
 ID_COLUMNS = ("id", "key", "protein_id")
 """Names of the column with the ids of rows, by rank; without one, rows are numbered from 1.
 
@@ -424,6 +427,11 @@ def _as_text(value: Any, separator: str, classes: Sequence[str] = ()) -> str:
         # -1 is a row without a label.
         return classes[value] if 0 <= value < len(classes) else ""
     return str(value)
+
+
+def rows_at_once(num_columns: int) -> int:
+    """Return the number of rows of a block."""
+    return max(1, min(ROWS_AT_ONCE, CELLS_AT_ONCE // max(1, num_columns)))
 
 
 def write_rows(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.batch import PackedTokens, TokenBatch
+from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, Encoder
 from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision, current_embedding_precision
@@ -56,6 +57,19 @@ def embed_rows(
             parts.append(collective.all_gather(embedding_MD).row_MD)
     encoder.train(was_training)
     return torch.cat(parts)
+
+
+def check_embeddings(embedding_ND: Tensor, name: str) -> None:
+    """Check that all embeddings are finite.
+
+    Raises:
+        ConfigError: that begins with ``name``, what the user calls the encoder.
+    """
+    if not embedding_ND.isfinite().all():
+        raise ConfigError(
+            f"{name}: its embeddings are not finite, want numbers. Are its weights of a training "
+            "that diverged?"
+        )
 
 
 def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Tensor:

@@ -1,5 +1,6 @@
 """The commands that make a benchmark from UMLS and score the hardness of one."""
 
+import gzip
 import json
 import re
 
@@ -141,3 +142,21 @@ def test_statistics_count_words_or_tokens_and_plot_both_sets(tmp_path):
     }
     assert data["num_hard_queries"] == len(read_medlama(folder, "hard").relation_Q)
     assert (tmp_path / "tokens/statistics.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_statistics_know_a_hard_set_in_any_form_and_none_that_is_empty(tmp_path):
+    header = "head_cui,head_name,rel,tail_names,tail_cuis\n"
+    folder = tmp_path / "benchmark"
+    folder.mkdir()
+    (folder / "may_treat_1.csv").write_text(f"{header}C1,Aspirin,may_treat,Pain,C2\n")
+
+    def num_hard():
+        run("statistics", "--benchmark", folder, "--out", tmp_path / "out")
+        return json.loads((tmp_path / "out" / "statistics.json").read_text())["num_hard_queries"]
+
+    (folder / "may_treat_0_hard.csv").write_text(header)
+    assert num_hard() is None
+    (folder / "may_treat_0_hard.csv").unlink()
+    rows = gzip.compress(f"{header}C1,Aspirin,may_treat,Pain,C2\n".encode())
+    (folder / "may_treat_1_hard.csv.gz").write_bytes(rows)
+    assert num_hard() == 1

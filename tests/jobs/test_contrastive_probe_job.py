@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from raybio.cli.contrastive_probe.train import prepare_given_store
 from raybio.core.records import read_record
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
+from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.store.store import open_store
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
 from tests.script_process import run_script
@@ -81,12 +84,22 @@ def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / "stores").glob("sentences-*/store/manifest.json"))) == 1
 
 
+def test_each_file_of_a_pattern_is_a_sentence_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"A sentence of {name}.\n")
+    arguments = prepare_given_store(["--sentences", f"{tmp_path}/*.txt"])
+    assert open_store(Path(arguments[-1]), ClozeStore).set_names == ("a.txt", "b.txt")
+
+
 def test_sentences_without_a_file_with_a_store_or_a_benchmark_without_them_are_refused(
     tmp_path: Path,
 ) -> None:
     for arguments, message in (
         (["--benchmark", str(tmp_path)], "--benchmark without --sentences: want sentences"),
-        (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
+        (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: no such file"),
         (
             ["prob", "--model", "x"],
             "No such command 'prob'. Did you mean 'probe'?",

@@ -189,6 +189,15 @@ def test_embeddings_that_are_not_finite_are_refused(bad):
         cosine_scores(query, candidate)
 
 
+def test_scores_of_nan_are_refused_and_would_rank_first():
+    score_QC = torch.tensor([[1.0, 3.0, 2.0], [torch.nan, 1.0, -torch.inf]])
+    scores = Scores(lambda first, end: score_QC[first:end].clone(), 2, 3)
+    with pytest.raises(ValueError, match="scores of queries 0 to 1 hold NaN"):
+        retrieve(scores, *csr([[0], [0]]))
+    score_QC[1, 0] = -torch.inf
+    assert retrieve(scores, *csr([[0], [2]])).rank_P.tolist() == [2, 2]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant"])

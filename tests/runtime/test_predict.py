@@ -21,6 +21,7 @@ from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.scores import class_set_scores
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.predict import predict_file, read_predictor
+from raybio.store import table_rows
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.jobs.test_finetune_job import write_task
@@ -202,6 +203,17 @@ def test_all_formats_of_input_and_output_hold_the_same_and_a_second_run_the_same
                     assert float(cells[name]) == pytest.approx(value, rel=1e-8)
                 else:
                     assert cells[name] == str(value)
+
+
+def test_many_classes_are_predicted_in_small_blocks(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = write_inputs(trained, tmp_path)
+    predictor = read_predictor(trained.folder)
+    monkeypatch.setattr(table_rows, "CELLS_AT_ONCE", 4 * len(predictor.columns))
+    with predictor.open_files([inputs[".tsv"]], max_bad_share=0, strip_stop=False) as read:
+        sizes = [len(block.keys) for block in read.blocks()]
+    assert max(sizes) == 4 and sum(sizes) == len(trained.rows)
 
 
 def test_bad_input_is_refused_before_a_model_is_loaded(trained: Trained, tmp_path: Path) -> None:

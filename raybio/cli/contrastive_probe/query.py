@@ -57,6 +57,7 @@ def ask(
     source = model_source(model, "--model")
     names_read = local_copy(names, "--names")
     from raybio.methods.contrastive_probe.name_search import (
+        cut_remarks,
         embed_names,
         embed_queries,
         nearest_names,
@@ -67,6 +68,8 @@ def ask(
     searched = read_searched_names(names_read)
     embed = load_embedder(source, chosen_pooling)
     query_QD = embed_queries(embed, query)
+    for remark in cut_remarks(source, searched, query):
+        print(remark)
     if index is not None:
         nearest = search_saved(embed, searched, query_QD, k, index)
     else:
@@ -122,8 +125,8 @@ def search_saved(
     differing = [name for name, value in wanted.items() if stored.get(name) != value]
     if differing:
         raise StoreError(
-            f"{folder}: holds vectors of another {' and '.join(differing)}. Choose another "
-            "folder, or remove this one"
+            f"{folder}: holds vectors that differ from the given ones in: {', '.join(differing)}. "
+            "Choose another folder, or remove this one"
         )
     neighbors = index.search(query_QD, k)
     return [

@@ -6,17 +6,19 @@
 import argparse
 
 from raybio.cli.options import path_or_uri
-from raybio.cli.stores import local_copy
+from raybio.cli.stores import local_copy, matching
 from raybio.cli.training_command import training_app
 from raybio.cli.training_help import CORPUS, help_texts
 from raybio.core.errors import ConfigError
+from raybio.core.location import BucketPath
 
 METHOD = "contrastive_probe"
 
 ABOUT = (
     f"{CORPUS}\n\n"
-    "--sentences FILE (repeatable, a sentence set each) and --benchmark DIR (MedLAMA's layout) "
-    "prepare a store first. Trained models: raybio evaluate probe, baselines, ask, sheet, curves."
+    "--sentences FILE (repeatable, or a pattern; a sentence set each) and --benchmark DIR "
+    "(MedLAMA's layout) prepare a store first. Trained models: raybio evaluate probe, baselines, "
+    "ask, sheet, curves."
 )
 
 
@@ -45,7 +47,12 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
             "--benchmark without --sentences: want sentences to rewire with "
             "(raybio evaluate probe probes a model as it is)"
         )
-    sentences = [local_copy(each, "--sentences") for each in given.sentences]
+    sentences = []
+    for source in given.sentences:
+        if isinstance(source, BucketPath):
+            sentences.append(local_copy(source, "--sentences"))
+        else:
+            sentences += matching([str(source)], "--sentences")
     benchmark = None if given.benchmark is None else local_copy(given.benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.prepare import cached_sentences
     from raybio.runtime.run.options import default_folder

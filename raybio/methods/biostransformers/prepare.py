@@ -116,8 +116,8 @@ def prepare_pairs(
 ) -> ArticleStore:
     """Prepare a store from article tables (``formats.tables``) and from PubMedQA's JSON.
 
-    The last line of a PMID counts. A question of PubMedQA becomes the title and its contexts become
-    the abstract. Answers are not read.
+    The last line of a PMID counts; a text without PMID has the labels of all files. A question of
+    PubMedQA becomes the title and its contexts become the abstract. Answers are not read.
 
     Raises:
         DataError: if a file is missing, damaged or of another layout, too many lines are bad, or
@@ -133,17 +133,20 @@ def prepare_pairs(
         max_bad_share=config.max_bad_share,
         force=force,
     )
+    labels_by_text: dict[str, list[str]] = {}
     with prepared as new, ArticleCollector(new.draft.folder) as collector:
         for path in files:
-            for batch in _read_table(path, new.quarantine):
+            for batch in _read_table(path, new.quarantine, labels_by_text):
                 collector.add(batch)
         new.quarantine.check("article")
         return collector.commit(new.draft, config, new.provenance())
 
 
-def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+def _read_table(
+    path: Path, quarantine: Quarantine, labels_by_text: dict[str, list[str]]
+) -> Iterator[pa.RecordBatch]:
     if path.is_dir() or ".json" not in path.suffixes:
-        yield from read_pair_table(path, quarantine)
+        yield from read_pair_table(path, quarantine, labels_by_text)
         return
     questions = read_pubmedqa(path)
     quarantine.saw("article", len(questions))

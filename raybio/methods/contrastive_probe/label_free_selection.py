@@ -42,7 +42,8 @@ def select_candidates(
     Args:
         accuracy_SR: accuracy by gold, NaN for a relation without queries; label-free rules ignore
             it.
-        agreement_SR: agreement of wordings, NaN for a relation without one; None omits its rules.
+        agreement_SR: agreement of wordings, NaN for a relation without one; None omits its rules,
+            as does a NaN in each relation.
         held_out_S: score on held-out sentences, higher is better; None omits its rule.
         fixed: rule -> index of a candidate that is fixed beforehand.
     """
@@ -54,7 +55,7 @@ def select_candidates(
     index_by_rule: dict[str, Integers] = {}
     if held_out_S is not None:
         index_by_rule[BY_HELD_OUT] = for_all(_first_highest(held_out_S))
-    if agreement_SR is not None:
+    if agreement_SR is not None and not np.isnan(agreement_SR).any(0).all():
         index = _first_highest(_mean_over_relations(agreement_SR))
         index_by_rule[BY_AGREEMENT] = for_all(index)
         index_by_rule[BY_RELATION_AGREEMENT] = _highest_by_relation(agreement_SR, default=index)

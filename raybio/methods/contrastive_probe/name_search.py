@@ -13,10 +13,17 @@ import torch
 
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.input_lengths import lengths_of_texts
+from raybio.encoders.text import text_reader
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.methods.contrastive_probe.sentences import read_names
-from raybio.methods.contrastive_probe.text_embedder import TextEmbedder, mask_token
+from raybio.methods.contrastive_probe.text_embedder import (
+    TextEmbedder,
+    mask_token,
+    mask_token_of,
+)
 from raybio.ops.nearest import nearest
 
 NAMES_AT_ONCE = 100_000
@@ -57,6 +64,24 @@ def embed_queries(embed: TextEmbedder, queries: Sequence[str]) -> np.ndarray:
                 f"query {query!r}: has {mask} next to [Y]; want only [Y], where the answer belongs"
             )
     return embed([query.replace("[Y]", mask) for query in queries], QUERY_TOKENS).cpu().numpy()
+
+
+def cut_remarks(model: str, names: Sequence[str], queries: Sequence[str]) -> list[str]:
+    """Return a remark on the names, and one on the queries, that are cut.
+
+    Raises:
+        ConfigError: if the model cannot be loaded, or has no mask token.
+    """
+    encoder = TextEncoderConfig(source=model, max_length=QUERY_TOKENS)
+    reader = text_reader(encoder, count_by_word={})
+    mask = mask_token_of(reader.tokenizer)
+    masked = [query.replace("[Y]", mask) for query in queries]
+    remarks = []
+    for kind, texts, limit in (("names", names, NAME_TOKENS), ("queries", masked, QUERY_TOKENS)):
+        lengths = lengths_of_texts(kind, texts, reader, max_length=limit, limit=limit)
+        if lengths.remark:
+            remarks.append(lengths.remark)
+    return remarks
 
 
 def fingerprints(embed: TextEmbedder, names: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The report of a probe: plain data for JSON, and Markdown.
 
-Published rows are single figures of models that the paper rewired. They are shown for orientation
-and are not tested against.
+Published rows are single figures of the paper. They are shown for orientation and are not tested
+against.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ REMARK = (
     "Accuracies in percent: a query is correct at k if any of its answers is among the first k "
     "names. Micro: mean over queries; macro: mean over relations. In brackets: 95 % bootstrap "
     "intervals over queries. p: two-sided paired permutation test of acc@10 (micro) against "
-    "{first}. Published rows are rewired models of the Contrastive-Probe paper. The rows below "
-    "chance need no encoder: names by their characters' likeness to the query, and, as an oracle "
-    "prior, the names that answer most other queries of the relation, by their gold answers."
+    "{first}. Published rows are of the paper, on MedLAMA or BioLAMA with all queries. The rows "
+    "below chance need no encoder: names by their characters' likeness to the query, and, as an "
+    "oracle prior, the names that answer most other queries of the relation, by their gold answers."
 )
 
 AGREEMENT_REMARK = (

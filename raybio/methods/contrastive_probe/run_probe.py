@@ -84,6 +84,8 @@ def write_probe_report(
     if layers and len(layers) > 1 and not any(map(is_biolama, folders)):
         other_prompts: Prompts = "human" if prompts == "default" else "default"
         reworded = _read_all(sources, other_prompts, queries_per_relation)
+        if all(reworded[name].prompts == own.prompts for name, own in benchmarks.items()):
+            reworded = None
     truncated = _truncated(models, benchmarks)
     for remark in truncated:
         log(remark)

@@ -24,7 +24,7 @@ from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.training.collective import SingleProcess
-from raybio.training.embed import embed_rows
+from raybio.training.embed import check_embeddings, embed_rows
 from raybio.training.precision import default_device
 
 MAX_TOKENS_PER_BATCH = 16_384
@@ -33,9 +33,15 @@ MAX_TOKENS_PER_BATCH = 16_384
 class TextEmbedder:
     """Embeds texts with an encoder; texts with equal tokens are embedded once (U distinct ones)."""
 
-    def __init__(self, encoder: TextEncoder, collective: Collective | None = None) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        collective: Collective | None = None,
+        name: str = "the encoder",
+    ) -> None:
         """Divide the work among the workers of ``collective``; each gets all embeddings."""
         self.encoder = encoder
+        self.name = name
         self.collective = collective or SingleProcess()
         self._tokenizer = TokenizerSource.of(encoder.tokenizer)
         self._row_by_tokens: dict[bytes, int] = {}
@@ -52,7 +58,11 @@ class TextEmbedder:
         return self._known_UD
 
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
-        """Return embeddings (N, D) of texts cut to ``max_tokens``, keeping the mask of a query."""
+        """Return embeddings (N, D) of texts cut to ``max_tokens``, keeping the mask of a query.
+
+        Raises:
+            ConfigError: if one is not finite.
+        """
         max_length = min(max_tokens, self.encoder.max_tokens)
         tokenize = partial(self._tokenizer.tokenize, max_length=max_length, keep_mask=True)
         token_T, indptr_N1 = tokenize(texts)
@@ -72,6 +82,7 @@ class TextEmbedder:
             self.collective,
             max_tokens=MAX_TOKENS_PER_BATCH,
         )
+        check_embeddings(new_UD, self.name)
         self._known_UD = torch.cat([self._known_UD, new_UD])
         return self._known_UD[torch.tensor(row_N, device=new_UD.device)]
 
@@ -98,7 +109,7 @@ def load_embedder(
         "num_layers_kept": num_layers,
     }
     encoder = build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0)
-    return TextEmbedder(encoder.to(default_device()))
+    return TextEmbedder(encoder.to(default_device()), name=f"model {model!r}")
 
 
 def default_pooling(model: str) -> Pooling:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,9 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
 
     Returns the tests, and notes on why some scores are not tested.
     """
+    queries = [_queries(run) for run in (*one.runs, *two.runs)]
+    if any(each != queries[0] for each in queries):
+        return [], [f"{one.label} and {two.label} were evaluated with different queries: no test"]
     notes = []
     tests = []
     for split in layout.compared:
@@ -114,6 +118,11 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
 def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:
     first = sides[0][0].unit_U
     return all(np.array_equal(scores.unit_U, first) for side in sides for scores in side)
+
+
+def _queries(run: GivenRun) -> Any:
+    """Return what a method says of its queries, such as whether they are titles or abstracts."""
+    return None if run.final_report is None else run.final_report.details.get("queries")
 
 
 def untested(runs: Sequence[GivenRun]) -> list[str]:

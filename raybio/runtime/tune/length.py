@@ -14,10 +14,7 @@ from raybio.runtime.tune.trial import SweepSpec
 def num_trainings(spec: SweepSpec) -> int:
     """Return the number of trials of a sweep, with those that repeat the best settings."""
     space = spec.space
-    if space.search.kind == "optuna":
-        num_trials = space.budget.num_trials
-    else:
-        num_trials = len(planned(space, spec.check))
+    num_trials = len(planned(space, spec.check))
     num_repeated = min(space.budget.num_repeated, num_trials)
     return num_trials + num_repeated * (space.budget.num_seeds - 1)
 

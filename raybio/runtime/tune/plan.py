@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any, Literal
 
 from raybio.core.errors import ConfigError
@@ -81,8 +81,11 @@ def optuna_settings(space: SearchSpace, trial: Any) -> Settings:
 
 def _drawn_by_optuna(space: SearchSpace) -> Iterator[Settings]:
     study = new_study(space)
-    while True:
-        yield optuna_settings(space, study.ask())
+    draws = (optuna_settings(space, study.ask()) for _ in count())
+    if not space.has_choices_only:
+        return draws
+    # Draws repeat where there are few combinations, and each takes longer than the one before.
+    return chain(islice(draws, 2 * space.budget.num_trials), space.combinations())
 
 
 def _suggest(trial: Any, path: str, distribution: Distribution) -> Any:

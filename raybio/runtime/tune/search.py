@@ -184,20 +184,41 @@ class LearningSearch(Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         """Return new settings that fit each other, or that the search is finished.
 
-        It is when ``DRAWS_PER_TRIAL`` draws brought nothing new.
+        It is when ``DRAWS_PER_TRIAL`` draws brought nothing new and no combination is left.
         """
         from optuna.trial import TrialState
 
         for _ in range(DRAWS_PER_TRIAL):
             draw = self._study.ask()
             settings = optuna_settings(self._spec.space, draw)
-            if settings not in self._given and _fits(self._spec, settings):
-                trial = Trial(settings)
-                self._given.append(settings)
-                self._open[trial_id] = trial, draw
-                return {TRIAL: asdict(trial)}
+            if self._is_new(settings):
+                return self._opened(trial_id, settings, draw)
             self._study.tell(draw, state=TrialState.FAIL)
-        return Searcher.FINISHED
+        # The estimator draws the best combinations again and again.
+        left = self._left()
+        if left is None:
+            return Searcher.FINISHED
+        self._study.enqueue_trial(left)
+        draw = self._study.ask()
+        return self._opened(trial_id, optuna_settings(self._spec.space, draw), draw)
+
+    def _is_new(self, settings: Settings) -> bool:
+        return settings not in self._given and _fits(self._spec, settings)
+
+    def _opened(self, trial_id: str, settings: Settings, draw: Any) -> dict[str, Any]:
+        trial = Trial(settings)
+        self._given.append(settings)
+        self._open[trial_id] = trial, draw
+        return {TRIAL: asdict(trial)}
+
+    def _left(self) -> Settings | None:
+        """Return a combination of choices that was not tried, a random one if it is soon drawn."""
+        space = self._spec.space
+        if not space.has_choices_only:
+            return None
+        random_ones = itertools.islice(space.drawn(), DRAWS_PER_TRIAL)
+        candidates = itertools.chain(random_ones, space.combinations())
+        return next(filter(self._is_new, candidates), None)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

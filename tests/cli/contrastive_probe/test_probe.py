@@ -55,7 +55,7 @@ def test_probing_writes_a_report_and_a_sheet_that_is_read_with_scores(medlama, t
     data = json.loads((out / "report.json").read_text())
     assert [one["name"] for one in data["sets"]] == ["full", "hard"]
     assert data["sets"][0]["results"][0]["micro"]["10"]["value"] == 1  # fewer than 10 names
-    assert "Tables 4 and 10" in (out / "report.md").read_text()
+    assert "## Scores, hard set" in (out / "report.md").read_text()
     sheet = out / "sheet_full.csv"
     with sheet.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
@@ -141,6 +141,15 @@ def test_layers_are_probed_and_plotted(medlama, tmp_path):
     there = {path.relative_to(out).as_posix() for path in out.glob("*/*")}
     assert there == {*json.loads((out / "report.json").read_text())["files"], "tables/mine.csv"}
     assert mine.read_text() == "kept"
+
+
+def test_layers_of_a_benchmark_with_one_wording_have_no_agreement(tmp_path):
+    out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
+    (tmp_path / "eases_1.csv").write_text(f"{HEADER}\nC1,Asthma,eases,life,C3\n")
+    call("probe", "--model", model, "--benchmark", tmp_path, "--out", out, "--layers", "1,2")
+    report = (out / "report.md").read_text()
+    assert "## By layer, full set" in report
+    assert "greement" not in report and "Label-free" not in report
 
 
 def test_of_several_layers_the_sheet_has_the_predictions_of_the_deepest(medlama, tmp_path):

@@ -87,6 +87,15 @@ def test_a_second_call_uses_the_saved_embeddings_and_gives_the_same_names(
         call(QUERY, "--model", model, "--names", one, "--index", tmp_path / "small")
 
 
+def test_what_is_cut_is_said(model, tmp_path, capsys):
+    names = tmp_path / "names.txt"
+    names.write_text(f"life\n{'illness ' * 40}\n")
+    call(f"{'cohort ' * 80} treats [Y].", "--model", model, "--names", names)
+    shown = capsys.readouterr().out
+    assert "names: 1 of 2 cut at 25 of" in shown
+    assert "queries: 1 of 1 cut at 50 of" in shown
+
+
 def test_an_index_of_another_model_of_other_names_or_pooling_is_refused(model, names, tmp_path):
     index = tmp_path / "index"
     call(QUERY, "--model", model, "--names", names, "--index", index)
@@ -99,7 +108,7 @@ def test_an_index_of_another_model_of_other_names_or_pooling_is_refused(model, n
         (["--model", model, "--names", names, "--pooling", "mean"], "pooling"),
     ):
         with pytest.raises(
-            StoreError, match=f"holds vectors of another {what}. Choose another folder"
+            StoreError, match=f"differ from the given ones in: {what}. Choose another folder"
         ):
             call(QUERY, *changed, "--index", index)
 

@@ -138,6 +138,15 @@ def test_a_pmid_that_comes_again_replaces_and_is_counted(tmp_path):
     assert store.manifest["replaced_records"] == 2
 
 
+def test_a_text_has_the_labels_of_all_files(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nshared text,A\nfirst text,A\n")
+    (tmp_path / "b.csv").write_text("text,label\nshared text,B\n")
+    (tmp_path / "all.csv").write_text("text,label\nshared text,A;B\nfirst text,A\n")
+    two = prepare_pairs(tmp_path / "two", [tmp_path / "a.csv", tmp_path / "b.csv"])
+    one = prepare_pairs(tmp_path / "one", [tmp_path / "all.csv"])
+    assert two.content_digest == one.content_digest
+
+
 def test_one_file_without_an_article_stops_all_so_that_none_is_missed_unseen(tmp_path):
     (tmp_path / "good.tsv").write_text("1\tone\t\tMice\n")
     (tmp_path / "cut.tsv").write_text("PMID\tTitle\tAbstract\tMeSH\n")

@@ -52,10 +52,11 @@ def test_label_free_rules_ignore_gold() -> None:
     assert one[BEST_BY_RELATION].tolist() != two[BEST_BY_RELATION].tolist()
 
 
-def test_missing_signals_have_no_rule_and_undefined_agreement_selects_the_first() -> None:
-    found = select_candidates(np.random.default_rng(0).random((4, 2)), np.full((4, 2), np.nan))
-    assert BY_HELD_OUT not in found
-    assert found[BY_AGREEMENT].tolist() == found[BY_RELATION_AGREEMENT].tolist() == [0, 0]
+def test_missing_signals_and_undefined_agreement_have_no_rule() -> None:
+    agreement = np.full((4, 2), np.nan)
+    agreement[0] = 0.5
+    found = select_candidates(np.random.default_rng(0).random((4, 2)), agreement)
+    assert found.keys().isdisjoint({BY_HELD_OUT, BY_AGREEMENT, BY_RELATION_AGREEMENT})
     assert list(select_candidates(np.zeros((2, 1)), held_out_S=np.array([0.1, 0.2]))) == [
         BY_HELD_OUT,
         LAST_CANDIDATE,

@@ -16,6 +16,7 @@ from raybio.methods.contrastive_probe.probe import (
     probe_models,
     truncation_remarks,
 )
+from raybio.methods.contrastive_probe.published import paper_prompts
 from raybio.methods.contrastive_probe.report import (
     QuerySetResults,
     report_data,
@@ -233,7 +234,7 @@ def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
 
 
 def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):
-    benchmark = benchmark_of(QUERIES, NAMES)
+    benchmark = benchmark_of(QUERIES, NAMES, relations=sorted(paper_prompts()))
     other = save_tiny(tmp_path / "other", "distilbert")
     found = probe_models([model, other], {"full": benchmark, "hard": benchmark}, ProbeConfig())
     sets = [probed_set(name, benchmark, results) for name, results in found.items()]
@@ -253,8 +254,23 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
     markdown = report_markdown(data)
     assert "| Contrastive-Probe (published) | PubMedBERT | 7.32 | 27.70 |" in markdown
     assert "Answers: life; risk factors." in markdown or "Answers: illness." in markdown
-    assert tables["By relation, full set, acc@1"][1][0] == "has_part"
+    assert tables["By relation, full set, acc@1"][1][0] == min(paper_prompts())
     assert tables["By relation, full set, acc@1"][1][1:] == ["", ""]
+
+
+def test_another_benchmark_than_medlama_has_no_published_rows(model):
+    benchmark = benchmark_of(QUERIES, NAMES)
+    results = probe_models([model], {"full": benchmark}, ProbeConfig())["full"]
+    data = report_data([probed_set("full", benchmark, results)], {})
+    assert "(published)" not in report_markdown(data)
+    assert not [name for name in report_tables(data) if name.startswith("Table")]
+
+
+def test_a_single_query_has_no_interval(model):
+    benchmark = benchmark_of(QUERIES[:1], NAMES)
+    results = probe_models([model], {"full": benchmark}, ProbeConfig())["full"]
+    markdown = report_markdown(report_data([probed_set("full", benchmark, results)], {}))
+    assert "nan" not in markdown
 
 
 def test_truncated_names_and_queries_are_counted(model):
@@ -293,3 +309,13 @@ def test_texts_that_two_query_sets_share_are_embedded_once(model, monkeypatch):
     part = embedder([*NAMES[:3], "something new"], 25)
     assert sum(seen) == num_whole + 1
     assert torch.equal(part[:3], whole[:3])
+
+
+def test_a_model_of_nan_is_refused_with_its_name(model):
+    diverged = tiny_encoder(model)
+    with torch.no_grad():
+        next(diverged.model.parameters()).fill_(torch.nan)
+    diverged.model.save_pretrained(model)
+    benchmark = benchmark_of(QUERIES, NAMES)
+    with pytest.raises(ConfigError, match=f"model '{model}': its embeddings are not finite"):
+        probe_models([model], {"full": benchmark}, ProbeConfig())

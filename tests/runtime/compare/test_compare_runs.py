@@ -465,6 +465,17 @@ def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: 
     ]
 
 
+def test_runs_with_other_queries_are_not_tested_in_pairs(tmp_path: Path) -> None:
+    for name, field in (("a", "title"), ("b", "abstract")):
+        folder = write_run(tmp_path, name, noisy(1), {"objective.lambda_spml": len(field) / 10})
+        result = read_record(folder.result, "result")
+        result["final"]["queries"] = {"field": field}
+        write_record(folder.result, "result", result)
+    found = compared(tmp_path)
+    assert found.tests == []
+    assert "a and b were evaluated with different queries: no test" in found.notes
+
+
 def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1), {"objective.lambda_spml": 0.1})
     write_run(

@@ -12,6 +12,7 @@ from raybio.core.config import override
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.tune.length import num_trainings
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import BEST_VALUE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
@@ -40,6 +41,27 @@ def test_optuna_never_gives_the_same_settings_twice_and_begins_with_earlier_tria
     assert given[:2] == [trial.settings for trial in earlier]
     assert len(given) == 6
     assert all(given.count(one) == 1 for one in given)
+
+
+@pytest.mark.parametrize("num_trials", [20, 30])
+def test_optuna_tries_as_many_of_many_combinations_as_the_budget_wants(
+    tmp_path: Path, num_trials: int
+) -> None:
+    """After some ten random draws it draws the best ones again and again."""
+    space = {
+        LAMBDA: {"choice": [0.0, 0.1, 0.25, 0.5]},
+        RATE: {"choice": [1e-4, 3e-4, 1e-3]},
+        "seed": {"choice": [0, 1]},
+    }
+    budget = {"num_trials": num_trials, "max_steps": 40, "grace_steps": 10}
+    spec = spec_of(tmp_path, space=space, budget=budget)
+    search, given = LearningSearch(spec, []), []
+    while len(given) < num_trials and isinstance(found := search.suggest(str(len(given))), dict):
+        given.append(found[TRIAL]["settings"])
+        search.on_trial_complete(str(len(given) - 1), {BEST_VALUE: given[-1][LAMBDA]})
+    assert len(given) == min(num_trials, 24) == len(planned(spec.space, spec.check))
+    assert all(given.count(one) == 1 for one in given)
+    assert num_trainings(spec) == len(given)
 
 
 LOSS, NEGATIVES = "objective.loss", "plan.num_negatives_per_anchor"

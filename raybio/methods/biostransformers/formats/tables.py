@@ -11,8 +11,8 @@ Else the first line decides:
 
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
   A header that begins with PMID is skipped.
-- comma-separated without header, as the authors released: PMID, title, terms joined by ``;``,
-  random other terms (ignored).
+- comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, as
+  many random other terms (ignored).
 """
 
 import csv
@@ -47,12 +47,18 @@ class Article(NamedTuple):
     year: int = 0
 
 
-def read_pair_table(path: str | Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+def read_pair_table(
+    path: str | Path,
+    quarantine: Quarantine,
+    labels_by_text: dict[str, list[str]] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield the articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
 
     Args:
         path: the file.
         quarantine: collects skipped lines by file, line and reason.
+        labels_by_text: labels in the tables before this one, to which its own are added. A text
+            has both.
 
     Raises:
         DataError: if the file is missing, torn, not UTF-8, of another layout, or without articles.
@@ -60,7 +66,7 @@ def read_pair_table(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
     path = Path(path)
     num_before = quarantine.num_seen("article")
     waiting: list[Article] = []
-    for article in _articles(path, quarantine):
+    for article in _articles(path, quarantine, {} if labels_by_text is None else labels_by_text):
         waiting.append(article)
         if len(waiting) == ARTICLES_PER_BATCH:
             yield to_batch(waiting)
@@ -83,21 +89,28 @@ def to_batch(articles: list[Article]) -> pa.RecordBatch:
     return columns.finish()
 
 
-def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
+def _articles(
+    path: Path, quarantine: Quarantine, labels_by_text: dict[str, list[str]]
+) -> Iterator[Article]:
     if is_typed_table(path):
-        yield from _named(path, quarantine)
+        yield from _named(path, quarantine, labels_by_text)
         return
     try:
         with open_source(path, "a table of articles") as file:
             lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
-            yield from _parse(bounded_lines(lines, path), path, quarantine)
+            yield from _parse(bounded_lines(lines, path), path, quarantine, labels_by_text)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is not UTF-8 text ({error.reason}). Convert it first, as by iconv."
         ) from None
 
 
-def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:
+def _parse(
+    lines: Iterator[str],
+    path: Path,
+    quarantine: Quarantine,
+    labels_by_text: dict[str, list[str]],
+) -> Iterator[Article]:
     first = next(lines, "")
     if not first:
         raise DataError(f"{path}: is empty, want a table of articles")
@@ -107,7 +120,7 @@ def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator
     names = {name.strip().lower() for name in header}
     is_labeled = LABELED[0] in names and not names.isdisjoint(LABELED[1])
     if is_labeled or ("\t" not in first and not names.isdisjoint(NAMED[0])):
-        yield from _named(path, quarantine)
+        yield from _named(path, quarantine, labels_by_text)
         return
     if "\t" in first:
         yield from _tab_separated(rest, path, quarantine)
@@ -163,15 +176,25 @@ def _check_header(line: str, path: Path) -> None:
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
     for row in rows:
         if len(row) == 4:
-            pmid, title, terms, _ = row
+            pmid, title, terms, other_terms = row
             line = rows.line_num
+            if terms.count(";") != other_terms.count(";"):
+                # Probably PMID, title, abstract and terms.
+                raise DataError(
+                    f"{path}, line {line}: has columns of {terms.count(';') + 1} and "
+                    f"{other_terms.count(';') + 1} terms ({terms[:60]!r}); without a header, want "
+                    "PMID, title, terms and equally many other terms, as the authors released. Or "
+                    "write the first line pmid,title,abstract,terms"
+                )
             yield from _checked(pmid, title, "", terms.split(";"), path, line, quarantine)
         elif row:
             detail = f"{len(row)} columns, want 4: {','.join(row)}"
             _skip(WIDTH, detail, path, rows.line_num, quarantine)
 
 
-def _named(path: Path, quarantine: Quarantine) -> Iterator[Article]:
+def _named(
+    path: Path, quarantine: Quarantine, labels_by_text: dict[str, list[str]]
+) -> Iterator[Article]:
     """Yield the articles of a table with named columns; of one with texts, one for each text.
 
     The labels of a text may be on several lines anywhere, so such a file is read first.
@@ -183,7 +206,6 @@ def _named(path: Path, quarantine: Quarantine) -> Iterator[Article]:
     def skip(line: int, detail: str) -> None:
         _skip(WIDTH, detail, path, line, quarantine)
 
-    labels_by_text: dict[str, list[str]] = {}
     line_by_text: dict[str, int] = {}
     wanted = "columns text and label, or pmid, title, abstract and terms"
     for rows in read_columns(path, wanted, select, separator=";", skip=skip):
@@ -196,8 +218,8 @@ def _named(path: Path, quarantine: Quarantine) -> Iterator[Article]:
             text = " ".join(columns[0].split())
             labels_by_text.setdefault(text, []).extend(terms)
             line_by_text.setdefault(text, line)
-    for text, labels in labels_by_text.items():
-        line = line_by_text[text]
+    for text, line in line_by_text.items():
+        labels = labels_by_text[text]
         yield from _checked(str(_text_id(text)), text, "", labels, path, line, quarantine)
 
 

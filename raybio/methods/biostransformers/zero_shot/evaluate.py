@@ -31,7 +31,7 @@ from raybio.methods.biostransformers.zero_shot.scores import (
 from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
-from raybio.training.embed import embed_rows
+from raybio.training.embed import check_embeddings, embed_rows
 from raybio.training.precision import default_device
 
 MAX_TOKENS_PER_BATCH = 16_384
@@ -172,7 +172,11 @@ def text_embedder(model: str, max_length: int | None) -> Embed:
     embedding_by_text: dict[str, Tensor] = {}
 
     def embed(texts: Sequence[str]) -> Tensor:
-        """Return the embeddings (texts, D) in order."""
+        """Return the embeddings (texts, D) in order.
+
+        Raises:
+            ConfigError: if one is not finite.
+        """
         new = list(dict.fromkeys(text for text in texts if text not in embedding_by_text))
         rows = np.arange(len(new))
         embedding_ND = embed_rows(
@@ -182,6 +186,7 @@ def text_embedder(model: str, max_length: int | None) -> Embed:
             SingleProcess(),
             max_tokens=MAX_TOKENS_PER_BATCH,
         ).cpu()
+        check_embeddings(embedding_ND, f"model {model!r}")
         embedding_by_text.update(zip(new, embedding_ND, strict=True))
         return torch.stack([embedding_by_text[text] for text in texts])
 

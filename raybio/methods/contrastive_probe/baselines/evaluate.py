@@ -361,12 +361,15 @@ def _generative(
         log(f"{name}: generative, query {start:,} of {len(texts):,}")
         answers += model.answers(texts[start : start + _QUERIES_PER_BLOCK])
     examples = [answers[row][:NUM_EXAMPLE_ANSWERS] for row in queries.example_rows()]
+    # The examples show the manual prompts.
+    is_default = queries.default.prompts != queries.benchmark.prompts
+    prompts = "default prompts; " if is_default else ""
     folded = BaselineResult(
         model=name,
         method="generative",
         outcome=queries.outcome(first_hits_of_texts(answers, gold, fold)),
         ks=CUTOFFS,
-        remark="compared without case and outer spaces",
+        remark=f"{prompts}compared without case and outer spaces",
         examples=examples,
     )
     exact = BaselineResult(
@@ -374,7 +377,7 @@ def _generative(
         method="generative, exact",
         outcome=queries.outcome(first_hits_of_texts(answers, gold)),
         ks=CUTOFFS,
-        remark="compared letter by letter",
+        remark=f"{prompts}compared letter by letter",
         examples=examples,
     )
     return [folded, exact]

@@ -56,6 +56,9 @@ class MaskedLanguageModel:
 
         Texts are padded on the right. The head, which is most of the work for short texts, is
         computed at these positions only.
+
+        Raises:
+            ConfigError: if a logit is NaN.
         """
         token_NL = token_NL.to(self.model.device)
         position_NJ = position_NJ.to(self.model.device)
@@ -75,6 +78,11 @@ class MaskedLanguageModel:
             ).logits
         finally:
             hook.remove()
+        if logits_NJV.isnan().any():
+            raise ConfigError(
+                f"model {self.model.name_or_path!r}: its logits are not finite, want numbers. Are "
+                "its weights of a training that diverged?"
+            )
         return logits_NJV.float().log_softmax(2)
 
     def at_masks(self, texts: Sequence[np.ndarray]) -> Tensor:

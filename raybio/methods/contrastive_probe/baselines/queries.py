@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.methods.contrastive_probe.accuracy import ProbeOutcome
-from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
+from raybio.methods.contrastive_probe.benchmark.biolama import is_biolama, read_benchmark
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import Subset
 
@@ -28,7 +28,8 @@ class BaselineQueries:
 
     Attributes:
         benchmark: queries with manual prompts.
-        default: the same queries with default prompts, which the paper uses for generative models.
+        default: the same queries with default prompts, which the paper uses for generative models;
+            of BioLAMA, which has none, those of ``benchmark``.
     """
 
     benchmark: ProbeBenchmark
@@ -69,7 +70,8 @@ def read_baseline_queries(
         DataError: if the folder holds no benchmark.
     """
     benchmark = read_benchmark(folder, subset, "human")
-    default = read_benchmark(folder, subset, "default")
+    # Relations of BioLAMA are named by codes, so their default prompts have no meaning.
+    default = benchmark if is_biolama(folder) else read_benchmark(folder, subset, "default")
     if queries_per_relation is not None:
         benchmark = benchmark.sample(queries_per_relation, seed=0)
         default = default.sample(queries_per_relation, seed=0)

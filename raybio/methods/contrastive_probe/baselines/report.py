@@ -22,6 +22,7 @@ from raybio.methods.contrastive_probe.plots import plot_lengths
 from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES, table_3, table_7
 from raybio.methods.contrastive_probe.report import length_data
 from raybio.methods.contrastive_probe.report_tables import length_table
+from raybio.ops.significance import Interval
 
 REMARK = (
     "acc@k: share of queries with a correct answer among the first k, in percent; micro: over all "
@@ -291,9 +292,7 @@ def _percent(share: float | None) -> str:
 
 
 def _percent_interval(interval: Mapping[str, float]) -> str:
-    low = _percent(interval["low"])
-    high = _percent(interval["high"])
-    return f"{_percent(interval['value'])} [{low}, {high}]"
+    return Interval(interval["value"], interval["low"], interval["high"]).text()
 
 
 def _two_digits(percent: float | None) -> str:

@@ -3,8 +3,8 @@
 Each relation has the files ``<relation>_<rows>.csv`` (full set) and ``<relation>_<rows>_hard.csv``,
 or tables in another form of ``table_rows`` (``.parquet``), with at least the columns ``head_cui``,
 ``head_name``, ``rel``, ``tail_names`` and ``tail_cuis``. The gold answers are the names in
-``tail_names``, separated by " || ". ``tail_cuis`` holds a CUI for each of them. A prediction is
-correct if it equals one of them, letter for letter.
+``tail_names``, separated by " || ", or a list of JSON lines or Parquet. ``tail_cuis`` holds a CUI
+for each of them. A prediction is correct if it equals one of them, letter for letter.
 """
 
 import re
@@ -57,6 +57,8 @@ def read_medlama(
 def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
     """Return the files of both sets in order of relation; see ``read_medlama`` for ``folder``.
 
+    The hard set has none if they are all without rows, by their names.
+
     Raises:
         DataError: if there are none, or several of one relation.
     """
@@ -68,6 +70,7 @@ def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
             f"{folder}: want one folder with <relation>_<rows>.csv files, found {found}"
         )
     files: dict[Subset, dict[str, Path]] = {"full": {}, "hard": {}}
+    num_hard = 0
     for path in sorted(holding[0].iterdir()):
         match = FILE_NAME.fullmatch(path.name)
         if not match:
@@ -76,6 +79,10 @@ def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
         other = files[subset].setdefault(match["relation"], path)
         if other != path:
             raise DataError(f"{path}: {other.name} has the same relation. Keep one of them.")
+        if subset == "hard":
+            num_hard += int(match["rows"])
+    if num_hard == 0:
+        files["hard"].clear()
     return {
         subset: [path_by_relation[relation] for relation in sorted(path_by_relation)]
         for subset, path_by_relation in files.items()
@@ -116,7 +123,8 @@ def medlama_rows(
     match = FILE_NAME.fullmatch(path.name)
     num_rows = 0
     select = partial(choose_columns, path, required=columns)
-    for block in read_columns(path, f"the columns {', '.join(columns)}", select):
+    wanted = f"the columns {', '.join(columns)}"
+    for block in read_columns(path, wanted, select, separator=SEPARATOR):
         for line, *values in zip(block.lines, *block.columns, strict=True):
             num_rows += 1
             row = dict(zip(columns, values, strict=True))

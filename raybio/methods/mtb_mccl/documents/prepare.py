@@ -42,8 +42,8 @@ def prepare_documents(
     """Prepare a store from files in PubTator's format, BioC or DocRED's JSON.
 
     Documents are identified by their ids. A document of dev, test or an excluded file is skipped in
-    training; of duplicates within a split, the one with the most mentions is kept. Both are counted
-    in the manifest's ``quarantine``.
+    training, and one of test in dev. Of duplicates within a split, the one with the most mentions
+    is kept. All are counted in the manifest's ``quarantine``.
 
     Args:
         out: folder of the store.

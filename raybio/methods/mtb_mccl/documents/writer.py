@@ -146,8 +146,8 @@ class DocumentCollector:
             min_type_pair_relations: as ``commit_documents``.
 
         Raises:
-            DataError: if no training document is left, no dev document was drawn, or a relation
-                has no name.
+            DataError: if no training document is left, no dev document is left or drawn, or a
+                relation has no name.
         """
         quarantine = preparation.quarantine
         self._write_pending()
@@ -162,6 +162,12 @@ class DocumentCollector:
         if not (split_N == 0).any():
             raise DataError(
                 "no training document is left, want at least one. Skipped: " + _reasons(quarantine)
+            )
+        dev = SPLITS.index("dev")
+        if (fact_D5[:, SPLIT] == dev).any() and not (split_N == dev).any():
+            raise DataError(
+                "all validation documents are test documents, too; want others in --dev, or "
+                "--dev-share"
             )
         texts = self._read_back("text", document_N)
         columns = {}

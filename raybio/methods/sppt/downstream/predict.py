@@ -6,6 +6,7 @@ Shape letters: R inputs of a block, M inputs of a micro-batch, L padded length, 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from raybio.methods.sppt.proteins.embedding_model import read_embedding_model
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files
+from raybio.store.table_rows import rows_at_once
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, EmbeddingModel
@@ -37,8 +39,6 @@ from raybio.training.predictor import (
     skipped_remarks,
 )
 from raybio.training.text_embedding_model import read_text_embedding_model
-
-ROWS_AT_ONCE = 4096
 
 
 class TaskBlock(NamedTuple):
@@ -67,6 +67,14 @@ class TaskPredictor(Predictor):
     head: TaskHead
     model: EmbeddingModel
 
+    @cached_property
+    def _probability_columns(self) -> list[str]:
+        return [f"p({name})" for name in self.head.class_names]
+
+    @property
+    def _rows_at_once(self) -> int:
+        return rows_at_once(len(self.columns))
+
     @property
     def reads(self) -> str:
         """Kind of its inputs: "proteins" or "texts"."""
@@ -85,7 +93,7 @@ class TaskPredictor(Predictor):
             return pa.schema([("number", pa.float64())])
         if self.head.labels == "residues":
             return pa.schema([("num_residues", pa.int64()), ("tags", pa.list_(pa.string()))])
-        probabilities = [(f"p({name})", pa.float64()) for name in self.head.class_names]
+        probabilities = [(name, pa.float64()) for name in self._probability_columns]
         if self.head.labels == "class_set":
             return pa.schema([("classes", pa.string()), *probabilities])
         return pa.schema([("class", pa.string()), ("probability", pa.float64()), *probabilities])
@@ -97,23 +105,22 @@ class TaskPredictor(Predictor):
         """Read FASTA, text lines or tables; all of them once before the first prediction."""
         check_readable_files(files)
         kind = "text" if self.head.on_texts else "protein"
+        num_rows = self._rows_at_once
 
         def batches(quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
             for file in files:
                 yield from self.model.read_file(file, quarantine, strip_stop=strip_stop)
 
         def blocks() -> Iterator[TaskBlock]:
-            """Yield blocks of ``ROWS_AT_ONCE`` inputs."""
+            """Yield blocks of ``num_rows`` inputs."""
             # Equal blocks whatever the format, so that predictions are equal to the last digit.
             waiting = TaskBlock([], [])
             for batch in batches(Quarantine(max_bad_share)):
                 waiting.keys.extend(batch.column("key").to_pylist())
                 waiting.contents.extend(batch.column("content").to_pylist())
-                while len(waiting.keys) >= ROWS_AT_ONCE:
-                    yield TaskBlock(waiting.keys[:ROWS_AT_ONCE], waiting.contents[:ROWS_AT_ONCE])
-                    waiting = TaskBlock(
-                        waiting.keys[ROWS_AT_ONCE:], waiting.contents[ROWS_AT_ONCE:]
-                    )
+                while len(waiting.keys) >= num_rows:
+                    yield TaskBlock(waiting.keys[:num_rows], waiting.contents[:num_rows])
+                    waiting = TaskBlock(waiting.keys[num_rows:], waiting.contents[num_rows:])
             if waiting.keys:
                 yield waiting
 
@@ -138,8 +145,8 @@ class TaskPredictor(Predictor):
         contents = self.model.contents_of(values)
 
         def blocks() -> Iterator[TaskBlock]:
-            for start in range(0, len(contents), ROWS_AT_ONCE):
-                part = contents[start : start + ROWS_AT_ONCE]
+            for start in range(0, len(contents), self._rows_at_once):
+                part = contents[start : start + self._rows_at_once]
                 yield TaskBlock([str(start + number) for number in range(1, len(part) + 1)], part)
 
         yield Inputs(blocks, [])
@@ -212,8 +219,7 @@ class TaskPredictor(Predictor):
 
     def _by_column(self, probability_C: list[float]) -> dict[str, float]:
         """Return the probability of each class by the name of its column."""
-        named = zip(self.head.class_names, probability_C, strict=True)
-        return {f"p({name})": probability for name, probability in named}
+        return dict(zip(self._probability_columns, probability_C, strict=True))
 
     def _tags(
         self, model: TaskModel, read: Callable[[np.ndarray], TokenBatch], block: TaskBlock

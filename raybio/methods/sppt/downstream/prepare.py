@@ -23,6 +23,10 @@ SPLIT_SEED = 0
 """Seed of the choice of dev and test rows, so that equal files give equal stores."""
 
 
+VECTORS = (("0", "1"), ("0.0", "1.0"), ("False", "True"))
+"""Items of lists that have a number for each class, in place of names."""
+
+
 def prepare_task(
     out: str | Path, name: str, files: Sequence[Path], examples: Iterator[Example]
 ) -> TaskStore:
@@ -54,6 +58,11 @@ def prepare_task(
         if task.labels != "number" and len(names) < 2:
             raise DataError(
                 f"{files[0]}: has {len(names)} classes ({', '.join(names)}), want two at least"
+            )
+        if task.labels == "class_set" and tuple(names) in VECTORS:
+            raise DataError(
+                f"{files[0]}: all labels are {names[0]} and {names[1]}, as in a list of whether a "
+                "row has each class; want the names of its classes, such as 'a;b'"
             )
         number_by_label = {label: number for number, label in enumerate(names)} | {"": IGNORED}
         if task.labels == "residues" and len(names) > MAX_TAGS:
@@ -122,7 +131,9 @@ def _with_drawn_splits(rows: list[Example]) -> list[Example]:
 def _with_dev(rows: list[Example], share: float) -> list[Example]:
     """Return the rows with a share of training moved to dev, unless there are dev rows.
 
-    Rows of equal content stay together: dev chooses weights, which may know training by heart.
+    Rows of equal content stay together: dev chooses weights, which may know training by heart. A
+    content of more than half of dev stays in training, where another can be drawn: predictions of
+    a single content, such as the wild type, choose nothing.
     """
     if any(row.split == "dev" for row in rows):
         return rows
@@ -130,12 +141,15 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     rows_by_content: dict[str, list[int]] = {}
     for index in train:
         rows_by_content.setdefault(rows[index].content, []).append(index)
-    num_wanted = max(1, round(share * len(train)))
+    limit = max(1, round(share * len(train)) // 2)
+    several = list(rows_by_content.values())
+    small = [same for same in several if len(same) <= limit] or several
+    num_wanted = max(1, round(share * sum(map(len, small))))
     drawn: set[int] = set()
-    for index in np.random.default_rng(SPLIT_SEED).permutation(train).tolist():
+    for position in np.random.default_rng(SPLIT_SEED).permutation(len(small)).tolist():
         if len(drawn) >= num_wanted:
             break
-        drawn.update(rows_by_content[rows[index].content])
+        drawn.update(small[position])
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 
 

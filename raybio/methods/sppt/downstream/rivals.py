@@ -21,7 +21,7 @@ Shape letters: N rows of the store, T training rows, Q rows to predict, L positi
 D width, C classes, X neighbors, Z residues that differ from the most frequent one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -118,15 +118,20 @@ def ridge_rival(store: TaskStore, features: Features) -> TaskRival:
     train_T = store.split_rows("train")
     if len(store.class_names) > MANY_CLASSES:
         train_T = drawn_rows(train_T, MAX_DUAL_ROWS)
-    candidates = []
-    for settings, fitted in fitted_ridges(
+    fits = fitted_ridges(
         features.ridge_NF[train_T],
         store.targets(train_T),
         num_classes=len(store.class_names),
         is_balanced=TASKS[store.task].measure == "macro_f1",
-    ):
-        predict = partial(_predict_rows, fitted, features.ridge_NF)
-        candidates.append((settings | {"training_rows": len(train_T)}, predict))
+    )
+    # One after the other: the coefficients of many classes take gigabytes.
+    candidates = (
+        (
+            settings | {"training_rows": len(train_T)},
+            partial(_predict_rows, fitted, features.ridge_NF),
+        )
+        for settings, fitted in fits
+    )
     return _best_on_dev(store, f"ridge on {features.name}", candidates)
 
 
@@ -295,22 +300,34 @@ def _at_least(threshold: float, predict: Predict, row_Q: np.ndarray) -> np.ndarr
 def _best_on_dev(
     store: TaskStore,
     name: str,
-    candidates: Sequence[tuple[dict[str, Any], Predict]],
+    candidates: Iterable[tuple[dict[str, Any], Predict]],
 ) -> TaskRival:
-    """Return the candidate with the best score on dev, the first of equals."""
-    task = TASKS[store.task]
-    if task.labels == "class_set":
-        candidates = [
-            (settings | {"threshold": threshold}, partial(_at_least, threshold, predict))
-            for settings, predict in candidates
-            for threshold in THRESHOLDS
-        ]
+    """Return the candidate with the best score on dev, the first of equals.
 
-    def values(predict: Predict, row_Q: np.ndarray) -> dict[str, Floats]:
+    No more than two candidates are kept at a time.
+    """
+    task = TASKS[store.task]
+    thresholds = THRESHOLDS if task.labels == "class_set" else (None,)
+    dev = store.split_rows("dev")
+    target_Q = store.targets(dev)
+    best: tuple[dict[str, Any], Predict] | None = None
+    best_score = -np.inf
+    for settings, predict in candidates:
+        predicted_Q = predict(dev)
+        for threshold in thresholds:
+            decided_Q = predicted_Q if threshold is None else predicted_Q >= threshold
+            score = row_scores(task.labels, decided_Q, target_Q)[task.measure].mean()
+            # A constant prediction has no rank correlation: NaN, which is never higher.
+            if best is not None and not score > best_score:
+                continue
+            best_score = -np.inf if np.isnan(score) else score
+            best = settings, predict
+            if threshold is not None:
+                best = settings | {"threshold": threshold}, partial(_at_least, threshold, predict)
+    assert best is not None
+    settings, predict = best
+
+    def values(row_Q: np.ndarray) -> dict[str, Floats]:
         return row_scores(task.labels, predict(row_Q), store.targets(row_Q))
 
-    dev = store.split_rows("dev")
-    scores = [values(predict, dev)[task.measure].mean() for _, predict in candidates]
-    # A constant prediction has no rank correlation: NaN, the worst.
-    settings, predict = candidates[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
-    return TaskRival(name, partial(values, predict), settings)
+    return TaskRival(name, values, settings)

@@ -137,6 +137,10 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
         (b"\n", "the first line has 0 columns"),
         (gzip.compress(b"1\tt\t\tA\n" * 1000, mtime=0)[:-20], "torn or damaged"),
         (b'12,a,b,c\n13,"never closed,Mice,Z\n', "line 2: is no table"),
+        (
+            b'12,Title,"An abstract, with a comma",Mice;Rats\n',
+            "line 1: has columns of 1 and 2 terms .*'An abstract, with a comma'.*want PMID, title",
+        ),
     ],
 )
 def test_files_of_other_kinds_are_refused(tmp_path, content, message):

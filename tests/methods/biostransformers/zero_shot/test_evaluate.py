@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers import BertModel
 
 from raybio.core.errors import ConfigError, RecordError
 from raybio.methods.biostransformers.store import ArticleStore
@@ -15,6 +17,7 @@ from raybio.methods.biostransformers.zero_shot.evaluate import (
 )
 from raybio.methods.biostransformers.zero_shot.report import report_markdown
 from raybio.runtime.run.folder import RunFolder
+from tests.encoders.tiny_text import save_tiny
 from tests.methods.conformance_cases import tiny_config
 
 
@@ -74,6 +77,16 @@ def test_texts_are_cut_where_the_export_says_as_in_sentence_transformers(
     longer = text_embedder(str(tmp_path / "short"), 32)(texts).numpy()
     np.testing.assert_allclose(longer, text_embedder(str(model), None)(texts).numpy(), atol=1e-5)
     assert np.abs(longer - expected).max() > 1e-2
+
+
+def test_a_model_of_nan_is_refused_with_its_name(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path / "diverged")
+    model = BertModel.from_pretrained(folder)
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    model.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=f"model '{folder}': its embeddings are not finite"):
+        text_embedder(folder, 16)(["a text"])
 
 
 @pytest.mark.parametrize("content", [b"", b'{"store": "st', bytes(100), b"\xff{}"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from transformers import BertForMaskedLM
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
@@ -17,6 +18,7 @@ from raybio.methods.contrastive_probe.probe import probe_models
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
 from tests.methods.contrastive_probe.baselines.test_generative import model_of, tokenizer_of
+from tests.methods.contrastive_probe.benchmark.test_biolama import ASPIRIN, source
 from tests.methods.known_answers import sure_of, write_benchmark
 
 WITHOUT_HYBRID = BASELINE_METHODS[:3]
@@ -246,6 +248,25 @@ def test_a_generated_answer_to_the_default_prompt_is_found_at_its_rank(tmp_path,
     assert (exact.outcome.first_hit_Q >= 10).all()
     assert queries.example_rows() == [0, 1]
     assert folded.examples[0] == exact.examples[0] == answers[:5]
+    assert exact.remark == "default prompts; compared letter by letter"
+
+
+def test_queries_of_biolama_have_the_manual_prompts_since_its_relations_are_codes(tmp_path):
+    folder = source(tmp_path, ASPIRIN)
+    queries = read_baseline_queries(folder, "full", queries_per_relation=1)
+    assert queries.default.queries("<mask>") == ["aspirin is used for <mask> ."]
+
+
+@pytest.mark.parametrize("methods", [["mask-average"], ["x-factr"]])
+def test_a_language_model_of_nan_is_refused_with_its_name(benchmark_folder, tmp_path, methods):
+    folder = sure_of("risk", tmp_path / "diverged")
+    model = BertForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight.fill_(torch.nan)
+    model.save_pretrained(folder)
+    queries = read_baseline_queries(benchmark_folder, "full")
+    with pytest.raises(ConfigError, match=f"model '{folder}': its logits are not finite"):
+        evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
 
 
 def test_a_model_that_supports_no_method_is_refused_at_once(benchmark_folder, always_risk):

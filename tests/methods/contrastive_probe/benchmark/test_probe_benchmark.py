@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
 from raybio.methods.contrastive_probe.published import paper_prompts
 from tests.paths import SHARED_DATA
@@ -73,6 +75,23 @@ def test_the_hard_set_has_the_names_of_its_own_files(tmp_path):
     write(tmp_path / "2021AA", "may_treat_1_hard.csv")
     assert len(read_medlama(tmp_path, "full").names) == 5
     assert read_medlama(tmp_path, "hard").names == ("Aspirin", "Fièvre", "Pain, acute")
+
+
+def test_a_hard_set_without_rows_is_none(tmp_path):
+    write(tmp_path)
+    write(tmp_path, "may_treat_0_hard.csv", "")
+    assert [path.name for path in medlama_files(tmp_path)["full"]] == ["may_treat_1.csv"]
+    assert medlama_files(tmp_path)["hard"] == []
+
+
+def test_a_list_of_answers_is_as_many_names(tmp_path):
+    row = dict(zip(HEADER.strip().split(","), ["C1", "Aspirin", "may_treat"], strict=False))
+    row |= {"tail_names": ["Pain, acute", "Fièvre"], "tail_cuis": ["C2", "C3"]}
+    (tmp_path / "may_treat_1.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    benchmark = read_medlama(tmp_path)
+    assert benchmark.names == ("Aspirin", "Fièvre", "Pain, acute")
+    assert benchmark.answer_P.tolist() == [1, 2]
+    assert benchmark.cuis == ("C1", "C2", "C3")
 
 
 def test_prompts_of_the_folder_are_used_and_only_released_typos_are_corrected(tmp_path):

@@ -243,6 +243,8 @@ def test_what_is_tested_on_chooses_nothing(tmp_path):
     assert ids == {"dev": ["8"], "test": ["9"]}
     assert store.manifest["quarantine"][TESTED]["count"] == 1
     assert store.manifest["leakage"]["dev_documents_in_test"] == 0
+    with pytest.raises(DataError, match="all validation documents are test documents, too"):
+        prepare_documents(tmp_path / "same", [train], [test], [test], max_bad_share=0.5)
 
 
 def test_too_much_that_is_bad_and_files_that_are_not_there_are_refused(tmp_path):

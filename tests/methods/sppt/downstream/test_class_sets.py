@@ -1,7 +1,10 @@
 """Several labels a row: the loss, its gradient and the rivals against loops."""
 
 import math
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,3 +174,25 @@ def test_ridge_regression_of_each_class_and_dev_chooses_penalty_and_threshold(
         rival = rivals.ridge_rival(store, features)
         assert rival.settings["training_rows"] == len(train)
         assert_best_on_dev(rival, store, share_by_setting, "penalty")
+
+
+def test_few_candidates_of_a_rival_are_kept_at_a_time(store: TaskStore) -> None:
+    """The coefficients of thousands of classes take gigabytes."""
+
+    class Constant:
+        def __call__(self, row_Q: np.ndarray) -> np.ndarray:
+            return np.zeros((len(row_Q), len(store.class_names)))
+
+    alive: weakref.WeakSet[Constant] = weakref.WeakSet()
+    num_alive = []
+
+    def candidates() -> Iterator[tuple[dict[str, Any], Constant]]:
+        for number in range(6):
+            candidate = Constant()
+            alive.add(candidate)
+            num_alive.append(len(alive))
+            yield {"number": number}, candidate
+
+    rival = rivals._best_on_dev(store, "constant", candidates())
+    assert rival.settings == {"number": 0, "threshold": rivals.THRESHOLDS[0]}
+    assert max(num_alive) <= 3

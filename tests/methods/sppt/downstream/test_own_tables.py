@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -136,14 +137,31 @@ def test_drawn_splits_keep_equal_rows_together_and_do_not_depend_on_the_order(
     assert contents_of(turned) == contents_of(store)
 
 
+@pytest.mark.parametrize("num_copies", [20, 60, 250, 800])
+def test_dev_drawn_from_training_has_many_contents_though_one_has_many_rows(
+    tmp_path: Path, num_copies: int
+) -> None:
+    """As deep mutational scans with the wild type."""
+    contents = ["wild type"] * num_copies + [f"variant {number}" for number in range(1000)]
+    rows = [f"{content},{number % 7},train" for number, content in enumerate(contents)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["text,label,split", *rows, "other,1,test"]))
+    store = prepared("text_regression", path, tmp_path / "store")
+    dev_rows = store.split_rows("dev")
+    share = len(dev_rows) / len(contents)
+    assert 0.05 <= share <= 0.16
+    assert store.known_from_training()["dev"] == 0
+    counts = Counter(store.texts(dev_rows))
+    assert max(counts.values()) <= len(dev_rows) / 2
+
+
 def test_dev_drawn_from_training_shares_no_content_with_it(tmp_path: Path) -> None:
-    """Forty measurements of two variants, and others of one each."""
-    rows = [{"sequence": "MK" + "TA"[n % 2], "label": n, "split": "train"} for n in range(40)]
-    rows += [{"sequence": "M" * n, "label": n, "split": "train"} for n in range(1, 60)]
+    """Two measurements of each variant."""
+    rows = [{"sequence": "M" * (n // 2), "label": n, "split": "train"} for n in range(2, 202)]
     rows += [{"sequence": "MKL", "label": 1, "split": "test"}]
     source = write_csv(tmp_path / "a.csv", rows)
     store = prepared("protein_regression", source, tmp_path / "store")
-    assert 10 <= len(store.split_rows("dev")) < 60
+    assert len(store.split_rows("dev")) == 20
     assert store.known_from_training()["dev"] == 0
 
 
@@ -227,6 +245,16 @@ def test_the_labels_of_a_row_are_a_set_and_an_empty_cell_is_a_row_without_any(
     store = prepared("text_multilabel", tmp_path / "labels.parquet", tmp_path / "lists")
     assert store.class_names == ("a", "b", "c")
     assert store.classes.to_pylist() == [[0, 1, 2], [], [1]]
+
+
+@pytest.mark.parametrize("kind", [int, float, bool])
+def test_a_list_of_whether_a_row_has_each_class_is_refused(tmp_path: Path, kind: type) -> None:
+    labels = [[kind(n == row % 3) for n in range(3)] for row in range(9)]
+    splits = ["train", "dev", "test"] * 3
+    table = pa.table({"text": [f"t{n}" for n in range(9)], "label": labels, "split": splits})
+    pq.write_table(table, tmp_path / "labels.parquet")
+    with pytest.raises(DataError, match="all labels are .* want the names of its classes"):
+        prepared("text_multilabel", tmp_path / "labels.parquet", tmp_path / "store")
 
 
 def test_sets_may_be_of_thousands_of_classes_and_other_stores_are_as_before(tmp_path: Path) -> None:
