@@ -17,11 +17,14 @@ from raybio.methods import METHODS
 from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
+from tests.paths import ROOT
 from tests.training.workers import forkserver
 
 if TYPE_CHECKING:
     from raybio.runtime.run.result import Result
     from raybio.runtime.run.spec import RunSpec
+    from tests.runtime.ray_nodes import Nodes
+    from tests.s3 import S3
 
 TINY = {
     "encoder.num_layers": 1,
@@ -77,6 +80,27 @@ def ray_cluster(private_home: Path) -> Iterator[None]:
         process.name() for process in alive if process.is_running() and process.status() != "zombie"
     ]
     assert not [name for name in names if "ray" in name or "gcs" in name], names
+
+
+@pytest.fixture(scope="module")
+def bucket_head(private_home: Path, s3_server: "S3") -> "Iterator[Nodes]":
+    """A head without CPUs; the environment of its nodes names the server of buckets."""
+    from tests.runtime.ray_nodes import Nodes
+    from tests.s3 import ENVIRONMENT
+
+    own = {"PYTHONPATH": str(ROOT), "RAY_health_check_period_ms": "1000"}
+    nodes = Nodes(
+        head_cpus=0, environment={**own, **ENVIRONMENT, "AWS_ENDPOINT_URL": s3_server.url}
+    )
+    yield nodes
+    nodes.end()
+
+
+@pytest.fixture
+def separate_nodes(bucket_head: "Nodes") -> "Iterator[Nodes]":
+    """A head to which a test adds nodes with disks of their own; they end with the test."""
+    yield bucket_head
+    bucket_head.kill_all_but_head()
 
 
 @pytest.fixture

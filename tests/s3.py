@@ -98,6 +98,10 @@ class S3(ThreadingHTTPServer):
         self._is_released.clear()
         self._held.append(text)
 
+    def paths_with(self, text: str) -> set[str]:
+        """Return the paths of all requests that contain a text."""
+        return {request.path for request in list(self.requests) if text in request.path}
+
     def release(self) -> None:
         """Let held requests go on."""
         self._held.clear()

@@ -66,8 +66,9 @@ class Nodes:
         self.nodes = [
             self._start(HEAD_ADDRESS, head_cpus, "--head", "--include-dashboard=true", *options)
         ]
-        if not self._comes_up(
-            lambda: status_without_token(self.dashboard) in (401, 403) and len(self.alive()) == 1
+        if not self._becomes(
+            lambda: status_without_token(self.dashboard) in (401, 403) and len(self.alive()) == 1,
+            self.nodes[0],
         ):
             pytest.fail(f"the head did not come up: {self.log}")
 
@@ -83,11 +84,26 @@ class Nodes:
                 ip, cpus, f"--address={self.address}", command=command, **environment
             )
             self.nodes.append(node)
-            if self._comes_up(lambda ip=ip: ip in self.alive()):
+            if self._becomes(lambda ip=ip: ip in self.alive(), node):
                 return node
             if TIMED_OUT not in self.log:
                 break
         pytest.fail(f"a node did not come up: {self.log}")
+
+    def add_with_disk(self, disk: Path) -> subprocess.Popen[bytes]:
+        """Add a node of one CPU whose home, cache and temporary files are ``disk``."""
+        disk.mkdir()
+        token = str(self.folder / ".ray" / "auth_token")
+        own = {"HOME": str(disk), "RAYBIO_CACHE": str(disk / "cache"), "TMPDIR": str(disk)}
+        return self.add(1, RAY_AUTH_TOKEN_PATH=token, **own)
+
+    def kill_all_but_head(self) -> None:
+        """Kill what a test has added; the head knows it when this returns."""
+        for node in self.nodes[1:]:
+            if node.poll() is None:
+                self.kill(node)
+        if not self._becomes(lambda: len(self.alive()) == 1, self.nodes[0]):
+            pytest.fail(f"lost nodes do not go: {self.log}")
 
     def alive(self) -> list[str]:
         """Addresses of the nodes that the head knows to be alive."""
@@ -154,12 +170,14 @@ class Nodes:
                 start_new_session=True,
             )
 
-    def _comes_up(self, is_so: Callable[[], bool]) -> bool:
-        """Whether it becomes so while the newest node runs."""
+    def _becomes(self, is_so: Callable[[], bool], node: subprocess.Popen[bytes]) -> bool:
+        """Whether it becomes so while a node runs."""
         deadline = time.monotonic() + 1500
-        while time.monotonic() < deadline and self.nodes[-1].poll() is None:
-            if is_so():
-                return True
+        while time.monotonic() < deadline and node.poll() is None:
+            # The dashboard of a busy machine may close a connection without an answer.
+            with contextlib.suppress(OSError):
+                if is_so():
+                    return True
             time.sleep(0.5)
         return False
 

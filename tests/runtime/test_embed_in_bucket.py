@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from raybio.runtime.task_errors import raise_error_of
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import fetch_bucket_model
 from tests.paths import ROOT
+from tests.runtime.ray_nodes import Nodes
+from tests.runtime.spool.bucket_job import lose_machine, remove
+from tests.s3 import S3
 
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}
 
@@ -260,3 +264,87 @@ def test_a_killed_command_with_an_empty_disk_embeds_the_missing_parts_alone(
     }
     assert BucketFolder(out.parent).read(out.name) == (tmp_path / "whole.parquet").read_bytes()
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in text
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("lost", ["driver", "node"])
+def test_a_driver_or_a_node_that_is_lost_between_parts_changes_no_byte(
+    lost: str,
+    ray_cluster: None,
+    separate_nodes: Nodes,
+    s3: S3,
+    fasta: Path,
+    run: BucketPath,
+    bucket: BucketPath,
+    tmp_path: Path,
+) -> None:
+    """Two actors on two nodes without a common folder; each is about to write a part."""
+    whole = tmp_path / "whole.parquet"
+    embed_file(model_of_folder(tmp_path / "export"), fasta, whole, rows_per_part=2)
+    BucketFolder(bucket).upload(fasta, "inputs/proteins.fasta")
+    fasta.unlink()
+    out = bucket / "out" / "embeddings.parquet"
+    parts = bucket / "out" / "embeddings.parquet.parts"
+    command = [sys.executable, "-W", "ignore", str(ROOT / "jobs" / "embed.py")]
+    command += ["--run", "mine", "--runs", str(bucket / "runs"), "--workers", "2"]
+    command += ["--input", str(bucket / "inputs" / "proteins.fasta"), "--out", str(out)]
+    command += ["--rows-per-part", "2"]
+    disk = tmp_path / "driver"
+    own = {"RAY_ADDRESS": separate_nodes.address, "RAYBIO_CACHE": str(disk / "cache")}
+    log = tmp_path / "log"
+
+    def start() -> subprocess.Popen[bytes]:
+        disk.mkdir()
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=file,
+                cwd=disk,
+                env=separate_nodes.environment | own,
+                start_new_session=True,
+            )
+
+    nodes = {name: separate_nodes.add_with_disk(tmp_path / name) for name in ("first", "second")}
+    # An actor writes its parts one after the other: two that are held are those of both.
+    held = [f"{parts.key}/part-{number:06d}.parquet" for number in range(4, 12)]
+    for path in held:
+        s3.hold(path)
+    process = start()
+    while sum(bool(s3.paths_with(path)) for path in held) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    written = etags(parts, "part")
+    assert {name for name in written if name.endswith(".json")} == {
+        f"part-{number:06d}.json" for number in range(4)
+    }
+    for name in nodes:
+        assert list((tmp_path / name).rglob("model.safetensors"))
+
+    num_requests = len(s3.requests)
+    if lost == "driver":
+        lose_machine(process, disk)
+        s3.release()
+        for name in nodes:
+            remove(tmp_path / name)
+            (tmp_path / name).mkdir()
+        process = start()
+    else:
+        separate_nodes.kill(nodes["first"])
+        s3.release()
+        remove(tmp_path / "first")
+        separate_nodes.add_with_disk(tmp_path / "third")
+    assert process.wait(timeout=1500) == 0, log.read_text()
+    again = {request.path for request in s3.requests[num_requests:] if request.method == "PUT"}
+    assert not [path for path in again if path.endswith(tuple(written))]
+    assert BucketFolder(out.parent).read(out.name) == whole.read_bytes()
+    assert not BucketFolder(parts).list()
+    (found,) = re.findall(r"(\d+) of 12 parts were embedded before", log.read_text())
+    if lost == "driver":
+        assert 4 <= int(found) < 12
+    else:
+        # What the node had begun, an actor of another one embedded.
+        assert found == "0"
+        assert list((tmp_path / "third").rglob("model.safetensors"))
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in log.read_text()

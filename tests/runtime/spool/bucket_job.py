@@ -28,7 +28,13 @@ def lose_machine(process: subprocess.Popen[bytes], disk: Path) -> None:
             one.kill()
     process.wait()
     psutil.wait_procs(family, timeout=600)
-    shutil.rmtree(disk)
+    remove(disk)
+
+
+def remove(disk: Path) -> None:
+    """Delete a folder to which processes that are just ending may still write."""
+    while disk.exists():
+        shutil.rmtree(disk, ignore_errors=True)
 
 
 def first_steps(notices: bytes) -> list[int]:

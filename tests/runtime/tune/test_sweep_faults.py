@@ -14,6 +14,7 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from raybio.core.location import Location
 from raybio.core.records import read_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
@@ -37,7 +38,8 @@ class SweepJob:
         max_steps: int,
         **sections: dict[str, Any],
     ) -> None:
-        self.folder, self.store = folder, store
+        self.folder = folder
+        self.store: Location = store.path
         self.sweep = folder / "sweeps" / "mine"
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
         space = {
@@ -62,7 +64,7 @@ class SweepJob:
         ]
         command += [
             "--store",
-            str(self.store.path),
+            str(self.store),
             "--config",
             str(self.folder / "config.yaml"),
             "--name",
