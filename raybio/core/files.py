@@ -65,6 +65,17 @@ def check_writable_file(path: Path) -> None:
     _check_writable(path, path.absolute().parent, "--out", "file")
 
 
+def check_not_input(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse an output that would replace one of the command's inputs.
+
+    Raises:
+        ConfigError: naming ``--out``.
+    """
+    for path in inputs:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise ConfigError(f"--out {out}: is an input, which would be lost; choose another file")
+
+
 def check_model_sources(models: Sequence[str], option: str = "--model") -> None:
     """Refuse names that are neither a model folder nor a hub id, before anything heavy is loaded.
 
