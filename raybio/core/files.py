@@ -44,10 +44,17 @@ def check_local(path: str | Path, option: str) -> None:
 def check_writable_folder(path: Path, option: str = "--out") -> None:
     """Refuse a path that neither is a writable folder nor can become one, before long work starts.
 
+    The folder of a run is refused too: reports have files of the same names.
+
     Raises:
         ConfigError: naming ``option``.
     """
     _check_writable(path, path, option, "folder")
+    if (path / RUN).exists():
+        raise ConfigError(
+            f"{option} {path}: holds a run or a sweep, whose files would be lost; choose another "
+            "folder"
+        )
 
 
 def check_writable_file(path: Path) -> None:
