@@ -8,8 +8,7 @@ import typer
 
 from raybio.cli import options as shared
 from raybio.cli.console import stdout_console
-from raybio.core.errors import ConfigError
-from raybio.core.files import RUN, check_writable_folder
+from raybio.core.files import check_writable_folder
 from raybio.runtime.run.options import runs_folder
 
 if TYPE_CHECKING:
@@ -48,11 +47,6 @@ def compare(
     Example: raybio compare first sweeps/lambda --out comparison/
     """
     check_writable_folder(out)
-    if (out / RUN).exists():
-        raise ConfigError(
-            f"--out {out}: holds a run or a sweep, whose report would be lost; choose another "
-            "folder"
-        )
     folder, bucket = runs_folder(runs)
     if bucket is not None:
         from raybio.runtime.spool.spool import refresh_matching

@@ -22,7 +22,7 @@ from raybio.cli.options import (
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
-from raybio.core.files import replaced_file
+from raybio.core.files import check_not_input, replaced_file
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
@@ -114,6 +114,8 @@ def query(
         raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
     chosen = None if model is None else local_model(model, "--model")
     input_file = None if source is None else local_copy(source, "--input")
+    if out is not None and input_file is not None:
+        check_not_input(out, [input_file])
     index_folder = local_copy(folder, "INDEX")
     from raybio.runtime.search.build import K, describe_index
     from raybio.runtime.search.index import EmbeddingIndex, open_index_store

@@ -45,10 +45,17 @@ def check_local(path: str | Path, option: str) -> None:
 def check_writable_folder(path: Path, option: str = "--out") -> None:
     """Refuse a path that neither is a writable folder nor can become one, before long work starts.
 
+    The folder of a run is refused too: reports have files of the same names.
+
     Raises:
         ConfigError: naming ``option``.
     """
     _check_writable(path, path, option, "folder")
+    if (path / RUN).exists():
+        raise ConfigError(
+            f"{option} {path}: holds a run or a sweep, whose files would be lost; choose another "
+            "folder"
+        )
 
 
 def check_replaceable_folder(path: Path, own: Sequence[str], option: str = "--out") -> None:
@@ -87,6 +94,17 @@ def check_writable_file(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"--out {path}: is a folder; want a file, which may exist or not")
     _check_writable(path, path.absolute().parent, "--out", "file")
+
+
+def check_not_input(out: Path, inputs: Sequence[Path]) -> None:
+    """Refuse an output that would replace one of the command's inputs.
+
+    Raises:
+        ConfigError: naming ``--out``.
+    """
+    for path in inputs:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise ConfigError(f"--out {out}: is an input, which would be lost; choose another file")
 
 
 def check_model_sources(models: Sequence[str], option: str = "--model") -> None:

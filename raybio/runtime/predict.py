@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raybio.core.files import check_writable_file, replaced_file
+from raybio.core.files import check_not_input, check_writable_file, replaced_file
 from raybio.runtime.heads import method_of_head, output_suffix, require_head
 from raybio.store.table_rows import rows_at_once, write_rows
 from raybio.training.embedding_model import check_strip_stop
@@ -79,12 +79,13 @@ def predict_file(
         say: called with remarks, one line each.
 
     Raises:
-        ConfigError: if ``out`` has another suffix or cannot be written, or the model does not read
-            such files.
+        ConfigError: if ``out`` has another suffix, is an input or cannot be written, or the model
+            does not read such files.
         DataError: if the input is missing, damaged or mostly invalid.
     """
     suffix = output_suffix(out, predictor.document_writers)
     check_writable_file(out)
+    check_not_input(out, files)
     check_strip_stop(strip_stop, predictor.reads, predictor.folder)
     with predictor.open_files(files, max_bad_share=max_bad_share, strip_stop=strip_stop) as inputs:
         for remark in inputs.remarks:

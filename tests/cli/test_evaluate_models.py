@@ -272,6 +272,16 @@ def test_retrieval_by_an_export_is_that_of_sentence_transformers(
         assert score["value"] == pytest.approx(expected, abs=1e-6), measure
 
 
+def test_the_folder_of_a_run_takes_no_report(tiny_articles: ArticleStore, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_record(run / "run.json", "run", {})
+    (run / "unit_scores.npz").write_text("mine")
+    with pytest.raises(ConfigError, match="run: holds a run or a sweep, whose files would be lost"):
+        evaluate("links", "--model", run, "--store", tiny_articles.path, "--out", run)
+    assert (run / "unit_scores.npz").read_text() == "mine"
+
+
 def test_a_model_without_numbers_is_refused(tiny_articles: ArticleStore, tmp_path: Path) -> None:
     system = trained_system("biostransformers", tiny_config("biostransformers"), tiny_articles)
     with torch.no_grad():

@@ -243,6 +243,11 @@ def test_bad_input_is_refused_before_a_model_is_loaded(trained: Trained, tmp_pat
         table.write_text(f"id,{column}\na,\nb,MKT\n")
         with pytest.raises(DataError, match=r"1 of 2 .* records are bad .*first table.csv:2"):
             predict_file(predictor, [table], tmp_path / "out.tsv")
+        lines = tmp_path / "table.jsonl"
+        lines.write_text(f'{{"{column}": "MKT"}}\n')
+        with pytest.raises(ConfigError, match="table.jsonl: is an input, which would be lost"):
+            predict_file(predictor, [wrong, lines], lines)
+        assert lines.read_text() == f'{{"{column}": "MKT"}}\n'
         (tmp_path / "torn.parquet").write_bytes(b"PAR1 torn")
         with pytest.raises(DataError, match="torn.parquet: cannot be read as Parquet"):
             predict_file(predictor, [tmp_path / "torn.parquet"], tmp_path / "out.tsv")

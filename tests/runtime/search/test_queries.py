@@ -121,6 +121,16 @@ def test_queries_that_fail_print_no_header(embedded: Path) -> None:
     assert done.output == ""
 
 
+def test_a_table_of_neighbors_does_not_replace_its_queries(embedded: Path) -> None:
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", embedded / "index")
+    queries = embedded / "queries.tsv"
+    queries.write_text("id\tsequence\na\tMKT\n")
+    model = ["--model", embedded / "model"]
+    with pytest.raises(ConfigError, match="queries.tsv: is an input, which would be lost"):
+        run("query", embedded / "index", "--input", queries, *model, "--out", queries)
+    assert queries.read_text() == "id\tsequence\na\tMKT\n"
+
+
 def test_another_model_is_refused(embedded: Path) -> None:
     index, fasta = embedded / "index", embedded / "queries.fasta"
     fasta.write_text(">a\nMKTA\n")
