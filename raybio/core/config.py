@@ -168,13 +168,14 @@ class _PlainLoader(yaml.SafeLoader):
         """Return a mapping; a repeated key is refused, where PyYAML would take its last value."""
         seen = set()
         for key_node, _ in node.value:
-            if key_node.value in seen and isinstance(key_node, yaml.ScalarNode):
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"the key {key_node.value!r} is repeated; keep one",
                     problem_mark=key_node.start_mark,
                 )
-            if isinstance(key_node, yaml.ScalarNode):
-                seen.add(key_node.value)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 
@@ -357,7 +358,9 @@ def _misfit(
     wanted = _wanted(model, "")
     got = repr(mapping)
     for name in location:
-        if not (isinstance(name, str) and _is_section(annotation) and isinstance(mapping, Mapping)):
+        if not (_is_section(annotation) and isinstance(mapping, Mapping)):
+            break
+        if name not in annotation.model_fields:  # a key that is no text
             break
         info = annotation.model_fields[name]
         annotation = info.annotation

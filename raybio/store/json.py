@@ -66,6 +66,10 @@ def is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and not LONE_SURROGATE.search(value)
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 @dataclass(frozen=True)
 class Record:
     """One JSON object of a file, and its location for error messages.
@@ -89,17 +93,17 @@ class Record:
         """
         if not isinstance(value, dict):
             raise DataError(
-                f"{path}, record {name}: is a {type(value).__name__}, want an object {{...}}"
+                f"{path}, record {_cut(name)}: is a {type(value).__name__}, want an object {{...}}"
             )
         return cls(path, name, value)
 
     def wrong(self, field: str, want: str) -> DataError:
         """Return the error that a field is not what was wanted."""
         got = repr(self.fields[field]) if field in self.fields else "nothing"
-        shown = got if len(got) <= 80 else got[:77] + "..."
+        shown = _cut(got)
+        name = _cut(self.name)
         return DataError(
-            f"{self.path}, record {self.name}, field {field!r}: {shown}, want {want}. Repair the "
-            "record."
+            f"{self.path}, record {name}, field {field!r}: {shown}, want {want}. Repair the record."
         )
 
     def text(self, field: str) -> str:

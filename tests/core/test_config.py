@@ -18,6 +18,7 @@ from raybio.core.config import (
     override,
     override_all,
     parse_yaml,
+    read_mapping,
 )
 from raybio.core.errors import ConfigError
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -77,6 +78,20 @@ def test_override_reads_strings_as_yaml_and_leaves_the_original_alone():
 def test_a_misspelt_path_is_an_error_that_names_the_nearest(path, nearest):
     with pytest.raises(ConfigError, match=f"Did you mean '{nearest}'"):
         override(Example(), path, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optim: {~: 1}", "optim: got .*want a mapping of settings"),
+        ("optim: {? [a] : 1}", "unhashable key"),
+    ],
+)
+def test_a_key_that_is_no_text_is_refused(tmp_path, text, message):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        Example.from_mapping(read_mapping(path))
 
 
 def test_a_second_name_is_suggested_only_if_it_is_about_as_near():

@@ -14,6 +14,9 @@ from raybio.core.digest import weights_digest
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import build_text_encoder
+from raybio.methods.mtb_mccl.config import RelationEncoderConfig
+from raybio.methods.mtb_mccl.encoder import build_relation_encoder
+from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.relation_graphs.encoders.character_bert.model import save_character_bert
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
@@ -37,6 +40,8 @@ from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sources import find_source, pin_commit
 from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
+from raybio.methods.mtb_mccl.config import RelationEncoderConfig
+from raybio.methods.mtb_mccl.encoder import build_relation_encoder
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
 for order in sys.argv[1:]:
@@ -55,6 +60,10 @@ for order in sys.argv[1:]:
         if task == "pinned":
             pin_commit(source, "main", revision)
             revision = "main"
+        if task == "relation":
+            config = RelationEncoderConfig(source=source, revision=revision, projection="linear")
+            print(weights_digest(build_relation_encoder(config, seed=1).state_dict().items()))
+            continue
         if task in ("text", "pinned", "masked"):
             config = TextEncoderConfig(source=source, revision=revision)
             encoder = build_text_encoder(config, seed=1)
@@ -189,6 +198,15 @@ def test_the_mask_head_of_an_export_at_the_hub_is_loaded(tmp_path):
     with serve_hub({"tiny/export": folder}) as address:
         (line,) = run(["masked@tiny/export@main"], tmp_path / "cache", address)
     assert line == f"{COMMIT} {weights_digest(encoder.state_dict().items())}"
+
+
+def test_the_projection_of_a_relation_encoder_at_the_hub_is_loaded(tmp_path):
+    config = RelationEncoderConfig(source=save_tiny(tmp_path / "source"), projection="linear")
+    encoder = build_relation_encoder(config, seed=3)
+    folder = export_relation_encoder(encoder, tmp_path / "export", card={}, settings={})
+    with serve_hub({"tiny/export": folder}) as address:
+        (line,) = run(["relation@tiny/export@main"], tmp_path / "cache", address)
+    assert line == weights_digest(encoder.state_dict().items())
 
 
 @pytest.mark.nightly

@@ -22,8 +22,9 @@ from transformers import PreTrainedTokenizerFast
 from raybio.core.batch import PaddedTokens, Tokens
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
+from raybio.encoders.config import SCRATCH
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
-from raybio.encoders.sources import source_folder
+from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import special_ids_around
 from raybio.encoders.transformer import seeded_weights
@@ -191,7 +192,7 @@ class RelationEncoder(Encoder):
                 return None
             exported = {
                 name.removeprefix("mask_head."): weight
-                for name, weight in read_parts(config.source).items()
+                for name, weight in read_parts(config.source, config.revision).items()
             }
             if "dense.weight" in exported:
                 return exported
@@ -217,19 +218,22 @@ def build_relation_encoder(
     with seeded_weights(seed):
         add_markers(text)
         encoder = RelationEncoder(text, is_projected=config.projection == "linear")
-    saved = read_parts(config.source)
+    saved = read_parts(config.source, config.revision)
     if encoder.projection is not None and "projection.weight" in saved:
         encoder.projection.load_state_dict({"weight": saved["projection.weight"]})
     return encoder.train()
 
 
-def read_parts(source: str) -> dict[str, Tensor]:
-    """Return the weights that an exported folder holds next to the transformer's, by name.
+def read_parts(source: str, revision: str = "main") -> dict[str, Tensor]:
+    """Return the weights that an export holds next to the transformer's, by name.
 
     Other sources have none.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached.
     """
-    path = source_folder(source) / PARTS
-    return load_file(path) if path.is_file() else {}
+    path = None if source == SCRATCH else fetch_file(source, PARTS, revision)
+    return {} if path is None else load_file(path)
 
 
 def add_markers(text: TextEncoder) -> None:

@@ -93,6 +93,6 @@ def frozen_config(source: str) -> RelationEncoderConfig:
         # Read documents as in training: the window length is that of the folder.
         limit = settings.get("max_document_tokens", config.max_document_tokens)
         config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})
-    if "projection.weight" not in read_parts(source):
+    if "projection.weight" not in read_parts(source, config.revision):
         config = config.model_copy(update={"projection": "none"})
     return config

@@ -101,7 +101,8 @@ class RelationEvaluator(Evaluator):
         Without a trained projection, the embedding of a pair is a concatenation.
         """
         config = self.config
-        if "projection.weight" not in read_parts(config.encoder.source):
+        source = config.encoder.source
+        if "projection.weight" not in read_parts(source, config.encoder.revision):
             encoder = config.encoder.model_copy(update={"projection": "none"})
             config = config.model_copy(update={"encoder": encoder})
         return initial_encoder(config, self.reader.store)
