@@ -360,7 +360,7 @@ def _misfit(
     for name in location:
         if not (_is_section(annotation) and isinstance(mapping, Mapping)):
             break
-        if name not in annotation.model_fields:  # a key that is no text
+        if not isinstance(name, str) or name not in annotation.model_fields:  # a key that is no text
             break
         info = annotation.model_fields[name]
         annotation = info.annotation
