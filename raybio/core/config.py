@@ -360,7 +360,8 @@ def _misfit(
     for name in location:
         if not (_is_section(annotation) and isinstance(mapping, Mapping)):
             break
-        if not isinstance(name, str) or name not in annotation.model_fields:  # a key that is no text
+        # A key of YAML may be no text.
+        if not isinstance(name, str) or name not in annotation.model_fields:
             break
         info = annotation.model_fields[name]
         annotation = info.annotation
