@@ -20,6 +20,7 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
+    around_scores,
     untrained_difference,
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
@@ -198,4 +199,6 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
     first_U = trained[0].unit_U
     if not all(np.array_equal(scores.unit_U, first_U) for scores in (*trained, *untrained)):
         return None
-    return untrained_difference(trained, untrained, measure)
+    score = mean(run.scores[split][measure]["value"] for run in group.runs)
+    difference = score - _mean_score(group, stage, split, measure)
+    return around_scores(untrained_difference(trained, untrained, measure), difference)

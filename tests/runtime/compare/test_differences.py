@@ -14,6 +14,7 @@ from raybio.cli.compare import _title_of_tests, compare
 from raybio.core.config import override_all
 from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.records import read_record, write_record
+from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
@@ -157,6 +158,23 @@ def test_tables_say_what_the_evaluation_left_out(tmp_path: Path) -> None:
     compared = compare_runs(given_runs(["*"], tmp_path / "runs"))
     (note,) = [note for note in compared.notes if note.startswith("Evaluation: ")]
     assert note.endswith(": 5 of 9 nodes")
+
+
+def test_differences_from_rivals_of_a_sample_of_units_are_those_of_the_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, results = stored_table(tmp_path, 1)
+    folder = results[0].folder
+    record = dict(read_record(folder.result, "result"))
+    scores = record["final"]["scores"]
+    for score in scores["trained"]["val"].values():
+        score["value"] = 0.75
+    write_record(folder.result, "result", record)
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", len(UNITS))
+    tests, _, _ = differences(Group("own", [GivenRun("own", folder)]), [], LAYOUT)
+    rival = scores[tests[0].two]["val"][tests[0].measure]["value"]
+    assert tests[0].difference == pytest.approx(0.75 - rival)
+    assert tests[0].low < tests[0].difference < tests[0].high
 
 
 def test_one_seed_has_intervals_over_units_and_no_p(tmp_path: Path) -> None:
