@@ -98,7 +98,8 @@ def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation
         row = test.two if is_first else test.one
         low, high = (test.low, test.high) if is_first else (-test.high, -test.low)
         word = word_of(low, high)
-        relations.append(Relation(row, group.label, test.split, test.measure, word, test.p_holm))
+        score = (row, group.label, test.split, test.measure)
+        relations.append(Relation(*score, word, test.p_holm, is_trained=True))
     return relations
 
 

@@ -26,6 +26,7 @@ class Relation:
         measure: the score.
         word: ``PASSES``, ``REACHES``, ``BELOW`` or ``CANNOT_BE_COMPARED``.
         p_holm: corrected p-value of the difference, where it was tested; else None.
+        is_trained: whether the row is of compared runs, and no rival.
     """
 
     row: str
@@ -34,6 +35,7 @@ class Relation:
     measure: str
     word: str
     p_holm: float | None = None
+    is_trained: bool = False
 
 
 def word_of(low: float, high: float) -> str:
@@ -104,7 +106,8 @@ def passed_remarks(relations: Sequence[Relation], layout: TableLayout) -> list[s
             each.row
             for each in relations
             if (each.model, each.split, each.word) == (model, last, PASSES)
-            and each.row not in {*models, *layout.oracles}
+            and not each.is_trained
+            and each.row not in layout.oracles
         ]
         if rivals:
             remarks.append(

@@ -319,7 +319,7 @@ def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice()
     layout = METHODS["finetune"].table
     oracle = replace(layout, oracles={"gold": "a baseline that sees gold answers"})
     relations = [
-        Relation(row, model, split, "score", word)
+        Relation(row, model, split, "score", word, is_trained=row in ("run", "other"))
         for row, model, split, word in (
             ("ridge on frozen encoder", "run", "test", "passes"),
             ("kNN on TF-IDF", "run", "test", "passes"),
@@ -337,6 +337,14 @@ def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice()
     ]
     assert ResultTable({}, layout, relations=relations[4:]).all_remarks == []
     assert ResultTable({}, replace(oracle, if_passed=""), relations=relations).all_remarks == []
+
+
+def test_compared_runs_that_pass_a_run_are_no_rivals_to_use_instead(tmp_path: Path) -> None:
+    table, _ = stored_table(tmp_path, 3, rival=-0.2, better=-0.1)
+    passing = {row for (row, _), word in words(table).items() if word == "passes"}
+    assert "lambda_spml = 0.3, 3 runs" in passing
+    advised = replace(table, layout=replace(table.layout, if_passed="use the rival")).all_remarks
+    assert not [remark for remark in advised if "lambda_spml = 0.3" in remark]
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
