@@ -8,7 +8,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,22 @@ def untrained_difference(
     if _has_seeds(len(unit_U), len(trained)):
         return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
     return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
+
+
+def around_scores(sampled: PairedDifference, difference: float) -> PairedDifference:
+    """Move the difference of a sample of the units to that of the scores, which tables show.
+
+    p is that of the sample. Where all units are kept, nothing changes.
+
+    Args:
+        sampled: difference of unit scores.
+        difference: difference of the scores.
+    """
+    if sampled.num_units < MAX_UNITS:
+        return sampled
+    value, low, high = sampled.difference
+    shift = difference - value
+    return replace(sampled, difference=Interval(difference, low + shift, high + shift))
 
 
 def interval_over_runs(

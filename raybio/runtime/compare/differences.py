@@ -20,6 +20,7 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
+    around_scores,
     untrained_difference,
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
@@ -97,7 +98,8 @@ def relations_to_groups(group: Group, tests: Sequence[RunTest]) -> list[Relation
         row = test.two if is_first else test.one
         low, high = (test.low, test.high) if is_first else (-test.high, -test.low)
         word = word_of(low, high)
-        relations.append(Relation(row, group.label, test.split, test.measure, word, test.p_holm))
+        score = (row, group.label, test.split, test.measure)
+        relations.append(Relation(*score, word, test.p_holm, is_trained=True))
     return relations
 
 
@@ -198,4 +200,6 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
     first_U = trained[0].unit_U
     if not all(np.array_equal(scores.unit_U, first_U) for scores in (*trained, *untrained)):
         return None
-    return untrained_difference(trained, untrained, measure)
+    score = mean(run.scores[split][measure]["value"] for run in group.runs)
+    difference = score - _mean_score(group, stage, split, measure)
+    return around_scores(untrained_difference(trained, untrained, measure), difference)

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
+from statistics import mean
 
 import numpy as np
 
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
-from raybio.evaluation.unit_scores import paired_difference
+from raybio.evaluation.unit_scores import around_scores, paired_difference
 from raybio.ops.significance import mean_interval, paired_test
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
@@ -58,7 +59,12 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
                 "no test"
             )
         for measure in defined:
-            paired = paired_difference(sides[0], sides[1], measure)
+            first, second = (
+                mean(run.scores[split][measure]["value"] for run in group.runs)
+                for group in (one, two)
+            )
+            sampled = paired_difference(sides[0], sides[1], measure)
+            paired = around_scores(sampled, first - second)
             numbers = (paired.num_units, *paired.difference, paired.p)
             tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
     return tests, notes

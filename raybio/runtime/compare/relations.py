@@ -26,6 +26,7 @@ class Relation:
         measure: the score.
         word: ``PASSES``, ``REACHES``, ``BELOW`` or ``CANNOT_BE_COMPARED``.
         p_holm: corrected p-value of the difference, where it was tested; else None.
+        is_trained: whether the row is of compared runs, and no rival.
     """
 
     row: str
@@ -34,6 +35,7 @@ class Relation:
     measure: str
     word: str
     p_holm: float | None = None
+    is_trained: bool = False
 
 
 def word_of(low: float, high: float) -> str:
@@ -111,6 +113,18 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f"; {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}: {standing} on {where}{advice}")
+        rivals = [
+            each.row
+            for each in relations
+            if (each.model, each.split, each.word) == (model, last, PASSES)
+            and not each.is_trained
+            and each.row not in layout.oracles
+        ]
+        if rivals:
+            remarks.append(
+                f"{model} is below {', '.join(dict.fromkeys(rivals))} on {layout.splits[last]}: "
+                f"{layout.if_passed}"
+            )
     return remarks
 
 

@@ -20,6 +20,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record, write_record
+from raybio.evaluation import unit_scores
 from raybio.evaluation.curves import CurvePoint
 from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.unit_scores import write_unit_scores
@@ -424,6 +425,24 @@ def test_a_killed_run_takes_no_test_from_the_other_seeds(tmp_path: Path) -> None
     # Its curve and cost are shown with the others'.
     assert [group.label for group in found.groups] == ["a0 (4 runs)", "b0 (3 runs)"]
     assert "Not tested in pairs: a3; they have no final evaluation" in "\n".join(found.notes)
+
+
+def test_differences_of_a_sample_of_units_are_those_of_the_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value, weight in (("a", 0.9, 0.5), ("b", 0.7, 0.7)):
+        folder = write_run(tmp_path, name, noisy(len(name)), {"objective.lambda_spml": weight})
+        record = dict(read_record(folder.result, "result"))
+        for score in record["final"]["scores"]["trained"]["val"].values():
+            score["value"] = value
+        write_record(folder.result, "result", record)
+    of_units = compared(tmp_path).tests[0]
+    assert of_units.difference == pytest.approx(0, abs=0.03)
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", len(UNITS))
+    of_scores = compared(tmp_path).tests[0]
+    assert of_scores.difference == pytest.approx(0.2)
+    assert of_scores.low - 0.2 == pytest.approx(of_units.low - of_units.difference)
+    assert of_scores.high - 0.2 == pytest.approx(of_units.high - of_units.difference)
 
 
 def test_a_run_called_like_a_row_without_training_replaces_no_row(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from raybio.cli.compare import _title_of_tests, compare
 from raybio.core.config import override_all
 from raybio.core.final_report import FinalReport, UnitScores
 from raybio.core.records import read_record, write_record
+from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.methods.sppt.table import LINK_RETRIEVAL
@@ -160,6 +161,23 @@ def test_tables_say_what_the_evaluation_left_out(tmp_path: Path) -> None:
     assert note.endswith(": 5 of 9 nodes")
 
 
+def test_differences_from_rivals_of_a_sample_of_units_are_those_of_the_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, results = stored_table(tmp_path, 1)
+    folder = results[0].folder
+    record = dict(read_record(folder.result, "result"))
+    scores = record["final"]["scores"]
+    for score in scores["trained"]["val"].values():
+        score["value"] = 0.75
+    write_record(folder.result, "result", record)
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", len(UNITS))
+    tests, _, _ = differences(Group("own", [GivenRun("own", folder)]), [], LAYOUT)
+    rival = scores[tests[0].two]["val"][tests[0].measure]["value"]
+    assert tests[0].difference == pytest.approx(0.75 - rival)
+    assert tests[0].low < tests[0].difference < tests[0].high
+
+
 def test_one_seed_has_intervals_over_units_and_no_p(tmp_path: Path) -> None:
     table, _ = stored_table(tmp_path, 1)
     assert table.legend.startswith("95 % bootstrap intervals over units, one seed; ")
@@ -304,7 +322,7 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
     layout = METHODS["finetune"].table
     oracle = replace(layout, oracles={"gold": "a baseline that sees gold answers"})
     relations = [
-        Relation(row, model, split, "score", word)
+        Relation(row, model, split, "score", word, is_trained=row in ("run", "other"))
         for row, model, split, word in (
             ("ridge on frozen encoder", "run", "test", "passes"),
             ("kNN on TF-IDF", "run", "test", "passes"),
@@ -344,6 +362,14 @@ def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
     assert ResultTable({}, LINK_RETRIEVAL, relations=relations).all_remarks == [
         "run: above its 2 rivals on held-out links (LRAP)"
     ]
+
+
+def test_compared_runs_that_pass_a_run_are_no_rivals_to_use_instead(tmp_path: Path) -> None:
+    table, _ = stored_table(tmp_path, 3, rival=-0.2, better=-0.1)
+    passing = {row for (row, _), word in words(table).items() if word == "passes"}
+    assert "lambda_spml = 0.3, 3 runs" in passing
+    advised = replace(table, layout=replace(table.layout, if_passed="use the rival")).all_remarks
+    assert not [remark for remark in advised if "lambda_spml = 0.3" in remark]
 
 
 def test_seeds_that_disagree_are_not_above_a_rival_which_one_of_them_is(tmp_path: Path) -> None:
