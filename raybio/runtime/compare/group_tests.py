@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 from statistics import mean
+from typing import Any
 
 import numpy as np
 

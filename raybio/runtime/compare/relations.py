@@ -106,25 +106,13 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
         rows_by_word: dict[str, list[str]] = {}
         for each in relations:
             is_meant = (each.model, each.split, each.measure) == (model, splits[-1], measure)
-            if is_meant and each.row not in {*models, *layout.oracles}:
+            if is_meant and not each.is_trained and each.row not in layout.oracles:
                 rows_by_word.setdefault(each.word, []).append(each.row)
         standing = _standing(rows_by_word)
         if standing:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
             advice = f"; {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
             remarks.append(f"{model}: {standing} on {where}{advice}")
-        rivals = [
-            each.row
-            for each in relations
-            if (each.model, each.split, each.word) == (model, last, PASSES)
-            and not each.is_trained
-            and each.row not in layout.oracles
-        ]
-        if rivals:
-            remarks.append(
-                f"{model} is below {', '.join(dict.fromkeys(rivals))} on {layout.splits[last]}: "
-                f"{layout.if_passed}"
-            )
     return remarks
 
 
