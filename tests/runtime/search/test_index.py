@@ -68,7 +68,7 @@ def test_a_small_index_gives_what_exact_search_gives(
     assert store.facts["recall"] == {"value": 1.0, "num_queries": 1000, "k": 10}
     index = raybio.open_index(tmp_path / "index")
     queries = np.random.default_rng(1).normal(size=(30, WIDTH)).astype(np.float32)
-    found = index.search(queries, 7)
+    found = index.search(queries, np.int64(7))  # type: ignore[arg-type]
     np.testing.assert_array_equal(
         rows_of(found.keys), oracle(queries, vectors.astype(np.float32), metric, 7)
     )
