@@ -188,6 +188,9 @@ def test_files_that_are_no_embeddings_are_refused_and_leave_no_index(
     pq.write_table(uneven, tmp_path / "uneven.parquet")
     with pytest.raises(DataError, match="different widths"):
         build_index(tmp_path / "uneven.parquet", tmp_path / "other")
+    pq.write_table(pa.table({"key": ["a", None], "embedding": [[1.0]] * 2}), tmp_path / "no_key.pq")
+    with pytest.raises(DataError, match="no_key.pq: has rows without a key"):
+        build_index(tmp_path / "no_key.pq", tmp_path / "other")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "ids.parquet")
     with pytest.raises(DataError, match="has the columns id; want 'key' and 'embedding'"):
         build_index(tmp_path / "ids.parquet", tmp_path / "other")

@@ -262,6 +262,11 @@ def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:
     ):
         status, content = post(app, "/encode", body)
         assert (status, message in str(content["detail"])) == (422, True), content
+    # 12 bytes an emoji, with escapes.
+    emojis = ["\N{DNA DOUBLE HELIX}" * LIMITS.max_characters] * LIMITS.max_inputs
+    assert len(json.dumps(emojis)) < LIMITS.max_bytes
+    one = Limits(max_inputs=1)
+    assert len(json.dumps(["\N{GREEK SMALL LETTER ALPHA}" * one.max_characters])) < one.max_bytes
     too_large = {"inputs": ["A" * LIMITS.max_bytes]}
     assert post(app, "/encode", too_large).status == 413
     chunks = [b'{"inputs": ["'] + [b"A" * 1000] * (LIMITS.max_bytes // 1000 + 1)
