@@ -59,7 +59,7 @@ def explore(
             a bucket.
         out: the page.
         store: a prepared store: groups and links of rows, and what is embedded or was embedded;
-            None: that of the run, or none.
+            None: that of the run unless there are ``inputs``, or none.
         inputs: FASTA, texts or a table: what is embedded or was embedded, instead of the store.
         labels: a table of ids and labels, which color points.
         field: of the rows of a store; None: its first.
@@ -87,7 +87,7 @@ def explore(
         run = folder.parent
     elif not is_file:
         folder = Path(local_model(source, "RUN"))
-    if store is None and not is_file:
+    if store is None and inputs is None and not is_file:
         store = _store_of_run(run)
     opened = None
     if store is not None:
