@@ -19,8 +19,8 @@ from raybio.core.errors import RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 
-ADDRESS_OPTIONS = ("--tracking-uri", "--url")
-"""Options whose value is an address of a server."""
+NON_PATH_OPTIONS = ("--tracking-uri", "--url", "--text")
+"""Options whose value is an address of a server, or a text that may hold any."""
 
 
 _URI_IN_VALUE = re.compile(
@@ -133,7 +133,7 @@ def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[...,
 def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> None:
     """Refuse URIs in place of local paths, and URIs that are not supported.
 
-    Nothing has been created yet. All arguments except ``ADDRESS_OPTIONS`` are checked, so options
+    Nothing has been created yet. All arguments except ``NON_PATH_OPTIONS`` are checked, so options
     need no checks of their own.
 
     Args:
@@ -156,7 +156,7 @@ def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> N
                     location(source, option)
         elif uri is not None and option in uri_options:
             location(value.strip(), option or "argument")
-        elif uri is not None and option not in ADDRESS_OPTIONS:
+        elif uri is not None and option not in NON_PATH_OPTIONS:
             check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:
             option = ""

@@ -14,6 +14,7 @@ import typer
 
 from raybio.cli import options as shared
 from raybio.cli.options import non_negative, positive
+from raybio.core.files import replace_text
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
 
@@ -93,5 +94,6 @@ def preflight(
     finding.show(findings)
     if to_json is not None:
         content = json.dumps([asdict(found) for found in findings], indent=1)
-        to_json.write_text(content + "\n", encoding="utf-8")
+        to_json.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(to_json, content + "\n")
     raise typer.Exit(any(found.state == finding.ERROR for found in findings))

@@ -106,9 +106,12 @@ def push_folder(
     path = Path(folder)
     card = _card_of(path)
     _check_repository(repository)
-    contents: dict[str, Path | bytes] = {
-        file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()
-    }
+    contents: dict[str, Path | bytes] = {}
+    for file in path.rglob("*"):
+        relative = file.relative_to(path)
+        # Downloads and file managers add hidden files, some of which the hub refuses.
+        if file.is_file() and not any(part.startswith(".") for part in relative.parts):
+            contents[relative.as_posix()] = file
     contents[CARD] = str(published_card(card, repository, license_id)).encode()
     token = ""
     try:

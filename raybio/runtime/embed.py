@@ -415,7 +415,10 @@ class _Embedding:
                 here,
                 origin=self.output_digest,
                 part_digest=self.part_digest,
-                model_digest=self.model_digest,
+                # States of tokens cannot be compared with embeddings of whole inputs.
+                model_digest=self.model_digest
+                if self.form.per == "input"
+                else f"{self.form.per}-{self.model_digest}",
                 cut=inputs.cut,
             )
             if self.lease is not None:

@@ -1,7 +1,7 @@
 """A trained model in Python: ``raybio.load(model)``."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class TrainedModel:
                 f"export/, or a folder of save_pretrained{near_run_folders(str(folder))}"
             )
 
-    def encode(self, inputs: Sequence[str]) -> np.ndarray:
+    def encode(self, inputs: Iterable[str]) -> np.ndarray:
         """Return the embeddings (N, D) of inputs, float32.
 
         They are those that plain transformers or sentence_transformers compute with the folder.
@@ -63,7 +63,7 @@ class TrainedModel:
         contents = self._embedding_model.contents_of(inputs)
         return self._embedding_model.embed(self._encoder, contents)
 
-    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+    def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Return what the head predicts for each input, in order.
 
         Args:

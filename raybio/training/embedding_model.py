@@ -4,7 +4,7 @@ Shape letters: R inputs, M some of them, T tokens, D embedding width.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -158,7 +158,7 @@ class EmbeddingModel(InputEmbedder):
         """
 
     @abstractmethod
-    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+    def contents_of(self, values: Iterable[str]) -> list[bytes]:
         """Return inputs in memory as ``embed`` takes them.
 
         Raises:
@@ -252,11 +252,11 @@ def embedding_column(embedding_ND: np.ndarray, dtype: np.dtype) -> pa.FixedSizeL
     return pa.FixedSizeListArray.from_arrays(values, embedding_ND.shape[1])
 
 
-def check_values(values: Sequence[str], wanted: str) -> None:
-    """Refuse anything but a list of strings.
+def check_values(values: Iterable[str], wanted: str) -> list[str]:
+    """Return strings as a list; refuse anything else.
 
     Args:
-        values: what was given.
+        values: what was given; a generator can be read only once.
         wanted: what the strings are, in the plural.
 
     Raises:
@@ -264,7 +264,8 @@ def check_values(values: Sequence[str], wanted: str) -> None:
     """
     if isinstance(values, str | bytes):
         raise DataError(f"got one {type(values).__name__}, want a list of {wanted}; put it in []")
-    for number, value in enumerate(values):
+    texts = list(values)
+    for number, value in enumerate(texts):
         if not isinstance(value, str):
             raise DataError(
                 f"input {number}: got {type(value).__name__} {value!r:.60}, want a string; "
@@ -275,6 +276,7 @@ def check_values(values: Sequence[str], wanted: str) -> None:
                 f"input {number}: got {value!r:.60}, which holds half of a character (an unpaired "
                 "surrogate); want Unicode text"
             )
+    return texts
 
 
 def check_strip_stop(strip_stop: bool, reads: str, folder: str | Path) -> None:

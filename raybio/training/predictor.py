@@ -87,7 +87,7 @@ class Predictor(ABC):
         """
 
     @abstractmethod
-    def open_values(self, values: Sequence[Any]) -> AbstractContextManager[Inputs]:
+    def open_values(self, values: Iterable[Any]) -> AbstractContextManager[Inputs]:
         """Check inputs in memory. Unlike in files, none may be invalid.
 
         Raises:

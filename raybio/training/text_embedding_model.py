@@ -1,6 +1,6 @@
 """Text encoders in folders, for bulk embedding."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -37,11 +37,11 @@ class TextEmbeddingModel(EmbeddingModel):
             content = batch.column("text").cast(pa.large_binary())
             yield pa.record_batch({"key": batch.column("key"), "content": content})
 
-    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+    def contents_of(self, values: Iterable[str]) -> list[bytes]:
         """Return texts in UTF-8."""
-        check_values(values, "texts")
+        texts = check_values(values, "texts")
         try:
-            return [value.encode() for value in values]
+            return [text.encode() for text in texts]
         except UnicodeEncodeError as error:
             raise DataError(
                 f"a text holds {error.object[error.start : error.end]!r}, which is no character; "

@@ -201,7 +201,7 @@ def test_there_are_options_of_both_kinds() -> None:
 
 def test_every_other_option_refuses_uris(call: Callable[[Option, list[str]], Any]) -> None:
     for option in OPTIONS:
-        if option.takes_uris or option.name in cli_app.ADDRESS_OPTIONS:
+        if option.takes_uris or option.name in cli_app.NON_PATH_OPTIONS:
             continue
         given = [] if option.is_argument else [option.name]
         if option.words == "push" and option.is_argument:

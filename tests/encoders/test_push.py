@@ -123,14 +123,17 @@ def test_a_push_replaces_a_model_in_one_commit_and_only_what_has_changed_is_sent
 ) -> None:
     first = push_folder(export(tmp_path / "first", "cls"), "me/tiny")
     assert first.deleted == []
-    again = push_folder(export(tmp_path / "second", "mean", seed=1), "me/tiny")
+    second = export(tmp_path / "second", "mean", seed=1)
+    (second / ".cache" / "huggingface").mkdir(parents=True)
+    (second / ".cache" / "huggingface" / "CACHEDIR.TAG").write_text("of a download")
+    again = push_folder(second, "me/tiny")
     repository = hub.repositories["me/tiny"]
     assert len(repository.files_by_commit) == 3  # the hub's own, and one a push
     _, files = repository.at("main")
     wanted = {
         path.relative_to(tmp_path / "second").as_posix()
         for path in (tmp_path / "second").rglob("*")
-        if path.is_file()
+        if path.is_file() and ".cache" not in path.parts
     }
     assert set(files) == wanted | {".gitattributes"}
     assert set(again.deleted) == set(repository.files_by_commit[first.commit]) - set(files)

@@ -11,7 +11,7 @@ import typer
 import typer.models
 from rich.text import Text
 
-from raybio.cli.app import ADDRESS_OPTIONS, check_uris
+from raybio.cli.app import NON_PATH_OPTIONS, check_uris
 from raybio.cli.lazy import LazyGroup
 from raybio.cli.main import Commands
 from raybio.core.errors import ConfigError
@@ -129,9 +129,9 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     named_so = {
         option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))
     }
-    assert named_so == set(ADDRESS_OPTIONS)
+    assert named_so | {"--text"} == set(NON_PATH_OPTIONS)
     for option in {option.name for option in options if option.kind is not bool} - set(
-        ADDRESS_OPTIONS
+        NON_PATH_OPTIONS
     ):
         name = option if option.startswith("--") else "argument"
         given = [option] if option.startswith("--") else []
@@ -183,6 +183,13 @@ def test_the_source_of_an_encoder_may_be_a_uri(value: str) -> None:
         check_uris([f"{option}= encoder.source = {value}"])
         with pytest.raises(ConfigError, match=f"^{option}: got .* is not supported"):
             check_uris([option, f"encoder.source={value},hdfs://own/m"])
+
+
+@pytest.mark.parametrize(
+    "text", ["GEO (https://x.org/geo/) is a database", "Data: https://x.org", "https://x.org"]
+)
+def test_a_text_may_hold_any_link(text: str) -> None:
+    check_uris(["query", "index", "--text", text, f"--text={text}"])
 
 
 @pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])

@@ -34,6 +34,9 @@ from raybio.runtime import embed
 from raybio.runtime.embed import EmbeddingFormat, embed_file
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder, model_of_run
+from raybio.runtime.search.build import build_index
+from raybio.runtime.search.index import open_index_store
+from raybio.runtime.search.queries import Queries
 from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
 from tests.encoders.tiny_text import embed as embed_texts
@@ -282,6 +285,24 @@ def test_tf32_is_refused_before_anything_is_written_on_machines_without_it(
     with pytest.raises(ConfigError, match="got 'fp16', want fp32, tf32 or bf16"):
         CliRunner().invoke(app, [*command, "--precision", "fp16"], catch_exceptions=False)
     assert not [*tmp_path.glob("embeddings*")]
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_cluster")
+def test_states_of_tokens_are_no_queries_of_an_index_of_proteins(tmp_path: Path) -> None:
+    model = exported(tmp_path / "model")
+    source = tmp_path / "proteins.fasta"
+    source.write_text(">a\nMKTAYIAKQR\n>b\nMVLSPADKTN\n")
+    embed_file(model, source, tmp_path / "proteins.parquet")
+    tokens = tmp_path / "tokens.parquet"
+    embed_file(model, source, tokens, form=EmbeddingFormat(per="token"))
+    build_index(tmp_path / "proteins.parquet", tmp_path / "index")
+    build_index(tokens, tmp_path / "tokens")
+    with pytest.raises(StoreError, match="their embeddings cannot be compared"):
+        Queries(open_index_store(tmp_path / "index"), tokens, [], None)
+    with pytest.raises(StoreError, match="their embeddings cannot be compared"):
+        Queries(open_index_store(tmp_path / "tokens"), None, ["MKT"], model.folder)
+    Queries(open_index_store(tmp_path / "tokens"), tokens, [], None)
 
 
 @pytest.mark.nightly

@@ -107,6 +107,13 @@ def test_encode_is_what_the_code_of_the_card_computes_for_each_architecture(
     assert_encode_is_the_code_of_the_cards(folders, tmp_path)
 
 
+def test_inputs_may_be_a_generator(tmp_path: Path) -> None:
+    for folder in (save_tiny(tmp_path / "texts", "bert"), export(tmp_path / "proteins", 0)):
+        model = raybio.load(folder, "mean")
+        inputs = ["MKTAYIAKQR", "MVLSPADK"]
+        np.testing.assert_array_equal(model.encode(iter(inputs)), model.encode(inputs))
+
+
 def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="raybio.load .*there is no nothing in"):
         raybio.load(tmp_path / "nothing")

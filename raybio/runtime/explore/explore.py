@@ -62,7 +62,7 @@ def explore(
             embeds; each may be in a bucket.
         out: the page.
         store: a prepared store: groups and links of rows, and what is embedded or was embedded;
-            None: that of the run, or none.
+            None: that of the run unless there are ``inputs``, or none.
         inputs: FASTA, texts or a table: what is embedded or was embedded, instead of the store.
         labels: a table of ids and labels, which color points.
         field: of the rows of a store; None: its first.
@@ -91,7 +91,7 @@ def explore(
         folder = fetch_bucket_model(address, "RUN")[1]
         # The record of a run lies next to the copy of its model.
         run = folder.parent
-    if store is None and not has_embeddings:
+    if store is None and inputs is None and not has_embeddings:
         store = _store_of_run(run)
     opened = None
     if store is not None:

@@ -51,6 +51,8 @@ def _read_file(path: Path) -> Iterator[tuple[pa.Array, np.ndarray]]:
                 "raybio embed writes them"
             )
         for batch in parquet_batches(file, ["key", "embedding"], ROWS_AT_ONCE):
+            if batch.column("key").null_count:
+                raise DataError(f"{path}: has rows without a key, want one in each row")
             yield (
                 batch.column("key").cast(pa.large_string()),
                 _matrix(batch.column("embedding"), path),

@@ -3,8 +3,9 @@
 Shape letters: Q queries, K neighbors, D width.
 """
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ class EmbeddingIndex:
         """Return the number of vectors."""
         return self.store.num_rows
 
-    def search(self, queries: np.ndarray | Sequence[str], k: int = 10) -> Neighbors:
+    def search(self, queries: np.ndarray | Iterable[str], k: int = 10) -> Neighbors:
         """Return the min(k, N) nearest vectors of each query.
 
         Args:
@@ -98,7 +99,7 @@ class EmbeddingIndex:
         if queries.ndim != 2 or queries.shape[1] != width:
             raise DataError(f"queries have the shape {queries.shape}, want (Q, {width})")
         query_QD = scaled(queries, self.metric, "query {}")
-        k = min(k, len(self))
+        k = min(operator.index(k), len(self))  # faiss takes no integers of numpy
         score_QK, row_QK = self._searcher.search(query_QD, k)
         keys = self._keys.take(pa.array(row_QK.reshape(-1))).to_pylist()
         if self.metric == "l2":
@@ -156,5 +157,5 @@ def check_model(store: IndexStore, model_digest: str, name: str) -> None:
         raise StoreError(
             f"{store.path}: its embeddings come from model {wanted[:16]}, {name} from "
             f"{model_digest[:16]}: their embeddings cannot be compared. Give the model of the "
-            "index, or build one of embeddings of this model"
+            'index, or build one of embeddings of this model; "token-" stands for --per token'
         )

@@ -12,7 +12,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.config import Pooling
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder
-from raybio.runtime.search.embeddings import read_embeddings
+from raybio.runtime.search.embeddings import ROWS_AT_ONCE, read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex, check_model
 from raybio.runtime.search.index_store import IndexStore
 from raybio.store.data_sets import is_table, table_files
@@ -142,12 +142,19 @@ def neighbor_schema(metric: str) -> pa.Schema:
 def neighbor_rows(
     index: EmbeddingIndex, queries: Queries, k: int
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a table of neighbors, K of each query in order, in blocks."""
+    """Yield the rows of a table of neighbors, K of each query in order, in blocks.
+
+    A block has about ``ROWS_AT_ONCE`` rows, whatever K is.
+    """
     score_column = SCORE_COLUMN[index.metric]
+    num_queries = max(1, ROWS_AT_ONCE // k)
     for block in queries.blocks():
-        neighbors = index.search(block.embedding_MD, k)
-        rows = []
-        for query, keys, scores in zip(block.keys, neighbors.keys, neighbors.scores, strict=True):
-            for rank, (key, score) in enumerate(zip(keys, scores, strict=True), start=1):
-                rows.append({"query": query, "rank": rank, "key": key, score_column: float(score)})
-        yield rows
+        for start in range(0, len(block.keys), num_queries):
+            some = slice(start, start + num_queries)
+            found = index.search(block.embedding_MD[some], k)
+            rows = []
+            for query, keys, scores in zip(block.keys[some], found.keys, found.scores, strict=True):
+                for rank, (key, score) in enumerate(zip(keys, scores, strict=True), start=1):
+                    row = {"query": query, "rank": rank, "key": key, score_column: float(score)}
+                    rows.append(row)
+            yield rows

@@ -52,8 +52,8 @@ class Limits:
 
     @property
     def max_bytes(self) -> int:
-        """Bytes of a request, in JSON with escapes."""
-        return min(self.max_inputs * self.max_characters * 2, 2**26) + 2**12
+        """Bytes of a request, in JSON with escapes: 12 of an emoji."""
+        return min(self.max_inputs * self.max_characters * 12, 2**26) + 2**12
 
 
 class EncodeRequest(BaseModel):
@@ -258,5 +258,7 @@ class _Bounded:
         await self._app(scope, receive_body, send)
 
     async def _refuse(self, scope: Message, receive: Receive, send: Send) -> None:
-        detail = f"the request is larger than {self._max_bytes:,} bytes; send fewer inputs"
+        detail = (
+            f"the request is larger than {self._max_bytes:,} bytes; send fewer or shorter inputs"
+        )
         await JSONResponse({"detail": detail}, status_code=413)(scope, receive, send)

@@ -63,7 +63,8 @@ def serving(
         ConfigError: if Ray Serve is not installed, or there is no such model, or it neither encodes
             nor predicts.
         StoreError: if there is no such index, or it comes from another model.
-        ClusterError: if Ray cannot start, the replicas do not fit, or the address is taken.
+        ClusterError: if Ray cannot start, the replicas do not fit, the address is taken, or Ray
+            Serve runs on the cluster already.
     """
     try:
         import ray
@@ -106,9 +107,11 @@ def serving(
             ray_actor_options=options,
             max_ongoing_requests=REQUESTS_AT_ONCE,
         )(serve.ingress(build)())
+        if is_own_cluster:
+            serve.shutdown()  # forgets the Serve of an earlier cluster of this process
+        else:
+            _check_no_serve(serve)
         try:
-            if is_own_cluster:
-                serve.shutdown()  # forgets the Serve of an earlier cluster of this process
             _start(serve, host, port)
             _run(serve, deployment.bind())
             yield f"http://{host}:{port}"
@@ -116,7 +119,7 @@ def serving(
                 serve.delete(APPLICATION)  # requests that are being answered get their answer
         finally:
             if not is_own_cluster:
-                serve.shutdown()
+                _end(serve)
 
 
 def check_replicas(nodes: Sequence[Node], replicas: int, cpus: float) -> int:
@@ -150,6 +153,25 @@ def _check_free(host: str, port: int) -> None:
         raise ClusterError(
             f"cannot listen on {host}:{port} ({error.strerror}); choose another --port or --host"
         ) from None
+
+
+def _check_no_serve(serve: Any) -> None:
+    """Refuse a cluster with a Serve: it would keep its address and lose an application."""
+    status = serve.status()
+    if status.proxies or status.applications:
+        names = ", ".join(sorted(status.applications)) or "no application"
+        raise ClusterError(
+            f"Ray Serve runs on this cluster already, with {names}; end it, or unset RAY_ADDRESS "
+            "to serve on this machine alone"
+        )
+
+
+def _end(serve: Any) -> None:
+    """End what was served, and Serve, unless others serve by it meanwhile."""
+    if serve.status().applications.keys() - {APPLICATION}:
+        serve.delete(APPLICATION)
+    else:
+        serve.shutdown()
 
 
 def _start(serve: Any, host: str, port: int) -> None:

@@ -120,6 +120,9 @@ def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, st
         experiment_id = client.create_experiment(method, artifact_location=artifacts)
     else:
         experiment_id = experiment.experiment_id
+        if experiment.lifecycle_stage == "deleted":
+            # It keeps its name for itself, and takes no runs.
+            client.restore_experiment(experiment_id)
     return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
 
 

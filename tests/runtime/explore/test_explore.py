@@ -230,12 +230,18 @@ def test_a_run_embeds_its_store_and_neighbors_are_those_on_the_map(
     fasta.write_text(
         "".join(f">p{row}\n{text}\n" for row, text in enumerate(SEQUENCES)) + f">{key}\nMKV\n"
     )
-    run(folder, "--input", fasta, "--out", tmp_path / "new.html")
+    run(folder, "--input", fasta, "--store", tiny_store.path, "--out", tmp_path / "new.html")
     data = Page(tmp_path / "new.html").data
     assert data["keys"][:6] == ["p0", "p1", "p2", "p3", "p4", key]
     assert data["texts"] == [*SEQUENCES, "MKV"]
     assert data["colorings"][0]["values"] == [-1] * 5 + [0]
     assert data["links"][0]["counts"][:5] == [0] * 5
+    # Without --store, the run's own is not needed.
+    write_record(folder / "run.json", "run", {"config": {}, "store": str(tmp_path / "gone")})
+    fasta.write_text("".join(f">p{row}\n{text}\n" for row, text in enumerate(SEQUENCES)))
+    run(folder, "--input", fasta, "--out", tmp_path / "new.html")
+    data = Page(tmp_path / "new.html").data
+    assert (data["texts"], data["colorings"], data["links"]) == (SEQUENCES, [], [])
 
 
 def test_a_run_in_a_bucket_gives_the_page_of_the_local_run(

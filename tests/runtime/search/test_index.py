@@ -68,7 +68,7 @@ def test_a_small_index_gives_what_exact_search_gives(
     assert store.facts["recall"] == {"value": 1.0, "num_queries": 1000, "k": 10}
     index = raybio.open_index(tmp_path / "index")
     queries = np.random.default_rng(1).normal(size=(30, WIDTH)).astype(np.float32)
-    found = index.search(queries, 7)
+    found = index.search(queries, np.int64(7))  # type: ignore[arg-type]
     np.testing.assert_array_equal(
         rows_of(found.keys), oracle(queries, vectors.astype(np.float32), metric, 7)
     )
@@ -188,6 +188,9 @@ def test_files_that_are_no_embeddings_are_refused_and_leave_no_index(
     pq.write_table(uneven, tmp_path / "uneven.parquet")
     with pytest.raises(DataError, match="different widths"):
         build_index(tmp_path / "uneven.parquet", tmp_path / "other")
+    pq.write_table(pa.table({"key": ["a", None], "embedding": [[1.0]] * 2}), tmp_path / "no_key.pq")
+    with pytest.raises(DataError, match="no_key.pq: has rows without a key"):
+        build_index(tmp_path / "no_key.pq", tmp_path / "other")
     pq.write_table(pa.table({"id": [1]}), tmp_path / "ids.parquet")
     with pytest.raises(DataError, match="has the columns id; want 'key' and 'embedding'"):
         build_index(tmp_path / "ids.parquet", tmp_path / "other")

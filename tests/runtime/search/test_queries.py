@@ -15,6 +15,7 @@ from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
+from raybio.runtime.search.queries import Queries, neighbor_rows
 from tests.runtime.search.test_index import write
 
 SEQUENCES = ["MKTAYIAKQR", "ACDEFGHIKL", "MKTAYIAKQRQISFVK", "WWYVTSRQPN", "GGGAAAGGG"]
@@ -129,6 +130,19 @@ def test_a_table_of_neighbors_does_not_replace_its_queries(embedded: Path) -> No
     with pytest.raises(ConfigError, match="queries.tsv: is an input, which would be lost"):
         run("query", embedded / "index", "--input", queries, *model, "--out", queries)
     assert queries.read_text() == "id\tsequence\na\tMKT\n"
+
+
+def test_blocks_of_a_table_do_not_grow_with_k(
+    embedded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", "--embeddings", embedded / "embeddings.parquet", "--out", embedded / "index")
+    index = raybio.open_index(embedded / "index")
+    found = Queries(index.store, embedded / "embeddings.parquet", [], None)
+    (whole,) = neighbor_rows(index, found, 3)
+    monkeypatch.setattr("raybio.runtime.search.queries.ROWS_AT_ONCE", 6)
+    blocks = [*neighbor_rows(index, found, 3)]
+    assert [len(rows) for rows in blocks] == [6, 6, 3]
+    assert [row for rows in blocks for row in rows] == whole
 
 
 def test_another_model_is_refused(embedded: Path) -> None:

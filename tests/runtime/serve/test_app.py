@@ -258,7 +258,7 @@ def test_relations_of_sentences_are_those_of_predict_though_their_encoder_may_em
     app = http_app(model)
     sentences = ["Aspirin causes asthma.", "Sugar was given."]
     status, content = post(app, "/predict", {"inputs": sentences})
-    assert (status, content["predictions"]) == (200, model.predict(sentences))
+    assert (status, content["predictions"]) == (200, model.predict(iter(sentences)))
     health = asyncio.run(call(app, "GET", "/health")).content
     assert (health["encodes"], health["predicts"]) == (has_word_pieces, True)
     assert health["model"] == model.digest()
@@ -284,6 +284,11 @@ def test_requests_beyond_the_limits_are_refused(tmp_path: Path) -> None:
     ):
         status, content = post(app, "/encode", body)
         assert (status, message in str(content["detail"])) == (422, True), content
+    # 12 bytes an emoji, with escapes.
+    emojis = ["\N{DNA DOUBLE HELIX}" * LIMITS.max_characters] * LIMITS.max_inputs
+    assert len(json.dumps(emojis)) < LIMITS.max_bytes
+    one = Limits(max_inputs=1)
+    assert len(json.dumps(["\N{GREEK SMALL LETTER ALPHA}" * one.max_characters])) < one.max_bytes
     too_large = {"inputs": ["A" * LIMITS.max_bytes]}
     assert post(app, "/encode", too_large).status == 413
     chunks = [b'{"inputs": ["'] + [b"A" * 1000] * (LIMITS.max_bytes // 1000 + 1)

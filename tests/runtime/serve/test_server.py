@@ -89,6 +89,41 @@ def test_a_signal_ends_the_command_with_one_line(number: signal.Signals, tmp_pat
 
 
 @pytest.mark.nightly
+def test_two_models_do_not_share_the_serve_of_a_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
+    import ray
+    from ray import serve
+
+    from raybio.runtime.serve.server import serving
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0})
+    class Other:
+        """An application of somebody else."""
+
+    first = export(tmp_path / "first", 0)
+    second = export(tmp_path / "second", 1)
+    ray.init(address="local", num_cpus=2, include_dashboard=False)
+    try:
+        with serving(first, port=free_port(), cpus_per_replica=0.5) as address:
+            refused = pytest.raises(ClusterError, match="runs on this cluster already, with raybio")
+            with refused, serving(second, port=free_port(), cpus_per_replica=0.5):
+                pass
+            assert ask(f"{address}/health")["model"] == raybio.load(first).digest()
+            serve.run(Other.bind(), name="other", route_prefix="/other")
+        assert [*serve.status().applications] == ["other"]
+        serve.delete("other")
+        refused = pytest.raises(ClusterError, match="already, with no application")
+        with refused, serving(second, port=free_port(), cpus_per_replica=0.5):
+            pass
+        serve.shutdown()
+        with serving(second, port=free_port(), cpus_per_replica=0.5):
+            pass
+        assert not serve.status().proxies
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.nightly
 def test_a_hundred_concurrent_requests_equal_encode(tmp_path: Path) -> None:
     pytest.importorskip("grpc_reflection", reason="raybio[serve] is not installed")
     from raybio.runtime.serve.server import serving

@@ -12,7 +12,7 @@ from raybio.runtime.cluster.machine import network_file_system
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.tracking import tracker as track
-from raybio.runtime.tracking.mlflow import flatten
+from raybio.runtime.tracking.mlflow import KEY, create_run, find_runs, flatten
 from raybio.runtime.tracking.tracker import Tracker, add_artifacts, tracking_uri
 from raybio.training.settings import TrainingConfig
 
@@ -127,6 +127,16 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     table.write_text("| a |")
     add_artifacts(folder, [table])
     assert "table.md" in {file.path for file in client.list_artifacts(tracker.run_id)}
+
+
+def test_an_experiment_that_was_deleted_is_restored(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    client.delete_experiment(client.create_experiment("sppt_protein"))
+    run = create_run(client, uri, "sppt_protein", "first", {KEY: "a"})
+    assert find_runs(client, "sppt_protein", "a") == [run]
 
 
 def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(

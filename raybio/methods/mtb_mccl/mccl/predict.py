@@ -135,7 +135,7 @@ class RelationPredictor(Predictor):
             yield Inputs(blocks, remarks, DocumentSource(files, store))
 
     @contextmanager
-    def open_values(self, values: Sequence[Any]) -> Iterator[Inputs]:
+    def open_values(self, values: Iterable[Any]) -> Iterator[Inputs]:
         """Take documents of BioC JSON, or of DocRED's if the model's relations have a direction.
 
         One without "id", in DocRED "title", has its number, from 1.

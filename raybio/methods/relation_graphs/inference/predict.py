@@ -4,7 +4,7 @@ Shape letters: S sentences, W words of all of them, C chunks, P related pairs.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -117,20 +117,20 @@ class WordPredictor(Predictor):
         yield Inputs(blocks, skipped_remarks(quarantine.summary()))
 
     @contextmanager
-    def open_values(self, values: Sequence[str]) -> Iterator[Inputs]:
+    def open_values(self, values: Iterable[str]) -> Iterator[Inputs]:
         """Take sentences; their ids are their numbers, from 1."""
-        check_values(values, "sentences")
+        texts = check_values(values, "sentences")
         length = sentence_length(self.config, self.folder)
         sentences = [
             NewSentence.of_text(str(number), text, number)
-            for number, text in enumerate(values, start=1)
+            for number, text in enumerate(texts, start=1)
         ]
         for number, num_tokens in enumerate(length.of(sentences)):
             has_words = bool(sentences[number].words)
             if not has_words or num_tokens > length.limit:
                 got = f"{num_tokens:,} tokens" if has_words else "no word"
                 raise DataError(
-                    f"input {number}: got {got} in {values[number]!r:.60}, want a sentence of at "
+                    f"input {number}: got {got} in {texts[number]!r:.60}, want a sentence of at "
                     f"most {length.limit:,} tokens; divide it"
                 )
         yield Inputs(lambda: sentence_blocks(iter(sentences)), [])

@@ -3,7 +3,7 @@
 Shape letters: R inputs of a block, M inputs of a micro-batch, L padded length, D width, C classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -140,7 +140,7 @@ class TaskPredictor(Predictor):
         yield Inputs(blocks, skipped_remarks(quarantine.summary()) + ([cut] if cut else []))
 
     @contextmanager
-    def open_values(self, values: Sequence[str]) -> Iterator[Inputs]:
+    def open_values(self, values: Iterable[str]) -> Iterator[Inputs]:
         """Take sequences or texts; their ids are their numbers, from 1."""
         contents = self.model.contents_of(values)
 

@@ -9,7 +9,8 @@ About half of the pairs at the stated identity are found, nearly all pairs that 
 above it, and nearly none that are below; ``tests/methods/sppt/proteins/test_clusters.py`` measures
 it. Identity counts substitutions only: k-mers across an insertion or a deletion do not survive
 (``mmseqs.py`` finds such relatives by alignments).
-Sequences of fewer than ``KMER + MIN_SHARED - 1`` letters have no relatives.
+Copies are relatives, whatever their k-mers. Sequences of fewer than ``KMER + MIN_SHARED - 1``
+letters have no other relatives.
 
 Shape letters: N proteins, B proteins of a block, T residues, K k-mers (or pairs of a k-mer and a
 protein that has it), V all possible k-mers, G distinct k-mers of a block, R proteins of a range,
@@ -18,6 +19,7 @@ P pairs of proteins, C clusters, A letters.
 
 import tempfile
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -74,6 +76,7 @@ def identity_clusters(sequences: Ragged, folder: Path, *, identity: float) -> ND
     num_proteins = len(sequences.indptr_N1) - 1
     chance = _SharedByChance.of(sequences.value_T)
     components = _Components(num_proteins)
+    components.add(np.arange(num_proteins), _first_copies(sequences))
     with tempfile.TemporaryFile(dir=folder) as file:
         kmers = _KmerFile(file, sequences)
         size_N = np.diff(kmers.indptr_N1)
@@ -96,6 +99,18 @@ def identity_clusters(sequences: Ragged, folder: Path, *, identity: float) -> ND
                 is_related_P = pairs.data >= np.maximum(wanted_P, above_chance_P)
                 components.add(row_P[is_related_P], other_P[is_related_P])
     return number_by_first_member(components.labels())
+
+
+def _first_copies(sequences: Ragged) -> NDArray[np.int64]:
+    """Return the first protein (N,) that has the same letters as each one."""
+    num_proteins = len(sequences.indptr_N1) - 1
+    digest_N = np.empty(num_proteins, np.uint64)
+    for number in range(num_proteins):
+        start, end = sequences.indptr_N1[number : number + 2]
+        digest = blake2b(sequences.value_T[start:end].tobytes(), digest_size=8).digest()
+        digest_N[number] = int.from_bytes(digest, "little")
+    _, first_C, copy_N = np.unique(digest_N, return_index=True, return_inverse=True)
+    return first_C[copy_N]
 
 
 def number_by_first_member(label_N: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -1,6 +1,6 @@
 """Protein encoders in folders, for bulk embedding."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -52,11 +52,10 @@ class ProteinEmbeddingModel(EmbeddingModel):
             content = batch.column("sequence").cast(pa.large_binary())
             yield pa.record_batch({"key": batch.column("key"), "content": content})
 
-    def contents_of(self, values: Sequence[str]) -> list[bytes]:
+    def contents_of(self, values: Iterable[str]) -> list[bytes]:
         """Return sequences of residue letters in upper case."""
-        check_values(values, "sequences")
         contents = []
-        for number, value in enumerate(values):
+        for number, value in enumerate(check_values(values, "sequences")):
             sequence = "".join(value.split()).upper()
             strange = sorted(set(sequence) - set(LETTERS.decode()))
             if strange or not sequence:

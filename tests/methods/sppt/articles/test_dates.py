@@ -71,6 +71,11 @@ def test_links_of_one_date_cannot_be_split() -> None:
         ("2019-05", 20190500),
         (" 2019-05-31\n", 20190531),
         ("0987", 9870000),
+        ("2018.0", 20180000),
+        ("2018-02-13 00:00:00", 20180213),
+        ("2018-02-13T12:30:00Z", 20180213),
+        ("2018.5", -1),
+        ("2018 or so", -1),
         ("19", -1),
         ("2019-13", -1),
         ("2019-5", -1),
@@ -84,7 +89,7 @@ def test_links_of_one_date_cannot_be_split() -> None:
 def test_dates_are_read_from_years_to_days(text: str, number: int) -> None:
     assert date_number(text) == number
     if number > 0:
-        assert date_text(number) == text.strip()
+        assert text.strip().removesuffix(".0").startswith(date_text(number))
 
 
 @pytest.mark.parametrize("column", ["year", "date"])

@@ -198,12 +198,23 @@ def test_relatives_of_relatives_are_one_cluster_numbered_by_its_first_member() -
     assert cluster_N.tolist() == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("letters", "num_copies"),
+    [(b"MKTAYIA", 2), (b"MKTAYIAK", 130), (b"Q" * 30, 5), (b"GS" * 15, 5), (b"MK", 2)],
+)
+def test_copies_are_relatives_however_short_or_repetitive(letters: bytes, num_copies: int) -> None:
+    rng = np.random.default_rng(6)
+    others = [random_protein(rng, 100) for _ in range(100)]
+    copies = [np.frombuffer(letters, np.uint8)] * num_copies
+    assert cluster([*others, *copies]).tolist() == [*range(100), *[100] * num_copies]
+
+
 def test_k_mers_do_not_cross_sequences_and_short_sequences_are_alone() -> None:
     rng = np.random.default_rng(5)
     short = random_protein(rng, KMER + MIN_SHARED - 2)
     whole = random_protein(rng, 60)
     pieces = [whole[start : start + 4] for start in range(0, 60, 4)]
-    sequences = [short, short, *pieces, whole, np.empty(0, np.uint8)]
+    sequences = [short, *pieces, whole, np.empty(0, np.uint8)]
     assert cluster(sequences).tolist() == list(range(len(sequences)))
     assert cluster([]).tolist() == []
 

@@ -29,11 +29,14 @@ def single_group_corpus(
     return Corpus(keys, group_N, spooled_N, edge_E2, SINGLE_GROUP, SINGLE_GROUP, NOUN, date_N)
 
 
-_DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
+_DATE = re.compile(r"(\d{4})(?:\.0|-(\d\d)(?:-(\d\d)(?:[ T]\d\d:.*)?)?)?")
 
 
 def date_number(text: str) -> int:
-    """Return the date of ``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD`` as yyyymmdd; -1 if it is none."""
+    """Return the date of ``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD`` as yyyymmdd; -1 if it is none.
+
+    A time of day is ignored, and ``2018.0`` is a year, as pandas writes it.
+    """
     match = _DATE.fullmatch(text.strip())
     if not match:
         return -1
