@@ -314,8 +314,9 @@ def test_a_line_names_the_rivals_that_pass_a_model_where_its_layout_has_advice()
     ]
     table = ResultTable({}, oracle, relations=relations)
     assert table.all_remarks == [
-        "run is below ridge on frozen encoder, kNN on TF-IDF on test rows: raise optim.peak_lr or "
-        "schedule.max_epochs, or use the rival"
+        "run is below ridge on frozen encoder, kNN on TF-IDF on test rows: raise "
+        "schedule.max_epochs, change optim.peak_lr (lower it where the embeddings have collapsed), "
+        "or use the rival"
     ]
     assert ResultTable({}, layout, relations=relations[4:]).all_remarks == []
     assert ResultTable({}, replace(oracle, if_passed=""), relations=relations).all_remarks == []
