@@ -78,6 +78,13 @@ def test_trials_get_what_nodes_have(nodes: list[Node], given: dict, expected: tu
     assert (found.cpus_per_worker, found.gpus_per_worker, found.num_trials) == expected
 
 
+def test_a_plan_says_how_many_trials_fit_the_cluster() -> None:
+    found = fit_trials([Node(2), Node(2)], workers=1, at_most=3, cpus_per_worker=1.0)
+    assert found.explanation == (
+        "3 trials at a time: each takes 1 CPU; 4 fit the cluster's 2 CPU + 2 CPU"
+    )
+
+
 def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(
         ClusterError, match=r"a trial takes 4 CPU, and the cluster has 3 CPU \+ 3 CPU"
