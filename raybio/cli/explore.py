@@ -68,6 +68,7 @@ def explore(
     label_file = None if labels is None else local_copy(labels, "--labels")
     # Imported here: torch takes seconds to import.
     from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+    from raybio.methods.sppt.proteins.formats.id_rule import IdRule, choose_form
     from raybio.runtime.explore.explore import explore as write_map
 
     write_map(
@@ -83,6 +84,7 @@ def explore(
         max_points=max_points,
         # A stop is no part of what is shown, whether it was stripped or not.
         read_fasta=partial(read_fasta, strip_stop=True),
+        choose_form=lambda ids, proteins: choose_form(ids, proteins, IdRule()).rule,
         say=print,
     )
     print(f"{out}: open it in a browser")

@@ -127,9 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 
 app = training_app(
     METHOD,
-    texts=help_texts(METHOD, ABOUT, "protein_regression --data table.csv --init MODEL")._replace(
-        usage="[TASK,... --data FILES] [OPTIONS]"
-    ),
+    # The demo's rate is for an encoder without weights, and would ruin a trained one.
+    texts=help_texts(
+        METHOD,
+        ABOUT,
+        "protein_regression --data table.csv --init MODEL",
+        "optim.peak_lr=0.0001",
+    )._replace(usage="[TASK,... --data FILES] [OPTIONS]"),
     expand=with_tasks,
     sources=("--data",),
 )

@@ -293,6 +293,8 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
 def _print_result(swept: "SweepResult") -> None:
     from rich.table import Table
 
+    from raybio.runtime.tune.report import ranking_remarks
+
     console = stdout_console()
     space = swept.spec.space
     table = Table(title=f"{swept.folder.name}: the best settings")
@@ -307,6 +309,8 @@ def _print_result(swept: "SweepResult") -> None:
         initial = f"{swept.ranking[0].trials[0].initial:.4f}"
         table.add_row("before training", *[""] * len(titles), initial, "0")
     console.print(table)
+    for remark in ranking_remarks(space, swept.ranking):
+        console.print(f"{remark}.", highlight=False, markup=False)
     counts = Counter(trial.status for trial in swept.trials)
     described = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(swept.trials)} trials: {described}")

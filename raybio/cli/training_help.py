@@ -49,20 +49,26 @@ CORPUS = (
 
 
 def help_texts(
-    method: str, more: str = CORPUS, options: str = "--store STORE --name first"
+    method: str,
+    more: str = CORPUS,
+    options: str = "--store STORE --name first",
+    setting: str | None = None,
 ) -> HelpTexts:
     """Return the texts of a method.
 
     Args:
         method: key in ``METHODS``.
         more: what its description does not say.
-        options: of the example, which also changes the first of the method's settings.
+        options: of the example.
+        setting: that the example changes; None: the first of the method's, to that of the demo.
     """
     entry = METHODS[method]
     example = f"raybio train {method} {options}"
-    if entry.first_settings:
+    if setting is None and entry.first_settings:
         path = entry.first_settings[0]
-        example += f" --set {path}={value_at(entry.demo, path)}"
+        setting = f"{path}={value_at(entry.demo, path)}"
+    if setting:
+        example += f" --set {setting}"
     parts = [entry.about, more, f"Example: {example}"]
     return HelpTexts("\n\n".join(part for part in parts if part))
 

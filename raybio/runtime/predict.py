@@ -1,5 +1,6 @@
 """Predictions of a trained model for files of new inputs."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,7 @@ from raybio.core.files import check_not_input, check_writable_file, replaced_fil
 from raybio.runtime.heads import method_of_head, output_suffix, require_head
 from raybio.store.table_rows import rows_at_once, write_rows
 from raybio.training.embedding_model import check_strip_stop
-from raybio.training.predictor import InputPrediction, Inputs, PredictBlock, Predictor
+from raybio.training.predictor import InputPrediction, Inputs, Predictor
 
 ID = "id"
 """Column of a table of predictions with the ids of the inputs."""
@@ -90,7 +91,7 @@ def predict_file(
     with predictor.open_files(files, max_bad_share=max_bad_share, strip_stop=strip_stop) as inputs:
         for remark in inputs.remarks:
             say(remark)
-        predictions = _Counted(predictor.load(), inputs)
+        predictions = _Counted(predictor, inputs)
         out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(out) as partial:
             if suffix in predictor.document_writers:
@@ -99,21 +100,27 @@ def predict_file(
             else:
                 schema = pa.schema([(ID, pa.string()), *predictor.columns])
                 num_rows = write_rows(partial, suffix, schema, _row_blocks(predictions, schema))
+        for missing, num in predictions.num_missing.items():
+            say(f"{num:,} of {predictions.num_inputs:,} inputs got no {missing}")
     return PredictSummary(num_rows, predictor.row_noun, predictions.num_inputs)
 
 
 class _Counted:
-    """Iterates over the predictions for all blocks, and counts the inputs."""
+    """Iterates over the predictions for all blocks, and counts inputs and what they lack."""
 
-    def __init__(self, predict: PredictBlock, inputs: Inputs) -> None:
+    def __init__(self, predictor: Predictor, inputs: Inputs) -> None:
         self.num_inputs = 0
-        self._predict = predict
+        self.num_missing: Counter[str] = Counter()
+        self._predictor = predictor
+        self._predict = predictor.load()
         self._inputs = inputs
 
     def __iter__(self) -> Iterator[InputPrediction]:
         for block in self._inputs.blocks():
             for prediction in self._predict(block):
                 self.num_inputs += 1
+                if missing := self._predictor.missing(prediction.value):
+                    self.num_missing[missing] += 1
                 yield prediction
 
 

@@ -161,6 +161,22 @@ def read_input_rows(path: Path, column: str) -> Iterator[InputRows]:
         yield InputRows(keys, contents, rows.lines)
 
 
+def has_ids(path: Path) -> bool:
+    """Return whether a table has a column of ids; without one, its rows are numbered.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
+    found: list[str] = []
+
+    def select(names: Sequence[str]) -> Sequence[str]:
+        found.extend(names)
+        return names[:1]
+
+    next(read_columns(path, "a table", select), None)
+    return any(name in found for name in ID_COLUMNS)
+
+
 def read_columns(
     path: Path,
     wanted: str,

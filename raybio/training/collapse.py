@@ -58,11 +58,13 @@ class CollapseWatch:
         num_steps = config.schedule.max_steps
         self._first_step = num_warmup_steps(config.optim, num_steps)
         self._window = max(1, min(NUM_STEPS_AT_CHANCE, num_steps // 2))
+        self._peak_lr = config.optim.peak_lr
         self._is_pretrained = is_pretrained
         self._is_supervised = is_supervised
         self._distances: dict[str, deque[float]] = {}
         self._warned: set[str] = set()
         self._spread_text = ""
+        self._rate_advice = "raise optim.peak_lr"
 
     def observe_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Read the losses of update number ``step``; steps of the warm-up do not count."""
@@ -83,13 +85,14 @@ class CollapseWatch:
                 logger.warning(
                     "%s %.3f is at chance (%.3f, the loss of equal embeddings) over the %d steps "
                     "up to step %d: the embeddings may have collapsed%s. Check encoder.source and "
-                    "encoder.pooling, or raise optim.peak_lr",
+                    "encoder.pooling, or %s",
                     loss_name,
                     metrics[loss_name],
                     chance,
                     self._window,
                     step,
                     self._spread_text,
+                    self._rate_advice,
                 )
 
     def observe_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -105,12 +108,17 @@ class CollapseWatch:
         if not is_collapsed or "spread" in self._warned or (step == 0 and not self._is_pretrained):
             return
         self._warned.add("spread")
+        advice = "Check encoder.source and encoder.pooling"
+        if step > 0:
+            # Too large steps collapse an encoder, so that the next warning must not ask for more.
+            self._rate_advice = "lower optim.peak_lr"
+            advice += f", or {self._rate_advice} (now {self._peak_lr:g})"
         logger.warning(
             "step %d: the embeddings have collapsed: %s; want a mean cosine of at most %g and an "
-            "effective rank of at least %g. Scores of such an encoder say little. Check "
-            "encoder.source and encoder.pooling",
+            "effective rank of at least %g. Scores of such an encoder say little. %s",
             step,
             spread,
             MAX_MEAN_COSINE,
             MIN_EFFECTIVE_RANK,
+            advice,
         )

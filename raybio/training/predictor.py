@@ -102,6 +102,10 @@ class Predictor(ABC):
             ConfigError: if they cannot be loaded.
         """
 
+    def missing(self, value: dict[str, Any] | list[dict[str, Any]]) -> str:
+        """Return what the prediction of an input lacks, for a remark; "" for nothing."""
+        return ""
+
     @property
     def document_writers(self) -> dict[str, WriteDocuments]:
         """Suffix of a file -> the writer of a format that only this kind of prediction has."""

@@ -70,6 +70,9 @@ def test_help_shows_five_settings_and_an_example_and_says_where_the_others_are()
         assert listed == list(method.first_settings)
         flat = re.sub(r"[\s│]+", " ", short)
         assert f"Example: raybio train {name} " in flat
+        if name == "finetune":
+            # A trained encoder would collapse at the demo's rate.
+            assert "--init MODEL --set optim.peak_lr=0.0001" in flat
         assert "--tracking-uri" not in short
         assert f"raybio train {name} --help-all" in flat
         complete = CliRunner().invoke(app, ["train", name, "--help-all"]).output

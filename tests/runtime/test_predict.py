@@ -216,6 +216,29 @@ def test_many_classes_are_predicted_in_small_blocks(
     assert max(sizes) == 4 and sum(sizes) == len(trained.rows)
 
 
+def test_remarks_say_that_rows_are_numbered_and_how_many_have_no_class(
+    trained: Trained, tmp_path: Path
+) -> None:
+    predictor = read_predictor(trained.folder)
+    column = "text" if TASKS[trained.store.task].on_texts else "sequence"
+    inputs = tmp_path / "inputs.csv"
+    said: list[str] = []
+    lines = [f"id{row},{text}\n" for row, text in enumerate(trained.store.texts(trained.rows))]
+    for header in ("PMID", "id"):
+        inputs.write_text("".join([f"{header},{column}\n", *lines]))
+        predict_file(predictor, [inputs], tmp_path / f"{header}.jsonl", say=said.append)
+    numbered = "inputs.csv: no column id: rows are numbered; rename yours"
+    assert said.count(numbered) == 1
+    first = json.loads((tmp_path / "PMID.jsonl").read_text().splitlines()[0])
+    assert first["id"] == "1"
+    rows = [json.loads(line) for line in (tmp_path / "id.jsonl").read_text().splitlines()]
+    num_empty = sum(row.get("classes") == "" for row in rows)
+    remark = f"{num_empty} of {len(rows)} inputs got no class: no probability reaches 0.5"
+    assert said.count(remark) == 2 * (num_empty > 0)
+    if TASKS[trained.store.task].labels == "class_set":
+        assert num_empty > 0
+
+
 def test_bad_input_is_refused_before_a_model_is_loaded(trained: Trained, tmp_path: Path) -> None:
     (trained.folder / "model.safetensors").rename(tmp_path / "away")
     try:

@@ -45,6 +45,23 @@ def test_collapsed_embeddings_are_warned_about_once(
     assert only.startswith("step 0: the embeddings have collapsed: mean cosine")
 
 
+def test_an_encoder_that_collapses_in_training_is_advised_a_lower_rate(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = watch()
+    watched.observe_evaluation(0, SPREAD)
+    watched.observe_evaluation(100, COLLAPSED)
+    for step in range(1, 1001):
+        watched.observe_step(step, {"ranking_loss": CHANCE, "ranking_chance": CHANCE})
+    collapsed, at_chance = warned(caplog)
+    assert collapsed.endswith("encoder.pooling, or lower optim.peak_lr (now 0.0003)")
+    assert at_chance.endswith("encoder.pooling, or lower optim.peak_lr")
+    caplog.clear()
+    watch().observe_evaluation(0, COLLAPSED)
+    (of_source,) = warned(caplog)
+    assert of_source.endswith("Check encoder.source and encoder.pooling")
+
+
 def test_a_healthy_encoder_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     watched = watch()
     for step in range(1, 1001):

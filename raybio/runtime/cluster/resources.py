@@ -166,7 +166,7 @@ def fit_trials(
         cpus,
         gpus,
         num_trials,
-        f"{num_trials} {what}s at a time: each takes {wanted}, of {has} {fitting} have room",
+        f"{num_trials} {what}s at a time: each takes {wanted}; {fitting} fit the cluster's {has}",
     )
 
 

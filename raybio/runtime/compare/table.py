@@ -309,7 +309,9 @@ def write_joint_table(tables: Mapping[str, tuple[ResultTable, RunFolder]]) -> Pa
     precision_by_run: dict[str, str] = {}
     for table, _ in tables.values():
         precision_by_run |= table.precision_by_run
-    parts = [first.title(JOINT_SPLIT), markdown_table(header, rows), f"{first.legend}."]
+    sizes = {table.sizes.get(JOINT_SPLIT) for table, _ in tables.values()}
+    titled = first if len(sizes) == 1 else replace(first, sizes={})
+    parts = [titled.title(JOINT_SPLIT), markdown_table(header, rows), f"{first.legend}."]
     relations = [
         replace(relation, model=name)
         for name, (table, _) in tables.items()

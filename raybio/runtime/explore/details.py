@@ -29,28 +29,44 @@ CONTENT_COLUMNS = ("sequence", "text")
 ReadFasta = Callable[[Path, Quarantine], Iterator[pa.RecordBatch]]
 """A reader of FASTA: yields columns ``key`` and ``sequence``."""
 
+ChooseForm = Callable[[pa.Array, pa.Array], Callable[[pa.Array], pa.Array]]
+"""Returns, for ids of embeddings and of a store, how both are written so that they agree."""
 
-def rows_of_store(store: Store, field: str, keys: Sequence[str]) -> np.ndarray:
+
+def ids_of_store(store: Store, field: str) -> pa.Array:
+    """Return the ids of all rows (N,)."""
+    blocks = []
+    for start in range(0, store.num_rows, ROWS_AT_ONCE):
+        key_N, _ = store.inputs(field, start, min(start + ROWS_AT_ONCE, store.num_rows))
+        blocks.append(key_N.cast(pa.large_string()))
+    return pa.concat_arrays(blocks)
+
+
+def rows_of_store(
+    store: Store, id_N: pa.Array, keys: Sequence[str], choose_form: ChooseForm
+) -> np.ndarray:
     """Return the row of each id (S,), -1 for an id that the store does not have.
+
+    Args:
+        store: named in the message.
+        id_N: its ids.
+        keys: ids of embeddings.
+        choose_form: makes ids of both comparable, such as headers of UniProt and accessions.
 
     Raises:
         DataError: if the store has none of them.
     """
-    wanted = pa.array(keys, pa.string())
-    row_S = np.full(len(keys), -1)
-    example = "no id"
-    for start in range(0, store.num_rows, ROWS_AT_ONCE):
-        end = min(start + ROWS_AT_ONCE, store.num_rows)
-        key_N, _ = store.inputs(field, start, end)
-        example = str(key_N[0])
-        index_S = np.asarray(pc.fill_null(pc.index_in(wanted, value_set=key_N), -1))
-        row_S[index_S >= 0] = start + index_S[index_S >= 0]
+    wanted_S = pa.array(keys, pa.large_string())
+    form = choose_form(wanted_S, id_N)
+    index_S = pc.index_in(form(wanted_S), value_set=form(id_N))
+    row_S = np.asarray(pc.fill_null(index_S, -1)).astype(np.int64)
     if (row_S < 0).all():
         raise _nothing_known(
             str(store.location),
             keys,
-            example,
-            f"the store itself: raybio embed --input {store.location}",
+            str(id_N[0]),
+            f"the store itself: raybio embed --input {store.location}. Or leave out --store, and "
+            "give the file that was embedded: --input FILE",
         )
     return row_S
 

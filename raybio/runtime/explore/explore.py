@@ -16,14 +16,21 @@ from raybio.encoders.sources import CONFIG, MODULES
 from raybio.evaluation.projection import embedding_map
 from raybio.runtime.embed_inputs import inputs_of, open_input_store
 from raybio.runtime.explore.details import (
+    ChooseForm,
     ReadFasta,
+    ids_of_store,
     labels_of_table,
     rows_of_store,
     texts_of_file,
     texts_of_store,
 )
 from raybio.runtime.explore.page import write_page
-from raybio.runtime.explore.points import Points, points_of_file, points_of_model
+from raybio.runtime.explore.points import (
+    Points,
+    keys_of_file,
+    points_of_file,
+    points_of_model,
+)
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.store.bucket import BucketFolder
@@ -53,6 +60,7 @@ def explore(
     max_bad_share: float = 0.1,
     max_points: int = 5000,
     read_fasta: ReadFasta,
+    choose_form: ChooseForm,
     say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Write a page with a map of embeddings.
@@ -71,6 +79,7 @@ def explore(
         max_bad_share: maximum fraction of invalid records.
         max_points: of more rows a uniform sample is shown, always the same one.
         read_fasta: reads FASTA.
+        choose_form: makes ids of embeddings and of a store comparable.
         say: called with remarks, one line each.
 
     Raises:
@@ -101,7 +110,12 @@ def explore(
     if has_embeddings:
         if pooling is not None or strip_stop:
             raise ConfigError(f"{source}: holds embeddings; leave out --pooling and --strip-stop")
-        points = points_of_file(folder, max_points)
+        keys = keys_of_file(folder)
+        if opened is not None:
+            # Refuses other ids before neighbors are searched.
+            assert field is not None
+            rows_of_store(opened, ids_of_store(opened, field), keys, choose_form)
+        points = points_of_file(folder, keys, max_points)
     else:
         model = model_of_folder(folder, pooling)
         embedded = inputs or (None if opened is None else opened.path)
@@ -113,7 +127,7 @@ def explore(
         points = points_of_model(model, chosen, quarantine, max_points)
         for line in skipped_lines(quarantine.summary()):
             say(line)
-    data = _data(points, opened, field, inputs, labels, read_fasta)
+    data = _data(points, opened, field, inputs, labels, read_fasta, choose_form, say)
     data["title"] = Path(source).name
     data["about"] = _about(points, opened)
     write_page(out, data)
@@ -160,16 +174,27 @@ def _data(
     inputs: Path | None,
     labels: Path | None,
     read_fasta: ReadFasta,
+    choose_form: ChooseForm,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Return what the page shows; items are the points, and ids that are not on the map."""
     texts = points.texts
     colorings: dict[str, list[str]] = {}
     keys_by_kind: dict[str, list[list[str]]] = {}
+    keys = [*points.keys, *points.other_keys]
+    # Links name rows by the ids of the store.
+    linked_names = keys
     if texts is None and inputs is not None:
         texts = texts_of_file(inputs, points.keys, read_fasta)
     if store is not None:
         assert field is not None
-        row_S = rows_of_store(store, field, points.keys)
+        id_N = ids_of_store(store, field)
+        row_K = rows_of_store(store, id_N, keys, choose_form)
+        linked_names = [
+            key if row < 0 else id_N[row].as_py()
+            for key, row in zip(keys, row_K.tolist(), strict=True)
+        ]
+        row_S = row_K[: len(points.keys)]
         texts = texts or texts_of_store(store, field, row_S)
         is_known_S = row_S >= 0
         groups = store.groups_of(row_S[is_known_S])
@@ -178,11 +203,15 @@ def _data(
         for kind, linked in store.links_of(row_S[is_known_S]).items():
             keys_by_kind[kind] = _spread(linked, is_known_S, [])
     if labels is not None:
-        colorings |= labels_of_table(labels, points.keys)
+        labels_by_name = labels_of_table(labels, points.keys)
+        num_labeled = sum(map(any, zip(*labels_by_name.values(), strict=True)))
+        if num_labeled < len(points.keys):
+            num_without = len(points.keys) - num_labeled
+            say(f"{labels}: {num_without:,} of {len(points.keys):,} points have no label")
+        colorings |= labels_by_name
     item_by_key: dict[str, int] = {}
-    for item, key in enumerate([*points.keys, *points.other_keys]):
-        item_by_key.setdefault(key, item)
-    keys = [*points.keys, *points.other_keys]
+    for item, name in enumerate(linked_names):
+        item_by_key.setdefault(name, item)
     links = []
     for kind, linked_S in keys_by_kind.items():
         items_S = []

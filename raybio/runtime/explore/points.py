@@ -3,7 +3,7 @@
 Shape letters: N rows, S rows of the sample, M rows of a block, D width, K neighbors.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -82,18 +82,27 @@ def points_of_model(
     return Points(keys, texts, unit_SD, num_rows, neighbor_row_SK, cosine_SK, [], len(keys))
 
 
-def points_of_file(path: Path, max_points: int) -> Points:
+def keys_of_file(path: Path) -> list[str]:
+    """Return the ids of all embeddings (N).
+
+    Raises:
+        DataError: if a file is missing or damaged.
+    """
+    return [key for block, _ in read_embeddings(path) for key in block.to_pylist()]
+
+
+def points_of_file(path: Path, keys: Sequence[str], max_points: int) -> Points:
     """Read a sample of embeddings; its neighbors are those among all of them.
 
     Args:
         path: a Parquet file, or a folder of them.
+        keys: the ids of all of them.
         max_points: size of the sample.
 
     Raises:
         DataError: if a file is missing or damaged, has fewer than 4 rows, or an embedding without
             a direction.
     """
-    keys = [key for block, _ in read_embeddings(path) for key in block.to_pylist()]
     row_S = _sample(len(keys), max_points, f"embeddings in {path}")
 
     def unit_blocks() -> Iterator[np.ndarray]:

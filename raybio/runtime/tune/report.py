@@ -49,6 +49,7 @@ def write_sweep_report(
             "Intervals: 95 %, Student's t over seeds, on the evaluated units."
             if by_seed
             else "One seed each, so there are no intervals.",
+            *(f"{remark}." for remark in ranking_remarks(space, ranking)),
             *_against_second(ranking, by_seed=by_seed),
         ]
         sections.append(Section("Leaderboard", text, _leaderboard(space, ranking)))
@@ -76,6 +77,31 @@ def write_sweep_report(
     sections.append(Section("Cost", [about], (), [(plot_cost(trials, plots / "cost.png"), about)]))
     sections.append(Section("All trials", (), _trials(spec, trials)))
     return write_report(f"Sweep {folder.name}", sections, folder.path)
+
+
+def ranking_remarks(space: SearchSpace, ranking: Sequence[RankedSettings]) -> list[str]:
+    """Return lines on the order of the settings, and on the best ones, without a full stop.
+
+    Args:
+        space: whether more or less is better.
+        ranking: the settings, the best first.
+    """
+    if not ranking:
+        return []
+    remarks = []
+    if len({len(ranked.trials) > 1 for ranked in ranking}) == 2:
+        remarks.append("Settings with several seeds rank before those with one")
+    best = ranking[0]
+    initial = best.trials[0].initial
+    if initial is not None:
+        gain = best.mean - initial if space.mode == "max" else initial - best.mean
+        word = "better" if gain > 0 else "no better"
+        seed = " (of one seed)" if len(best.trials) > 1 else ""
+        remarks.append(
+            f"The best settings, {best.mean:.4f}, are {word} than before training, "
+            f"{initial:.4f}{seed}"
+        )
+    return remarks
 
 
 def _against_second(ranking: Sequence[RankedSettings], *, by_seed: bool) -> list[str]:

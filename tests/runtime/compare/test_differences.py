@@ -339,7 +339,7 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
         "run: below ridge on frozen encoder, kNN on TF-IDF, and not clearly above ridge on "
         "TF-IDF, and above the other rival on test rows (score)"
     )
-    advice = "; raise optim.peak_lr or schedule.max_epochs, or use the rival"
+    advice = f"; {layout.if_passed}"
     assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
     without = replace(oracle, if_passed="")
     assert ResultTable({}, without, relations=relations).all_remarks == [standing]

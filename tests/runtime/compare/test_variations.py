@@ -300,6 +300,14 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
         one,
     )
     assert head == "| model | a | b |"
+    table = ResultTable({"initial": of(0.1)}, one, sizes={"test": "accuracy of 12 rows"})
+    folder = RunFolder(tmp_path / "plain", "a")
+    for sizes, title in (
+        (table.sizes, "Task, rows: accuracy of 12 rows"),
+        ({"test": "macro F1 of 12 rows"}, "Task, rows"),
+    ):
+        tables = {"a": (table, folder), "b": (replace(table, sizes=sizes), folder)}
+        assert write_joint_table(tables).read_text().splitlines()[0] == title
     assert rows == [
         "| initial | 10.00 [10.00, 10.00] | 30.00 [30.00, 30.00] |",
         "| this run | 20.00 [20.00, 20.00] | 40.00 [40.00, 40.00] |",

@@ -16,6 +16,9 @@ from raybio.cli.explore import app
 from raybio.core.errors import ConfigError, DataError, RaybioError, StoreError
 from raybio.core.location import BucketPath
 from raybio.core.records import write_record
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime.embed_parts import Parts, write_shards
 from raybio.runtime.explore.points import nearest_others
@@ -291,6 +294,48 @@ def test_a_file_of_inputs_gives_texts(tmp_path: Path) -> None:
     assert data["texts"] is None
     expected = {"name": "label", "classes": ["x", "y"], "values": [0, -1, 1, -1, -1]}
     assert data["colorings"] == [expected]
+
+
+def test_embeddings_named_by_headers_of_uniprot_find_the_accessions_of_a_store(
+    tmp_path: Path,
+) -> None:
+    headers = [f"sp|P0000{number}|A{number}_YEAST" for number in range(1, 6)]
+    fasta, edges = tmp_path / "x.fasta", tmp_path / "links.csv"
+    fasta.write_text("".join(f">{header} x OX=4932\nMKV\n" for header in headers))
+    edges.write_text("P00001,P00002\nP00004,P00005\n")
+    store = prepare_proteins(
+        tmp_path / "store", Tables([edges], [fasta]), PrepareConfig(heldout_share=0.0)
+    )
+    assert store.keys.to_pylist()[0] == "P00001"
+    vectors = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    source = write(tmp_path / "e.parquet", [*headers[::-1], "new"], vectors)
+    run(source, "--store", store.path, "--out", tmp_path / "map.html")
+    data = Page(tmp_path / "map.html").data
+    assert data["keys"] == [*headers[::-1], "new"]
+    # A protein without a link is not in the store.
+    assert data["texts"] == ["MKV", "MKV", "", "MKV", "MKV", ""]
+    assert data["links"][0]["items"] == [[1], [0], [], [4], [3], []]
+    assert data["colorings"][0]["values"] == [0, 0, -1, 0, 0, -1]
+
+
+def test_other_ids_than_those_of_a_store_are_refused_before_neighbors_are_searched(
+    tiny_store: ProteinStore, tmp_path: Path
+) -> None:
+    # Embeddings of zeros are refused when neighbors are searched.
+    source = write(tmp_path / "e.parquet", [*"abcde"], np.zeros((5, 4), np.float32))
+    with pytest.raises(DataError, match=r"but such as .* leave out --store.*: --input FILE"):
+        run(source, "--store", tiny_store.path, "--out", tmp_path / "map.html")
+
+
+def test_points_without_a_label_are_counted(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    source = write(tmp_path / "e.parquet", [*"abcde"], vectors)
+    labels = tmp_path / "labels.csv"
+    out = ["--out", tmp_path / "map.html"]
+    labels.write_text("id,kind,place\na,x,\nb,,y\nc,,\n")
+    assert f"{labels}: 3 of 5 points have no label\n" in run(source, "--labels", labels, *out)
+    labels.write_text("id,kind\n" + "".join(f"{key},x\n" for key in "abcde"))
+    assert "no label" not in run(source, "--labels", labels, *out)
 
 
 def test_proteins_whose_stops_were_stripped_have_their_texts(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_runs_at_the_same_time_that_a_signal_stopped_end_with_the_weights_of_run
     capfd.readouterr()
     (results,) = train_runs([specs])
     shown = capfd.readouterr()
-    assert "2 runs at a time: each takes 1 CPU, of 2 CPU 2 have room" in shown.out
+    assert "2 runs at a time: each takes 1 CPU; 2 fit the cluster's 2 CPU" in shown.out
     for spec, result in zip(specs, results, strict=True):
         assert f"{spec.name}: finished; " in shown.err
         assert result.status == "finished" and result.config["seed"] == spec.config.seed

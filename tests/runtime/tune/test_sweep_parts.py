@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from raybio.cli.sweep import SweepOptions, _print_plan, _refuse_both, _report_unused
+from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _refuse_both, _report_unused
 from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
@@ -22,9 +22,10 @@ from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
+from raybio.runtime.tune.driver import SweepResult
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.tune.length import SweepLength, num_trainings
-from raybio.runtime.tune.report import importance, write_sweep_report
+from raybio.runtime.tune.report import importance, ranking_remarks, write_sweep_report
 from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, SweepSpec, Trial
 from raybio.store.store import Store
 from raybio.training.loop import FIRST_REPORTED_STEPS
@@ -75,6 +76,13 @@ def spec(tmp_path: Path) -> SweepSpec:
 def test_trials_get_what_nodes_have(nodes: list[Node], given: dict, expected: tuple) -> None:
     found = fit_trials(nodes, **given)
     assert (found.cpus_per_worker, found.gpus_per_worker, found.num_trials) == expected
+
+
+def test_a_plan_says_how_many_trials_fit_the_cluster() -> None:
+    found = fit_trials([Node(2), Node(2)], workers=1, at_most=3, cpus_per_worker=1.0)
+    assert found.explanation == (
+        "3 trials at a time: each takes 1 CPU; 4 fit the cluster's 2 CPU + 2 CPU"
+    )
 
 
 def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
@@ -235,6 +243,29 @@ def test_the_best_file_ends_at_the_best_step_where_the_learning_rate_does_not_de
     folder = RunFolder(spec.path.parent, "mine")
     write_results(folder, spec)
     assert load(SYSTEM.config, folder.path / "best.yaml").schedule.max_steps == last_step
+
+
+def test_remarks_say_why_one_seed_is_not_first_and_whether_training_helped(
+    spec: SweepSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(spec, of(0.0), {10: 0.7})
+    leave(spec, of(0.5), {10: 0.6})
+    leave(spec, of(0.5, seed=spec.run.config.seed + 1), {10: 0.5})
+    folder = RunFolder(spec.path.parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    order = "Settings with several seeds rank before those with one."
+    best = "The best settings, 0.5500, are no better than before training, 0.9900 (of one seed)."
+    markdown, _ = write_sweep_report(folder, spec, ranking, trials)
+    _print_result(SweepResult(folder, spec, ranking, trials, None, ""))
+    for text in (markdown.read_text(), capsys.readouterr().out.replace("\n", " ")):
+        assert f"{order} {best}" in " ".join(text.split())
+    worst = [replace(ranked, trials=[replace(ranked.trials[0], initial=0.1)]) for ranked in ranking]
+    assert ranking_remarks(spec.space, worst) == [
+        "The best settings, 0.5500, are better than before training, 0.1000"
+    ]
+    less = spec.space.model_copy(update={"mode": "min"})
+    assert "no better" in ranking_remarks(less, worst)[0]
+    assert ranking_remarks(less, []) == []
 
 
 class Page(HTMLParser):

@@ -129,6 +129,13 @@ class TaskEvaluator(Evaluator):
                 ModelScores(scores=scores, chance=chance, details=details, unit_scores=unit_scores),
             )
 
+    def sizes(self) -> Mapping[str, str]:
+        """Return the measure and the number of rows, for the titles of tables."""
+        return {
+            split: f"{self._measure_name} of {len(row_N):,} rows"
+            for split, row_N in self._rows_by_split.items()
+        }
+
     def details(self) -> Mapping[str, Any]:
         """Return the task's measure and the number of truncated labels of test rows."""
         return {
@@ -138,7 +145,11 @@ class TaskEvaluator(Evaluator):
 
     def remarks(self) -> Sequence[str]:
         """Return which measure the score of the task is."""
-        return (f"score of {self.store.task}: {NAMES[TASKS[self.store.task].measure]}",)
+        return (f"score of {self.store.task}: {self._measure_name}",)
+
+    @property
+    def _measure_name(self) -> str:
+        return NAMES[TASKS[self.store.task].measure]
 
     def _rivals(self, device: Any, collective: Collective) -> Iterator[TaskRival]:
         model = initial_task_model(self.config, self.store).to(device)

@@ -20,7 +20,7 @@ METHOD = Method(
     system="raybio.methods.sppt.downstream.system",
     store_class="raybio.methods.sppt.downstream.store.TaskStore",
     table=TableLayout(
-        title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
+        title="Downstream task",
         measures={"score": "score"},
         splits={
             "dev": "validation rows",
@@ -29,7 +29,8 @@ METHOD = Method(
         },
         chance="the most frequent class, all classes, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),
-        if_passed="raise optim.peak_lr or schedule.max_epochs, or use the rival",
+        if_passed="raise schedule.max_epochs, change optim.peak_lr (lower it where the embeddings "
+        "have collapsed), or use the rival",
     ),
     step_metrics=("val/score",),
     predictor=PredictorModule("head.json", "raybio.methods.sppt.downstream.predict"),

@@ -23,9 +23,10 @@ from raybio.methods.sppt.downstream.formats.own_tables import LABEL_SEPARATOR
 from raybio.methods.sppt.downstream.heads import build_head
 from raybio.methods.sppt.proteins.embedding_model import read_embedding_model
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.store.data_sets import is_table
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files
-from raybio.store.table_rows import rows_at_once
+from raybio.store.table_rows import ID_COLUMNS, has_ids, rows_at_once
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE, EmbeddingModel
@@ -136,8 +137,15 @@ class TaskPredictor(Predictor):
             for batch in batches(Quarantine(max_bad_share))
             if len(batch)
         )
-        cut = self.model.input_lengths(contents, len(sizes)).remark
-        yield Inputs(blocks, skipped_remarks(quarantine.summary()) + ([cut] if cut else []))
+        remarks = skipped_remarks(quarantine.summary())
+        if cut := self.model.input_lengths(contents, len(sizes)).remark:
+            remarks.append(cut)
+        for file in files:
+            if is_table(file) and not has_ids(file):
+                remarks.append(
+                    f"{file.name}: no column {ID_COLUMNS[0]}: rows are numbered; rename yours"
+                )
+        yield Inputs(blocks, remarks)
 
     @contextmanager
     def open_values(self, values: Iterable[str]) -> Iterator[Inputs]:
@@ -150,6 +158,11 @@ class TaskPredictor(Predictor):
                 yield TaskBlock([str(start + number) for number in range(1, len(part) + 1)], part)
 
         yield Inputs(blocks, [])
+
+    def missing(self, value: dict[str, Any] | list[dict[str, Any]]) -> str:
+        """Return that an empty set has no class, with the reason; "" for other predictions."""
+        is_empty = isinstance(value, dict) and value.get("classes") == ""
+        return f"class: no probability reaches {self.head.threshold:g}" if is_empty else ""
 
     def load(self) -> PredictBlock:
         """Load encoder and head."""

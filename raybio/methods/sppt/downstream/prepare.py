@@ -19,6 +19,9 @@ DRAWN = "rows_with_drawn_split"
 MAX_TAGS = 128
 """Classes of residues; a store has one byte a residue."""
 
+NO_LABEL = "row without a label"
+"""Reason to skip a row of a task with one class a row."""
+
 SPLIT_SEED = 0
 """Seed of the choice of dev and test rows, so that equal files give equal stores."""
 
@@ -45,7 +48,7 @@ def prepare_task(
     task = TASKS[name]
     with preparing(out, {"files": files}, {"task": name}) as new:
         rows = [example for example in examples if _is_valid(example, task, new.quarantine)]
-        new.quarantine.check("row")
+        new.quarantine.check("row", _advice(task, new.quarantine))
         num_drawn = sum(not row.split for row in rows)
         rows = _with_dev(_with_drawn_splits(rows), task.dev_share)
         for split in SPLITS:
@@ -103,10 +106,18 @@ def _defect(example: Example, task: DownstreamTask) -> str:
     if task.labels == "residues" and UNKNOWN in example.label:  # type: ignore[operator]
         return "residue with a label that is none"
     if task.labels == "class" and not example.label:
-        return "row without a label"
+        return NO_LABEL
     if task.labels == "number" and not np.isfinite(float(example.label)):  # type: ignore[arg-type]
         return "label that is no finite number"
     return ""
+
+
+def _advice(task: DownstreamTask, quarantine: Quarantine) -> str:
+    """Return which task takes rows without a label, if there are some; else ""."""
+    if not quarantine.count_by_reason[NO_LABEL]:
+        return ""
+    other = "text_multilabel" if task.on_texts else "protein_multilabel"
+    return f"Rows with several labels, or none, are for the task {other}"
 
 
 def _with_drawn_splits(rows: list[Example]) -> list[Example]:

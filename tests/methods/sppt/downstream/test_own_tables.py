@@ -21,6 +21,7 @@ from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.scores import class_set_scores
 from raybio.methods.sppt.downstream.store import IGNORED, TaskStore
+from raybio.runtime.compare.table import ResultTable
 from raybio.store.store import open_store
 from raybio.store.table_rows import read_input_rows
 from raybio.training.collective import SingleProcess
@@ -333,6 +334,21 @@ def test_what_is_wrong_with_a_table_is_named(text: str, message: str, tmp_path: 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize("kind", ["text", "protein"])
+def test_rows_without_a_label_name_the_task_of_several_labels_or_none(
+    kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "table.csv"
+    column = "text" if kind == "text" else "sequence"
+    path.write_text(f"{column},label\nAC,x\nAD,\nAE,y\n")
+    with pytest.raises(DataError, match=rf"or none, are for the task {kind}_multilabel\. Repair"):
+        prepared(f"{kind}_classification", path, tmp_path / "store")
+    path.write_text(f"{column},label\n,x\nAE,y\n")
+    with pytest.raises(DataError, match="row without a (text|sequence)") as caught:
+        prepared(f"{kind}_classification", path, tmp_path / "store")
+    assert "multilabel" not in str(caught.value)
+
+
 def test_json_lines_that_are_none_are_named_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for text, message in (
@@ -368,6 +384,11 @@ def test_a_model_is_trained_scored_next_to_rivals_exported_and_predicts(
     list(fit(system, config))
     final = system.final_evaluate(system.model, SingleProcess())
     assert final.details["measure"] == TASKS[name].measure
+    table = ResultTable({}, METHODS["finetune"].table, sizes=final.sizes)
+    measure = {"accuracy": "accuracy", "macro_f1": "macro F1", "spearman": "Spearman's ρ"}
+    assert table.title("test") == (
+        f"Downstream task, test rows: {measure[TASKS[name].measure]} of 12 rows"
+    )
     assert len(final.scores) > 4, final.scores.keys()  # chance, initial, trained, and rivals
     system.export(tmp_path / "export", {})
     inputs = store.texts(store.split_rows("test"))

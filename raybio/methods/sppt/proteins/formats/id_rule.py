@@ -33,6 +33,9 @@ _GROUP_BY_FORM = {"accession": r"\1", "entry name": r"\2"}
 VERSION = r"^(.*[^.])\.[0-9]+$"
 """An id with a version, such as ENSP00000269305.9 or NP_000537.3."""
 
+ISOFORM = r"^([OPQ][0-9][A-Z0-9]{3}[0-9]|[A-NR-Z][0-9](?:[A-Z][A-Z0-9]{2}[0-9]){1,2})-[0-9]+$"
+"""UniProt's id of an isoform, such as Q12329-2: the accession, and a number."""
+
 SEPARATORS = ".:|_-"
 """Characters after which a prefix may end."""
 
@@ -181,6 +184,9 @@ class _KnownIds:
             prefix, key = self._prefixed[link_id]
             more = "" if key.endswith(link_id) else f" {STRIP_VERSION}"
             return _Remedy(self._strip(prefix) + more, key)
+        isoform = re.match(ISOFORM, link_id)
+        if isoform and isoform[1] in self._keys:
+            return _Remedy("writing isoforms as their accession, without -NUMBER,", isoform[1])
         if key := self._key_by_lower.get(link_id.lower()):
             return _Remedy("writing both in the same case", key)
         return None

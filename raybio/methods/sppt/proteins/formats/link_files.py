@@ -70,6 +70,7 @@ class LinkFile(NamedTuple):
         columns: the two columns of ids, and perhaps one of scores.
         names: all columns of a table without names in its first line, else None.
         is_named: whether the columns were chosen by their names.
+        unread: names of a table's other columns.
     """
 
     path: Path
@@ -77,6 +78,7 @@ class LinkFile(NamedTuple):
     columns: tuple[str, ...]
     names: tuple[str, ...] | None
     is_named: bool
+    unread: tuple[str, ...] = ()
 
     @property
     def has_scores(self) -> bool:
@@ -120,11 +122,16 @@ def read_layout(path: Path) -> LinkFile:
     first, *others = [split_fields(line, delimiter) for line in lines]
     chosen = link_columns(first)
     if chosen:
-        return LinkFile(path, delimiter, chosen, None, True)
+        return LinkFile(path, delimiter, chosen, None, True, _unread(first, chosen))
     if len(first) > 3 or "" in first:
+        advice = (
+            f"Rename the two columns of ids {' and '.join(ID_COLUMNS[0])}; other columns may stay"
+        )
+        if "" in first:
+            advice = f"Want one {DELIMITERS[delimiter]} between two columns, and no empty name"
         raise DataError(
-            f"{path}, line 1: has the columns {', '.join(map(repr, first[:6]))}; want {WANTED}, "
-            "each divided by one character"
+            f"{path}, line 1: has the columns {', '.join(map(repr, first[:6]))}; want {WANTED}. "
+            f"{advice}"
         )
     has_score = len(first) == 3
     if has_score and not is_number(first[2]):
@@ -186,6 +193,10 @@ def link_columns(names: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
+def _unread(names: Sequence[str], chosen: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name and name not in chosen)
+
+
 def _plain(name: str) -> str:
     """Return a column's name as it is compared: "Protein A" is ``protein_a``."""
     return name.strip().lstrip("#").lower().replace(" ", "_")
@@ -203,9 +214,11 @@ def is_number(text: str) -> bool:
 def _typed_layout(path: Path) -> LinkFile:
     """Return the layout of Parquet or JSON lines."""
     chosen: list[str] = []
+    unread: list[str] = []
 
     def select(names: Sequence[str]) -> Sequence[str]:
         chosen.extend(link_columns(names))
+        unread.extend(_unread(names, chosen))
         if not chosen:
             raise DataError(
                 f"{path}: has the columns {shown_names(names)}; want two that are named "
@@ -215,4 +228,4 @@ def _typed_layout(path: Path) -> LinkFile:
         return chosen
 
     next(read_row_columns(path, WANTED, select), None)
-    return LinkFile(path, "", tuple(chosen), None, True)
+    return LinkFile(path, "", tuple(chosen), None, True, tuple(unread))

@@ -35,7 +35,12 @@ from raybio.methods.sppt.proteins.formats.id_rule import (
     advise,
     choose_form,
 )
-from raybio.methods.sppt.proteins.formats.link_files import LinkFile, read_layout, sample_ids
+from raybio.methods.sppt.proteins.formats.link_files import (
+    SCORE_COLUMNS,
+    LinkFile,
+    read_layout,
+    sample_ids,
+)
 from raybio.methods.sppt.proteins.formats.links import (
     LINKS_BLOCK_BYTES,
     MAX_SCORE,
@@ -158,7 +163,7 @@ class Tables:
         advice = proteins.advise(list(unknown))
         num_skipped = quarantine.num_bad("protein")
         if advice and num_skipped:
-            advice += f" ({num_skipped:,} skipped proteins are not among them)"
+            advice += f"; skipped proteins ({num_skipped:,}) count as unknown"
         quarantine.check("link", advice)
         edge_E2 = links.merged()
         if not len(edge_E2) and advice:
@@ -332,10 +337,13 @@ def _check_score(file: LinkFile, min_score: float) -> None:
     if not min_score:
         return
     if not file.has_scores:
-        raise DataError(
-            f"--min-score {min_score:g}: {file.path} has no scores ({file}). Want a third column, "
-            "or STRING's protein.links"
-        )
+        wanted = f"a column named {', '.join(SCORE_COLUMNS[:-1])} or {SCORE_COLUMNS[-1]}"
+        advice = f"Want {wanted}, such as STRING's protein.links have"
+        if file.unread:
+            advice = f"Want {wanted}: rename one of its others ({shown_names(file.unread)})"
+        elif not file.is_named:
+            advice = f"Want a third column, or a header with {wanted}"
+        raise DataError(f"--min-score {min_score:g}: {file.path} has no scores ({file}). {advice}")
     if file.has_string_scores and min_score < 1:
         raise DataError(
             f"--min-score {min_score:g}: the scores of {file.path} are STRING's, integers up to "

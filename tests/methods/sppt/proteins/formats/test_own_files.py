@@ -298,6 +298,35 @@ def test_letters_of_another_case_are_named():
     assert "writing both in the same case makes 1 of 1" in advise(["p1"], ["P1", "P2"])
 
 
+def test_isoforms_of_known_accessions_are_named():
+    advice = advise(["nobody", "Q12329-2", "A0A023GPI8-12"], ["P00001", "Q12329", "A0A023GPI8"])
+    assert advice == (
+        "Links have ids such as 'Q12329-2', proteins such as 'Q12329': writing isoforms as their "
+        "accession, without -NUMBER, makes 2 of 3 such ids fit"
+    )
+    # No isoforms: ids of another form, and an accession that is unknown.
+    assert "no prefix" in advise(["YAL001-2", "P00002-1"], ["YAL001", "P00001"])
+
+
+def test_columns_of_other_names_are_refused_with_the_names_to_give_them(tmp_path):
+    rows = [("P00000", "P00007", 0.5, "123")]
+    names = ("Interactor 1", "Interactor 2", "Confidence Score", "PubMed")
+    edges = ("e.csv", table([names, *rows], ","), {})
+    with pytest.raises(
+        DataError,
+        match=r"columns 'Interactor 1', .*'PubMed'; .*Rename the two columns of ids protein_a and "
+        "protein_b; other columns may stay",
+    ):
+        prepare(tmp_path, edges, PROTEINS["plain FASTA"])
+    named = table([("protein_a", "protein_b", *names[2:]), *rows], ",")
+    with pytest.raises(
+        DataError,
+        match=r"--min-score 0.5: .*e.csv has no scores .*named combined_score, score, weight or "
+        r"confidence: rename one of its others \(Confidence Score, PubMed\)",
+    ):
+        prepare(tmp_path, ("e.csv", named, {"min_score": 0.5}), PROTEINS["plain FASTA"])
+
+
 def test_a_prefix_given_without_its_separator_is_advised_with_it(tmp_path):
     rows = [(f"562.{a}", f"562.{b}") for a, b in PLAIN]
     edges = ("e.tsv", table(rows), {"strip_prefixes": ("562",)})
@@ -319,7 +348,7 @@ def test_advice_on_ids_says_that_proteins_were_skipped(tmp_path):
     rows = [*PROTEIN_ROWS, ("P99999", TAXID, "ACD*")]
     proteins = ("p.tsv", table([PROTEIN_NAMES, *rows]), {})
     store = prepare(tmp_path, ("e.tsv", table([*PLAIN, ("P99999", "P00000")]), {}), proteins)
-    assert store.manifest["read_as"][-1].endswith("(1 skipped proteins are not among them)")
+    assert store.manifest["read_as"][-1].endswith("; skipped proteins (1) count as unknown")
 
 
 def test_a_single_taxid_does_not_hide_ids_that_do_not_match(tmp_path):
