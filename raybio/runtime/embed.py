@@ -9,7 +9,10 @@ Shape letters: R inputs of a part, D embedding width.
 """
 
 import contextlib
+import glob
 import logging
+import re
+import shutil
 import tempfile
 import warnings
 from collections import defaultdict
@@ -409,6 +412,7 @@ class _Embedding:
         """
         write = join if self.rows_per_file is None else write_shards
         with _output_here(self.out) as here:
+            _delete_leftovers(here)
             num_rows = write(
                 self.parts,
                 inputs.digests,
@@ -424,6 +428,19 @@ class _Embedding:
             if self.lease is not None:
                 self.lease.check()
         return num_rows
+
+
+def _delete_leftovers(out: Path) -> None:
+    """Delete what killed commands left next to an output, which this one holds alone.
+
+    They are files of ``join`` and folders of ``atomic_folder``.
+    """
+    for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
+        end = path.name.removeprefix(f".{out.name}.")
+        if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
+            shutil.rmtree(path)
+        elif path.is_file() and end.isdecimal():
+            path.unlink()
 
 
 def check_output_path(out: Location) -> None:

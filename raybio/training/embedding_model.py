@@ -19,6 +19,7 @@ from raybio.core.digest import digest_of, file_digest
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
+from raybio.encoders.hub import OTHER_WEIGHTS
 from raybio.encoders.input_lengths import InputLengths
 from raybio.ops.segments import positions_within
 from raybio.store.json import is_text
@@ -112,8 +113,19 @@ class InputEmbedder(ABC):
             for path in paths
             if not any(part.startswith(".") for part in path.parts)
         )
-        files = {name: digest_of_file(folder / name) for name in names if name != _CARD}
+        names = [name for name in names if name != _CARD and _is_loaded(folder / name)]
+        files = {name: digest_of_file(folder / name) for name in names}
         return digest_of({"settings": settings, "files": files})
+
+
+def _is_loaded(path: Path) -> bool:
+    """Return whether a file is not of weights for other programs, which share the hub's cache."""
+    if path.parent.name == "openvino":
+        return False
+    if not any(path.match(pattern) for pattern in OTHER_WEIGHTS):
+        return True
+    is_pickled = path.match("*.bin") or path.match("*.bin.index.json")
+    return is_pickled and not any(path.parent.glob("*.safetensors"))
 
 
 @dataclass(frozen=True)

@@ -287,6 +287,15 @@ def test_tf32_is_refused_before_anything_is_written_on_machines_without_it(
     assert not [*tmp_path.glob("embeddings*")]
 
 
+def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) -> None:
+    kept = [".out.123.txt", ".out.parquet.123", ".other.123", "out"]
+    for name in [".out.123", *kept]:
+        (tmp_path / name).write_text("rows")
+    (tmp_path / ".out.abcd_123" / "new").mkdir(parents=True)
+    embed._delete_leftovers(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_states_of_tokens_are_no_queries_of_an_index_of_proteins(tmp_path: Path) -> None:

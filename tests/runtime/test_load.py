@@ -146,6 +146,10 @@ def test_hidden_files_of_a_hub_or_a_file_manager_are_no_part_of_a_model(tmp_path
     (tmp_path / "model" / ".gitattributes").write_text("*.safetensors filter=lfs\n")
     (tmp_path / "model" / ".cache").mkdir()
     (tmp_path / "model" / ".cache" / "state").write_text("1")
+    # Other programs add weights to the cache of the hub.
+    for name in ("pytorch_model.bin", "onnx/model.onnx", "openvino/openvino_model.xml"):
+        (tmp_path / "model" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "model" / name).write_text("weights")
     assert raybio.load(tmp_path / "model").digest() == digest
     (tmp_path / "model" / "more.json").write_text("{}")
     assert raybio.load(tmp_path / "model").digest() != digest

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError
+from raybio.core.text import skipped_lines
 from raybio.methods.sppt.config import HeldOut
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.splits import hold_out_links, hold_out_nodes, newest_links
@@ -188,9 +189,11 @@ def assemble(
         is_linked_N[block_E2[has_content_N[block_E2].all(axis=1)]] = True
     row_R = np.flatnonzero(is_linked_N)
     if len(row_R) == 0:
+        skipped = "; ".join(skipped_lines(provenance["quarantine"]))
         raise DataError(
             f"no link between two {corpus.noun} is left of {len(corpus.edge_E2):,} links and "
-            f"{len(corpus.keys):,} rows: do the ids of the two inputs match?"
+            f"{len(corpus.keys):,} rows ({skipped or 'none was skipped'}): do the ids of the two "
+            "inputs match?"
         )
     row_R = row_R[np.argsort(corpus.group_N[row_R], kind="stable")]
     row_N = np.full(len(corpus.keys), -1, dtype=np.int64)

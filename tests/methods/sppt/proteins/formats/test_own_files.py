@@ -214,6 +214,8 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
+    with pytest.raises(DataError, match=r"is left of 0 links .*skipped: link with a score below 7"):
+        prepare(tmp_path / "none", ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=700)
 
 
 @pytest.mark.parametrize(
