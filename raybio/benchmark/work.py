@@ -173,6 +173,14 @@ class WorkItem:
         """Note the refusals; results are kept by the worker."""
         self.reason_by_part.update(result)
 
+    def lose(self, reason: str) -> None:
+        """Note why the results that are not kept are missing: the process ended at each try."""
+        results = Results(self.out)
+        for part in self.parts:
+            if not results.has(part):
+                self.reason_by_part[str(part)] = reason
+                BenchmarkLog(self.out).say(f"skipped: {self._named(part)}: {reason}")
+
 
 def _content(part: Part) -> dict[str, Any]:
     """Compute a result."""
@@ -204,7 +212,11 @@ def compute_parts(
             say(f"read back: {item}")
     if with_ray:
         run_tasks(
-            missing, Compute(), needs_gpu=lambda item: item.model is not None, verbose=verbose
+            missing,
+            Compute(),
+            needs_gpu=lambda item: item.model is not None,
+            on_lost=WorkItem.lose,
+            verbose=verbose,
         )
     else:
         for number, item in enumerate(missing, start=1):

@@ -92,6 +92,9 @@ def benchmark(
         print(f"{each.name}: mean of {num_tasks} {interval_text(each)}")
         if card:
             print(card_table(report, each.name))
+    for task in report.tasks:
+        if "" in task.skipped:
+            print(f"{task.name}: did not run: {task.skipped['']}")
     for change in changes(report):
         print(f"{change.task.name}: {change.word}, {difference_text(change.test)}")
     names = ("report.html", "report.json", "results.csv")

@@ -500,6 +500,8 @@ def test_the_command_prints_a_card_and_writes_to_mlflow(
         result = CliRunner().invoke(app, words, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     assert "best without training" in result.output
+    # Below the scores, where it is seen.
+    assert "hoc-10: did not run: " in result.output.partition("mean of")[2]
     assert "report.html" in result.output
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("benchmark")

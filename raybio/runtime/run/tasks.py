@@ -35,6 +35,7 @@ def run_tasks(
     compute: Compute,
     *,
     needs_gpu: Callable[[Any], bool] = lambda task: True,
+    on_lost: Callable[[Any, str], None] | None = None,
     verbose: bool = False,
 ) -> None:
     """Run the tasks that are not done, as many at a time as fit; start a cluster if there is none.
@@ -43,6 +44,7 @@ def run_tasks(
         tasks: tasks, each of one worker.
         compute: CPUs and GPUs of a task; None: equal parts of the CPUs, and 1 GPU if there is any.
         needs_gpu: whether a task reserves the GPU, where there is any.
+        on_lost: called with a task whose process ended at each try, and why; None: it is an error.
         verbose: show Ray's own logs.
 
     Raises:
@@ -65,7 +67,7 @@ def run_tasks(
             # Tasks with a GPU leave a CPU to those without.
             cpus = max(reserved.cpus_per_worker - 1, 1.0)
             reserved = replace(reserved, cpus_per_worker=cpus)
-        run_tasks_here(missing, reserved, needs_gpu)
+        run_tasks_here(missing, reserved, needs_gpu, on_lost)
 
 
 def reservation(reserved: TrialResources, *, needs_gpu: bool) -> dict[str, float]:
@@ -79,6 +81,7 @@ def run_tasks_here(
     tasks: Sequence[Task],
     reserved: TrialResources,
     needs_gpu: Callable[[Any], bool] = lambda task: True,
+    on_lost: Callable[[Any, str], None] | None = None,
 ) -> None:
     """Run tasks on the connected cluster; as ``run_tasks`` otherwise."""
     import ray
@@ -93,16 +96,21 @@ def run_tasks_here(
         while pending:
             (done,), _ = ray.wait(list(pending))
             task = pending.pop(done)
-            task.keep(ray.get(done))
+            try:
+                task.keep(ray.get(done))
+            except ray.exceptions.RayTaskError as error:
+                # The worker has printed its traceback; the message is enough here.
+                known = isinstance(error.cause, RaybioError | OSError)
+                raise (error.cause if known else error) from None
+            except ray.exceptions.RayError as error:
+                reason = f"its process ended: {first_line(error)}"
+                if on_lost is None:
+                    raise ClusterError(
+                        f"{task}: {reason}. The same command runs it again, and keeps the results "
+                        "of the others"
+                    ) from None
+                on_lost(task, reason)
             print(f"{task}: {len(tasks) - len(pending)} of {len(tasks)}", flush=True)
-    except ray.exceptions.RayTaskError as error:
-        # The worker has printed its traceback; the message is enough here.
-        raise (error.cause if isinstance(error.cause, RaybioError | OSError) else error) from None
-    except ray.exceptions.RayError as error:
-        raise ClusterError(
-            f"the process of a task ended: {first_line(error)}. The same command runs "
-            "it again, and keeps the results of the others"
-        ) from None
     finally:
         # A cluster that others use too would go on with them.
         for reference in pending:

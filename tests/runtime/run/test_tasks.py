@@ -20,6 +20,9 @@ class Number:
     kept: list[int] = field(default_factory=list)
     is_done = False
 
+    def __str__(self) -> str:
+        return f"number {self.number}"
+
     def work(self, reserved: TrialResources) -> int:
         if self.number < 0:
             os._exit(1)
@@ -36,5 +39,11 @@ def test_a_task_whose_process_is_killed_is_one_message(monkeypatch: pytest.Monke
     good = Number(1)
     run_tasks_here([good], reserved)
     assert good.kept == [2]
-    with pytest.raises(ClusterError, match=r"the process of a task ended: .* The same command"):
+    with pytest.raises(ClusterError, match=r"number -1: its process ended: .* The same command"):
         run_tasks_here([Number(-1)], reserved)
+    lost: list[tuple[int, str]] = []
+    others = [Number(number) for number in (-1, 2, -3)]
+    run_tasks_here(others, reserved, on_lost=lambda task, why: lost.append((task.number, why)))
+    assert others[1].kept == [3]
+    assert sorted(number for number, _ in lost) == [-3, -1]
+    assert all(why.startswith("its process ended: ") for _, why in lost)
