@@ -8,6 +8,7 @@ corpus/train-00000-of-00002.parquet, ... (or in corpus/data)            the hub
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,31 @@ def table_files(path: Path) -> list[Path]:
             f"{path}: holds the tables {', '.join(splits)}; want one: give its files, or a folder "
             "of its own"
         )
+    check_shards(path, files)
+    return files
+
+
+def check_shards(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse files of one split of which some are missing, or that are there in two forms.
+
+    Raises:
+        DataError: naming them.
+    """
+    file_by_stem: dict[str, Path] = {}
+    for file in files:
+        stem = file.name.split(".")[0]
+        other = file_by_stem.setdefault(stem, file)
+        if other is not file:
+            raise DataError(
+                f"{folder}: holds {other.name} and {file.name}, whose rows would be read twice; "
+                "keep one"
+            )
     count = re.search(r"-of-(\d+)", files[0].name)
     if count is not None and len(files) != int(count[1]):
         raise DataError(
-            f"{path}: holds {len(files)} of the {int(count[1])} files of {files[0].name}; fetch "
+            f"{folder}: holds {len(files)} of the {int(count[1])} files of {files[0].name}; fetch "
             "the others"
         )
-    return files
 
 
 def _is_dataset(path: Path) -> bool:

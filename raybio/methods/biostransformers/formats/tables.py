@@ -34,6 +34,10 @@ from raybio.store.table_rows import choose_columns, is_typed_table, read_columns
 LABELED = ("text", ("label", "labels"))
 NAMED = (("pmid", "id"), "title", "abstract", ("terms", "mesh", "label", "labels"))
 ARTICLES_PER_BATCH = 10_000
+
+_NO_TERMS = ("year", "date", "journal", "author", "doi", "pmcid", "language", "source")
+"""Beginnings of the names of columns that hold no terms, as exports of articles have them."""
+
 WIDTH = "line with too many or too few columns"
 
 
@@ -159,12 +163,19 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
 
 
 def _check_header(line: str, path: Path) -> None:
-    """Check that title and abstract are the second and third column.
+    """Check that title and abstract are the second and third column, and others may be of terms.
 
     Raises:
-        DataError: for another order.
+        DataError: for another order, or a column that would be read as terms.
     """
     names = [name.strip().lower() for name in line.split("\t")]
+    strange = [name for name in names[3:] if name.startswith(_NO_TERMS)]
+    if strange:
+        raise DataError(
+            f"{path}: column {strange[0]!r} would be read as terms; want PMID, title, abstract and "
+            "then a column a term, or the table as .csv or .jsonl with the columns "
+            "pmid, title, abstract and terms, where others may be there"
+        )
     for position, name in enumerate(("title", "abstract"), start=1):
         if name in names and names.index(name) != position:
             raise DataError(

@@ -66,6 +66,13 @@ def test_a_header_is_known_as_one_and_is_not_held_against_the_table(tmp_path, he
     quarantine.check("article")
 
 
+def test_columns_that_are_no_terms_are_refused(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("pmid\ttitle\tabstract\tyear\tmesh\n1\tA title\tIts text\t2001\tMice\n")
+    with pytest.raises(DataError, match="column 'year' would be read as terms"):
+        list(read_pair_table(path, Quarantine()))
+
+
 def test_a_header_counts_on_the_first_line_alone(tmp_path):
     path = tmp_path / "articles.tsv"
     path.write_text("1\tA title\t\tMice\nPMID\tTitle\tAbstract\tMeSH\n")

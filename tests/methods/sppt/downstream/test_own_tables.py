@@ -189,6 +189,29 @@ def test_more_tags_than_a_store_can_hold_are_refused(tmp_path: Path) -> None:
         prepared("residue_tagging", source, tmp_path / "store")
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            ("train-00000-of-00002.csv", "test.csv"),
+            "holds 1 of the 2 files of train-00000-of-00002",
+        ),
+        (("train.csv", "train.tsv", "test.csv"), "holds train.csv and train.tsv, .* read twice"),
+    ],
+)
+def test_a_split_with_missing_or_repeated_files_is_refused(
+    tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in names:
+        delimiter = "\t" if name.endswith(".tsv") else ","
+        lines = [f"text{delimiter}label", f"a b{delimiter}x", f"c d{delimiter}y"]
+        (folder / name).write_text("\n".join(lines))
+    with pytest.raises(DataError, match=message):
+        prepared("text_classification", folder, tmp_path / "store")
+
+
 def test_a_quote_that_begins_a_text_of_a_tsv_does_not_swallow_the_rows_below_it(
     tmp_path: Path,
 ) -> None:

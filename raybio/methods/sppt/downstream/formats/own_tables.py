@@ -12,7 +12,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import Example, TaskFiles
 from raybio.methods.sppt.table_columns import NULL_WORDS
-from raybio.store.data_sets import STATE, is_table
+from raybio.store.data_sets import STATE, check_shards, is_table
 from raybio.store.table_rows import TABLES, read_columns, shown_names
 
 LABEL_COLUMNS = ("label", "target")
@@ -84,6 +84,8 @@ def _tables(source: Path) -> dict[Path, str]:
             f"{source}: want tables of its splits, such as train.csv, dev.csv and test.csv (.tsv, "
             ".parquet)"
         )
+    for split in set(split_by_path.values()):
+        check_shards(source, [path for path, own in split_by_path.items() if own == split])
     return split_by_path
 
 
