@@ -4,9 +4,10 @@ Shape letters: K candidate pairs of a document, P pairs of a block, C classes.
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +58,9 @@ DOCUMENTS_AT_ONCE = 256
 
 ORDERED = "ordered"
 UNORDERED = "unordered"
+
+_VALUES = "documents.json"
+"""Name of the file that inputs in memory become."""
 
 
 class DocumentBlock(NamedTuple):
@@ -152,24 +156,34 @@ class RelationPredictor(Predictor):
                     f"{wanted}: a mapping with its text and entities"
                 )
             documents.append({id_field: str(number + 1), **value})
-        ids = [str(document[id_field]) for document in documents]
-        for number, document_id in enumerate(ids):
-            if document_id in ids[:number]:
+        known = set()
+        for number, document in enumerate(documents):
+            # As readers take it: a document that they think of as another's copy is left out.
+            document_id = str(document[id_field]).strip()
+            if document_id in known:
                 raise DataError(
                     f"input {number}: its id {document_id!r} is there twice, want each once"
                 )
+            known.add(document_id)
         if not documents:
             yield Inputs(lambda: iter(()), [])
             return
-        with tempfile.TemporaryDirectory(prefix="raybio-") as folder:
-            path = Path(folder) / "documents.json"
-            content = documents if self.is_directed else {"documents": documents}
+        with tempfile.TemporaryDirectory(prefix="raybio-") as folder, ExitStack() as stack:
+            path = Path(folder) / _VALUES
             try:
-                path.write_text(json.dumps(content), encoding="utf-8")
+                # A line each, by which messages name it.
+                content = "[\n" + ",\n".join(map(json.dumps, documents)) + "\n]"
             except (TypeError, ValueError) as error:
                 raise DataError(f"the documents are no JSON ({error}); want {wanted}") from None
-            with self.open_files([path], max_bad_share=0.0, strip_stop=False) as inputs:
-                yield inputs
+            path.write_text(
+                content if self.is_directed else f'{{"documents": {content}}}', encoding="utf-8"
+            )
+            try:
+                inputs = self.open_files([path], max_bad_share=0.0, strip_stop=False)
+                opened = stack.enter_context(inputs)
+            except DataError as error:
+                raise DataError(_by_inputs(str(error))) from None
+            yield opened
 
     def load(self) -> PredictBlock:
         """Load the encoder and its labeled pairs, or its classifier."""
@@ -181,6 +195,15 @@ class RelationPredictor(Predictor):
             return predict_documents(model, knn, block)
 
         return predict
+
+
+def _by_inputs(message: str) -> str:
+    """Return a message on the file of inputs in memory as one on inputs, from 0."""
+    place = re.compile(rf"(\S*{re.escape(_VALUES)}, record at line |{re.escape(_VALUES)}:)(\d+)")
+    named = place.sub(lambda found: f"input {int(found[2]) - 2}", message)
+    return named.replace(
+        "Repair the input, or allow more with --max-bad-share.", "Repair the input."
+    )
 
 
 def read_predictor(folder: Path) -> RelationPredictor:

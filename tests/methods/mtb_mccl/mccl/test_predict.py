@@ -284,7 +284,7 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
     sources = {"pubtator": source, "bioc": to_bioc(source, tmp_path / "bioc.json")}
     for name, path in sources.items():
         for suffix in (".PubTator", ".json"):
-            out = tmp_path / f"{name}{suffix}"
+            out = tmp_path / "found" / f"{name}{suffix}"
             assert find(trained, path, out) == len(expected)
             quarantine = Quarantine()
             after = [*read_documents(out, quarantine)]
@@ -300,13 +300,13 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
                     found.add((raw.document_id, head, tail, label))
             assert found == expected
     lines = source.read_text().splitlines()
-    written = (tmp_path / "pubtator.PubTator").read_text().rstrip("\n").splitlines()
+    written = (tmp_path / "found" / "pubtator.PubTator").read_text().rstrip("\n").splitlines()
     # All but the relations, which have four columns, is the input's, letter by letter.
     assert [line for line in written if line.count("\t") != 3] == [
         line for line in lines if line.count("\t") != 3
     ]
     # Nodes name the mentions of both ends.
-    collection = json.loads((tmp_path / "pubtator.json").read_text())
+    collection = json.loads((tmp_path / "found" / "pubtator.json").read_text())
     for document in collection["documents"]:
         annotations = [one for passage in document["passages"] for one in passage["annotations"]]
         by_id = {annotation["id"]: annotation for annotation in annotations}
@@ -321,6 +321,17 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
     assert sum(map(len, in_memory)) == len(expected)
     with pytest.raises(DataError, match="input 1: its id '1' is there twice"):
         raybio.load(trained).predict([{"passages": []}, {"id": "1", "passages": []}])
+    with pytest.raises(DataError, match="input 1: its id '1' is there twice"):
+        raybio.load(trained).predict([{"id": "1", "passages": []}, {"id": "1 ", "passages": []}])
+    good = json.loads(sources["bioc"].read_text())["documents"][0]
+    moved = json.loads(json.dumps(good)) | {"id": "moved"}
+    moved["passages"][0]["annotations"][0]["locations"][0]["offset"] += 1
+    for wrong, message in (
+        ({"id": "c", "passages": "Aspirin"}, "^input 1, field 'passages': 'Aspirin', want a list"),
+        (moved, "not the text at its offsets: 1, first input 1 .*Repair the input.$"),
+    ):
+        with pytest.raises(DataError, match=message):
+            raybio.load(trained).predict([good, wrong])
     with pytest.raises(DataError, match="input 0: got str 'a'.* want a document of BioC JSON"):
         raybio.load(trained).predict(["a"])
 
