@@ -66,7 +66,7 @@ def test_a_report_is_markdown_json_a_file_a_table_and_figures(tmp_path):
         "report.md",
         "report.json",
         "plots/relations_full_acc1.png",
-        "tables/table_3_approaches_full_set.csv",
+        "tables/scores_full_set.csv",
     }
     assert wanted <= found
     table = (

@@ -170,4 +170,5 @@ def test_the_report_of_a_probe_has_the_rivals_below_chance(tmp_path: Path) -> No
     assert labels == ["model", "chance", CHARACTERS, ORACLE_PRIOR, "tiny"]
     by_relation = (out / "tables" / "by_relation_full_set_acc_1.csv").read_text()
     assert by_relation.startswith(f"relation,{CHARACTERS},{ORACLE_PRIOR},tiny")
-    assert (out / "tables" / "table_3_approaches_full_set.csv").read_text().count("oracle") == 1
+    # Published figures are those of MedLAMA, which this is not.
+    assert not (out / "tables" / "table_3_approaches_full_set.csv").exists()
