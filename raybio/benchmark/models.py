@@ -283,7 +283,11 @@ def base_of_run(run: str) -> str:
     record = read_record(Path(run).expanduser() / RUN, "run")
     if record is None:
         raise ConfigError(f"--after {run}: is no folder of a run (no {RUN}); want a finished run")
-    encoder = record["config"].get("encoder", {})
+    if "encoder" not in record["config"]:
+        raise ConfigError(
+            f"--after {run}: is a sweep; want one of its trials: {Path(run) / 'trials' / 'TRIAL'}"
+        )
+    encoder = record["config"]["encoder"]
     source = str(encoder.get("source", SCRATCH))
     if encoder.get("num_layers_kept"):
         raise ConfigError(

@@ -551,6 +551,9 @@ def test_a_run_comes_with_the_encoder_that_it_began_from(given: Given, tmp_path:
     write_record(run / "run.json", "run", {"config": {"encoder": encoder}})
     with pytest.raises(ConfigError, match="kept 3 layers of its encoder"):
         base_of_run(str(run))
+    write_record(run / "run.json", "run", {"config": {"base": {}, "space": {}}})
+    with pytest.raises(ConfigError, match="is a sweep; want one of its trials: .*/trials/TRIAL"):
+        base_of_run(str(run))
     with pytest.raises(ConfigError, match="is no folder of a run"):
         base_of_run(str(tmp_path))
     result = CliRunner().invoke(app, ["--out", str(tmp_path / "out")])

@@ -9,7 +9,7 @@ import numpy as np
 from raybio.core.final_report import CHARACTERS
 from raybio.core.markdown import markdown_table
 from raybio.core.published import published
-from raybio.core.table_layout import UNFINISHED, unfinished_remarks
+from raybio.core.table_layout import UNDEFINED, UNFINISHED, unfinished_remarks
 from raybio.methods.relation_graphs.method import METHOD
 from raybio.methods.relation_graphs.rivals import LOOK_UP
 from raybio.ops.significance import DifferenceTest, Interval, holm, t_mean
@@ -216,6 +216,9 @@ def fold_table(
                 cells.append("")
                 continue
             mean, deviation = summary[name]
+            if math.isnan(mean):
+                cells.append(UNDEFINED)
+                continue
             cells.append(f"{100 * mean:.2f} ± {100 * deviation:.2f}")
             if len(by_fold) >= MIN_FOLDS:
                 values = [fold_scores[name] for fold_scores in by_fold.values()]

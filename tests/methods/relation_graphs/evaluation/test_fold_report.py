@@ -65,6 +65,15 @@ FOUR = {
 }
 
 
+def test_a_score_that_a_fold_does_not_define_is_undefined() -> None:
+    scores = {
+        "untuned": {1: {"ner_f1": 0.5, "re_f1": float("nan")}, 2: {"ner_f1": 0.7, "re_f1": 0.1}}
+    }
+    assert (
+        fold_table(scores).splitlines()[2].startswith("| untuned | 2 | 60.00 ± 14.14 | undefined |")
+    )
+
+
 def test_rows_of_unfinished_trainings_have_a_dagger_and_the_reason() -> None:
     scores = {"cldr": FOUR["cldr"], "cldr, fixed settings": FOUR["clgs"], "clgs": FOUR["clgs"]}
     lines = fold_table(scores, unfinished={"cldr": "1.5 of 20 published epochs"}).splitlines()
