@@ -178,7 +178,7 @@ def test_a_run_survives_lost_nodes_and_ends_with_the_weights_of_the_unbroken_run
     third = nodes.add(cpus=1)
     # The workers are started again on the nodes that are left, and go on from that checkpoint.
     driver.wait(lambda: first_steps(folder.notices.read_bytes())[-1] == in_time)
-    driver.wait(lambda: last_step(folder) == in_time + 2)
+    driver.wait(lambda: last_step(folder) == in_time + 3)
     nodes.kill(second)
     hold.unlink()
     fourth = nodes.add(cpus=1)
