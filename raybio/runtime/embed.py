@@ -14,7 +14,6 @@ import logging
 import re
 import shutil
 import tempfile
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -55,7 +54,6 @@ from raybio.runtime.embed_parts import (
 )
 from raybio.runtime.run.precision import Plan, worker_processors
 from raybio.runtime.run.spec import LeaseKey
-from raybio.runtime.run.tasks import MAX_RETRIES
 from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
 from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.bucket import BucketFolder
@@ -502,7 +500,6 @@ def _embed_parts(
 ) -> None:
     """Embed parts by actors of Ray Data, one a worker."""
     import ray.data
-    from ray.util.annotations import RayDeprecationWarning
 
     context = ray.data.DataContext.get_current()
     # Nothing moves while a part is embedded, which takes an hour by a large model on CPUs.
@@ -513,32 +510,18 @@ def _embed_parts(
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         # It warns that there are no progress bars.
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing])
-    with warnings.catch_warnings():
-        # Ray renames the two last options, and has no other names yet.
-        warnings.simplefilter("ignore", RayDeprecationWarning)
-        embedded = dataset.map_batches(
-            _EmbedPart,
-            fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
-            batch_size=None,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
-            num_cpus=resources.cpus_per_worker,
-            num_gpus=resources.gpus_per_worker or None,
-            # Ray Data's own are without end, also for a process that lacks memory for each part.
-            max_restarts=MAX_RETRIES,
-            max_task_retries=MAX_RETRIES,
-        )
-    try:
-        for batch in embedded.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in batch.to_pylist():
-                raise_error_of(row)
-    except (ray.exceptions.RayError, ray.data.exceptions.SystemException) as error:
-        raise ClusterError(
-            f"the process of a part ended: {first_line(error)}. Embedded parts stay, and the same "
-            "command embeds the others. If the memory was short, choose another --out and fewer "
-            "--rows-per-part"
-        ) from None
+    dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
+        _EmbedPart,
+        fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
+        batch_size=None,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
+        num_cpus=resources.cpus_per_worker,
+        num_gpus=resources.gpus_per_worker or None,
+    )
+    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        for row in batch.to_pylist():
+            raise_error_of(row)
 
 
 class _EmbedPart:
@@ -592,6 +575,12 @@ class _EmbedPart:
                 rows.append(NO_ERROR)
             except (RaybioError, OSError) as error:
                 rows.append(error_columns(error))
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                problem = ClusterError(
+                    f"part {number:,}: {first_line(error)}. Embedded parts stay; choose another "
+                    "--out and fewer --rows-per-part, or a machine with more memory"
+                )
+                rows.append(error_columns(problem))
         return pa.Table.from_pylist(rows)
 
     def _embed(self, number: int) -> None:

@@ -1,6 +1,5 @@
 """Bulk embedding: every model as its folder says, and parts that break."""
 
-import os
 import shutil
 import sys
 import time
@@ -505,11 +504,11 @@ class SlowModel(ProteinEmbeddingModel):
         return super().embed_table(*arguments)
 
 
-class EndingModel(ProteinEmbeddingModel):
-    """Ends its process at each part, as a system without memory does."""
+class FailingModel(ProteinEmbeddingModel):
+    """Finds too little memory for a part."""
 
     def embed_table(self, *arguments: object) -> pa.Table:
-        os._exit(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.nightly
@@ -528,11 +527,11 @@ def test_a_part_may_take_longer_than_ray_waits_for_progress(fasta: Path, tmp_pat
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_process_that_ends_at_each_part_is_one_message(fasta: Path, tmp_path: Path) -> None:
+def test_a_part_that_does_not_fit_the_memory_is_one_message(fasta: Path, tmp_path: Path) -> None:
     model = exported(tmp_path / "model")
-    ending = EndingModel(**{field.name: getattr(model, field.name) for field in fields(model)})
-    with pytest.raises(ClusterError, match=r"process of a part ended: .* fewer --rows-per-part"):
-        embed_file(ending, fasta, tmp_path / "embeddings.parquet")
+    failing = FailingModel(**{field.name: getattr(model, field.name) for field in fields(model)})
+    with pytest.raises(ClusterError, match=r"CUDA out of memory.* fewer --rows-per-part"):
+        embed_file(failing, fasta, tmp_path / "embeddings.parquet")
 
 
 def test_parts_and_outputs_of_another_input_are_refused(fasta: Path, tmp_path: Path) -> None:
