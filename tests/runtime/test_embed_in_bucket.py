@@ -344,7 +344,7 @@ def test_a_driver_or_a_node_that_is_lost_between_parts_changes_no_byte(
     if lost == "driver":
         assert 4 <= int(found) < 12
     else:
-        # What the node had begun, an actor of another one embedded.
+        # What the node had begun, an actor of another one embedded: the second, if it was done
+        # before the third had its model.
         assert found == "0"
-        assert list((tmp_path / "third").rglob("model.safetensors"))
     assert os.environ["AWS_SECRET_ACCESS_KEY"] not in log.read_text()
