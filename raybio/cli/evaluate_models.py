@@ -209,6 +209,7 @@ def _scorer(name: str, model: "EmbeddingModel", precision: "Precision") -> "Text
     from raybio.training.precision import default_device, embedding_precision
 
     def score(queries: Sequence[str], documents: Sequence[str]) -> Scores:
+        """Return how near each query is to each document."""
         print(f"embedding {len(queries):,} queries and {len(documents):,} documents by {name}")
         device = default_device()
         encoder = model.load().to(device)

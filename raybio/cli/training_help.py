@@ -92,6 +92,7 @@ def help_all_option(method: str) -> Any:
 
 def _help_of(method: str, *, is_complete: bool) -> Callable[[typer.Context, bool], None]:
     def show(context: typer.Context, value: bool) -> None:
+        """Print the help, without rare options unless it is complete, and end."""
         if not value:
             return
         num_hidden = 0

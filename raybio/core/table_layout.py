@@ -34,7 +34,8 @@ class TableLayout:
         measures: name of a score -> its column heading.
         splits: name of a split -> its table heading; one table per split.
         chance: how the scores in the row "chance" are computed.
-        if_passed: what to do where a rival passes a trained model; empty: nothing is advised.
+        if_passed: a sentence, without a full stop, on what to do where a rival passes a trained
+            model; empty: nothing is advised.
         optional: as ``measures``, of scores that only some stores define; see ``shown``.
         plain: scores shown as raw numbers; all others are shown in percent.
         secondary: splits that repeat or refine another one; shown in tables, but neither tested

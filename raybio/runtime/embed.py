@@ -436,7 +436,9 @@ def _delete_leftovers(out: Path) -> None:
     for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
         end = path.name.removeprefix(f".{out.name}.")
         if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
-            shutil.rmtree(path)
+            # A hidden folder of the user's own may have such a name.
+            if {entry.name for entry in path.iterdir()} <= {"new", "old"}:
+                shutil.rmtree(path)
         elif path.is_file() and end.isdecimal():
             path.unlink()
 

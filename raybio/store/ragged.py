@@ -145,8 +145,10 @@ def mapped_array(path: Path, length: int, dtype: DTypeLike) -> np.ndarray:
     if num_bytes == 0:
         return np.empty(0, dtype)
     with named_failure(path, num_bytes), open(path, "wb") as file:
-        # A page that finds no room when it is written ends the process.
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        file.truncate(num_bytes)
+        # A page that finds no room when it is written ends the process. macOS cannot reserve it.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
     return np.memmap(path, dtype=dtype, mode="r+", shape=(length,))
 
 

@@ -32,7 +32,17 @@ MAX_BYTES_IN_GRAPH = 1_500_000_000
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
-_WRITTEN = (GRAPH, f"{GRAPH}.data", "README.md", "tokenizer*", "special_tokens_map.json", "vocab.*")
+_WRITTEN = (
+    GRAPH,
+    f"{GRAPH}.data",
+    "README.md",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.jinja",
+)
 """Patterns of what an export writes: only a folder of these is replaced."""
 
 _MAX_ROWS = 65_536

@@ -291,6 +291,9 @@ def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) 
     for name in [".out.123", *kept]:
         (tmp_path / name).write_text("rows")
     (tmp_path / ".out.abcd_123" / "new").mkdir(parents=True)
+    (tmp_path / ".out.settings").mkdir()
+    (tmp_path / ".out.settings" / "mine.toml").write_text("mine")
+    kept.append(".out.settings")
     embed._delete_leftovers(tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 

@@ -52,8 +52,11 @@ def test_only_an_earlier_onnx_folder_is_replaced(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="--onnx .* would be replaced as a whole; want a new"):
             export_onnx(model, folder)
     assert sorted(tmp_path.rglob("*")) == before
-    for _ in range(2):
-        export_onnx(model, tmp_path / "onnx")
+    EXPORTS["roberta"](tmp_path / "roberta")
+    # The second one has other files of its tokenizer.
+    for each in (model, model_of_folder(tmp_path / "roberta")):
+        for _ in range(2):
+            export_onnx(each, tmp_path / "onnx")
 
 
 @pytest.mark.nightly

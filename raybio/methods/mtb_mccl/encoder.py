@@ -188,6 +188,7 @@ class RelationEncoder(Encoder):
         keeps_all_layers = config.num_layers_kept is None
 
         def weights() -> dict[str, Tensor] | None:
+            """Return the mask head of the checkpoint; None where it has none or is not wanted."""
             if not keeps_all_layers:
                 return None
             exported = {

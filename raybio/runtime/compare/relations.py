@@ -111,13 +111,13 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
         standing = _standing(rows_by_word)
         if standing:
             where = f"{layout.splits[splits[-1]]} ({layout.measures[measure]})"
-            advice = f"; {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
-            remarks.append(f"{model}: {standing} on {where}{advice}")
+            advice = f". {layout.if_passed}" if layout.if_passed and PASSES in rows_by_word else ""
+            remarks.append(f"{model}, {where}: {standing}{advice}")
     return remarks
 
 
 def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
-    """Return such as ``below chance, and above the other 7 rivals``."""
+    """Return such as ``below chance; above the other 7 rivals``."""
     parts = [
         f"{words} {', '.join(rows_by_word[word])}"
         for word, words in ((PASSES, "below"), (REACHES, "not clearly above"))
@@ -128,7 +128,7 @@ def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
         rivals = "rival" if num_below == 1 else f"{num_below} rivals"
         which = f"the other {rivals}" if parts else f"its {rivals}"
         parts.append(f"above {which}")
-    return ", and ".join(parts)
+    return "; ".join(parts)
 
 
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:

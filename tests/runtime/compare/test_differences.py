@@ -270,8 +270,8 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
     assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
     standing = {"passes": "below degree", "reaches": "not clearly above degree"}
-    (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}: ")]
-    assert standing.get(verb, "above its 4 rivals") in verdict
+    (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}, ")]
+    assert f"held-out links (LRAP): {standing.get(verb, 'above its 4 rivals')}" in verdict
 
 
 def test_an_oracle_is_said_to_pass_and_is_not_what_is_tested(tmp_path: Path) -> None:
@@ -336,15 +336,15 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
         )
     ]
     standing = (
-        "run: below ridge on frozen encoder, kNN on TF-IDF, and not clearly above ridge on "
-        "TF-IDF, and above the other rival on test rows (score)"
+        "run, test rows (score): below ridge on frozen encoder, kNN on TF-IDF; not clearly above "
+        "ridge on TF-IDF; above the other rival"
     )
-    advice = f"; {layout.if_passed}"
+    advice = f". {layout.if_passed}"
     assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
     without = replace(oracle, if_passed="")
     assert ResultTable({}, without, relations=relations).all_remarks == [standing]
     assert ResultTable({}, layout, relations=relations[5:]).all_remarks == [
-        "run: above its rival on test rows (score)"
+        "run, test rows (score): above its rival"
     ]
     assert ResultTable({}, layout, relations=relations[6:7]).all_remarks == []
 
@@ -360,7 +360,7 @@ def test_a_line_is_of_the_first_measure_on_held_out_links() -> None:
         )
     ]
     assert ResultTable({}, LINK_RETRIEVAL, relations=relations).all_remarks == [
-        "run: above its 2 rivals on held-out links (LRAP)"
+        "run, held-out links (LRAP): above its 2 rivals"
     ]
 
 

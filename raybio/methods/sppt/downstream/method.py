@@ -29,7 +29,7 @@ METHOD = Method(
         },
         chance="the most frequent class, all classes, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),
-        if_passed="raise schedule.max_epochs, change optim.peak_lr (lower it where the embeddings "
+        if_passed="Raise schedule.max_epochs, change optim.peak_lr (lower it where the embeddings "
         "have collapsed), or use the rival",
     ),
     step_metrics=("val/score",),

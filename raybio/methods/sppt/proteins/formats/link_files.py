@@ -217,6 +217,7 @@ def _typed_layout(path: Path) -> LinkFile:
     unread: list[str] = []
 
     def select(names: Sequence[str]) -> Sequence[str]:
+        """Return the columns to read, and keep them and what is left unread."""
         chosen.extend(link_columns(names))
         unread.extend(_unread(names, chosen))
         if not chosen:
