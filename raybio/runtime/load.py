@@ -1,5 +1,6 @@
 """A trained model in Python: ``raybio.load(model)``."""
 
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
@@ -19,6 +21,8 @@ from raybio.training.embedding_model import EmbeddingModel
 from raybio.training.precision import default_device
 from raybio.training.predictor import PredictBlock, Predictor
 from raybio.training.text_embedding_model import read_text_embedding_model
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class TrainedModel:
@@ -35,6 +39,7 @@ class TrainedModel:
         """Check the folder; no weights are loaded."""
         self.folder = Path(folder)
         self.pooling = pooling
+        self._has_warned = False
         if (
             not (self.folder / "config.json").is_file()
             and not (self.folder / "modules.json").is_file()
@@ -54,14 +59,21 @@ class TrainedModel:
 
         Args:
             inputs: proteins as strings of residues for a protein encoder, else texts. Longer ones
-                are cut, as in training.
+                are cut, as in training. The first call that cuts inputs logs a warning with their
+                number.
 
         Raises:
             DataError: if they are no list of such strings.
             ConfigError: if the folder states no pooling, or has no tokenizer of texts.
         """
-        contents = self._embedding_model.contents_of(inputs)
-        return self._embedding_model.embed(self._encoder, contents)
+        model = self._embedding_model
+        contents = model.contents_of(inputs)
+        if not self._has_warned and (
+            remark := model.cut_remark([pa.chunked_array([contents], pa.binary())], 1)
+        ):
+            self._has_warned = True
+            _LOGGER.warning("%s: %s; the ends are not read", self.folder, remark)
+        return model.embed(self._encoder, contents)
 
     def predict(self, inputs: Iterable[Any]) -> list[Any]:
         """Return what the head predicts for each input, in order.

@@ -1,7 +1,7 @@
 """Text encoders in folders, for bulk embedding."""
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,7 +14,7 @@ from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling, TextEncoderConfig
 from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
 from raybio.encoders.sentence_folder import read_sentence_folder
-from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
+from raybio.encoders.text import TextEncoder, TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.store.quarantine import Quarantine
 from raybio.store.text_lines import read_text_lines
@@ -66,14 +66,14 @@ class TextEmbeddingModel(EmbeddingModel):
 
     def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
         """Count the texts that are longer than what is read; of many texts, an even sample."""
-        reader = text_reader(self._config, count_by_word={})
+        reader = self._text_reader
         tokenize = TokenizerSource.of(reader.tokenizer).tokenize
         max_counted = max(1, MAX_COUNTED_TEXTS // num_contents)
         num_rows = 0
         lengths = []
         for content in contents:
             num_rows += len(content)
-            step = -(-len(content) // max_counted)
+            step = max(1, -(-len(content) // max_counted))
             sample = content.take(np.arange(0, len(content), step))
             texts = [text.decode() for text in sample.to_pylist()]
             lengths.append(token_lengths(texts, tokenize))
@@ -85,6 +85,10 @@ class TextEmbeddingModel(EmbeddingModel):
             setting="encoder.max_length",
             num_rows=num_rows,
         )
+
+    @cached_property
+    def _text_reader(self) -> TextReader:
+        return text_reader(self._config, count_by_word={})
 
     @property
     def _config(self) -> TextEncoderConfig:

@@ -1,6 +1,7 @@
 """``raybio.load`` and the code in the cards: every kind of export, from a fresh process elsewhere."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,26 @@ def test_inputs_may_be_a_generator(tmp_path: Path) -> None:
         model = raybio.load(folder, "mean")
         inputs = ["MKTAYIAKQR", "MVLSPADK"]
         np.testing.assert_array_equal(model.encode(iter(inputs)), model.encode(inputs))
+
+
+def test_the_first_inputs_that_are_cut_bring_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for folder, unit in (
+        (export(tmp_path / "proteins", 0), "residues"),
+        (save_tiny(tmp_path / "texts", "bert"), "tokens"),
+    ):
+        model = raybio.load(folder, "mean")
+        assert len(model.encode([])) == 0
+        model.encode(["MVLSPADK", "MKT"])
+        assert caplog.messages == []
+        for _ in range(2):
+            model.encode(["M" * 1000 + " M" * 1000 if unit == "tokens" else "M" * 1000, "MVLSPADK"])
+        (message,) = caplog.messages
+        assert re.fullmatch(
+            rf"{folder}: .*: 1 of 2 cut at \d+ of [\d,]+ {unit}; the ends are not read", message
+        )
+        caplog.clear()
 
 
 def test_what_holds_no_model_is_refused(tmp_path: Path) -> None:

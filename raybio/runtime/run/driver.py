@@ -132,6 +132,8 @@ def _follow(work: "Work", follower: Follower, run: OpenRun, caught: list[int]) -
             work.thread.join(timeout=0.2)
             run.check_lease()
             follower.update(view)
+            if not follower.has_started and not caught:
+                view.wait()
             if caught and not is_stopping:
                 # Once: it ends a pause between two tries to reach MLflow.
                 is_stopping = True

@@ -74,6 +74,13 @@ class ProgressView:
             self._said.add(message)
             self._print(f"{self.name}: {message}")
 
+    def wait(self) -> None:
+        """Say at each full minute that the run is starting still; a panel shows the time."""
+        minutes = int((time.monotonic() - self._started_at) // 60)
+        if minutes and self._live is None:
+            since = "a minute" if minutes == 1 else f"{minutes} minutes"
+            self.say(f"starting, for {since} now")
+
     def warn(self, message: str) -> None:
         """Print a warning once, however many workers report it."""
         if message not in self._warned:

@@ -52,6 +52,22 @@ def test_the_first_loss_is_shown_at_once_and_a_note_stays() -> None:
             ]
 
 
+def test_a_log_shows_at_each_minute_that_a_run_is_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = io.StringIO()
+    now = 1000.0
+    monkeypatch.setattr("raybio.runtime.run.progress.time.monotonic", lambda: now)
+    with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
+        for now in (1000.2, 1059.0, 1060.1, 1061.0, 1125.0):  # noqa: B007
+            view.wait()
+    assert text.getvalue().splitlines() == [
+        "first: starting",
+        "first: starting, for a minute now",
+        "first: starting, for 2 minutes now",
+    ]
+
+
 def test_a_message_is_said_once() -> None:
     text = io.StringIO()
     with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
