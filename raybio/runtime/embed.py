@@ -14,6 +14,7 @@ import logging
 import re
 import shutil
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ from raybio.runtime.embed_parts import (
     join,
     write_shards,
 )
+from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.precision import Plan, worker_processors
 from raybio.runtime.run.spec import LeaseKey
 from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
@@ -69,6 +71,9 @@ from raybio.training.precision import (
 
 NumberType = Literal["float32", "float16"]
 Unit = Literal["input", "token"]
+
+PROGRESS_SECONDS = 30.0
+"""Least time between two lines on the progress of an embedding."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ def embed_file(
         max_bad_share: maximum fraction of invalid records.
         form: precision and type of the output.
         verbose: show Ray's own logs.
-        say: called with warnings about the precision and the parts, one line each.
+        say: called with warnings about the precision and the parts, and with the progress, one line
+            each.
 
     Raises:
         ClusterError: if another command is at work on ``out``.
@@ -262,7 +268,7 @@ class _Embedding:
         workers: processes that embed.
         cpus_per_worker: of each.
         verbose: show Ray's own logs.
-        say: called with warnings.
+        say: called with warnings and the progress.
     """
 
     model: InputEmbedder
@@ -399,7 +405,7 @@ class _Embedding:
         folder = absolute(self.parts.folder)
         actor_arguments = (self.model, self.model_in_bucket, self.form, folder, key)
         with connected(self.workers, self.cpus_per_worker, verbose=self.verbose) as resources:
-            _embed_parts(actor_arguments, missing, resources, verbose=self.verbose)
+            _embed_parts(actor_arguments, missing, resources, verbose=self.verbose, say=self.say)
 
     def _join(self, inputs: _CutInput) -> int:
         """Join the embedded parts to the output; return its rows.
@@ -498,7 +504,12 @@ def _output_here(out: Location) -> Iterator[Path]:
 
 
 def _embed_parts(
-    actor_arguments: tuple[Any, ...], missing: list[int], resources: Resources, *, verbose: bool
+    actor_arguments: tuple[Any, ...],
+    missing: list[int],
+    resources: Resources,
+    *,
+    verbose: bool,
+    say: Callable[[str], None],
 ) -> None:
     """Embed parts by actors of Ray Data, one a worker."""
     import ray.data
@@ -521,9 +532,17 @@ def _embed_parts(
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker or None,
     )
+    num_embedded = 0
+    started = last_said = time.monotonic()
     for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
         for row in batch.to_pylist():
             raise_error_of(row)
+        num_embedded += batch.num_rows
+        now = time.monotonic()
+        if num_embedded < len(missing) and now - last_said >= PROGRESS_SECONDS:
+            last_said = now
+            left = (now - started) / num_embedded * (len(missing) - num_embedded)
+            say(f"{num_embedded:,} of {len(missing):,} parts, about {in_words(left)} left")
 
 
 class _EmbedPart:

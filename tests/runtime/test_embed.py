@@ -1,5 +1,7 @@
 """Bulk embedding: every model as its folder says, and parts that break."""
 
+import math
+import re
 import shutil
 import sys
 import time
@@ -418,6 +420,7 @@ def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_
     (parts / "part-000003.json").unlink()
     (parts / "part-000004.parquet").unlink()
     kept = (parts / "part-000005.parquet").stat().st_mtime_ns
+    monkeypatch.setattr(embed, "PROGRESS_SECONDS", math.inf)
     said: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(embed.Parts, "delete", lambda self: None)
@@ -457,9 +460,13 @@ def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_
 @pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_of_a_model_that_was_overwritten_are_not_used(
-    fasta: Path, tmp_path: Path, stop_before_join: Callable[[EmbeddingModel, Path, Path], Path]
+    fasta: Path,
+    tmp_path: Path,
+    stop_before_join: Callable[[EmbeddingModel, Path, Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor are inputs whose bytes have changed."""
+    monkeypatch.setattr(embed, "PROGRESS_SECONDS", math.inf)
     out, whole = tmp_path / "embeddings.parquet", tmp_path / "whole.parquet"
     parts = stop_before_join(exported(tmp_path / "model"), fasta, out)
     flip(parts / "input-000003.arrow")
@@ -526,6 +533,20 @@ def test_a_part_may_take_longer_than_ray_waits_for_progress(fasta: Path, tmp_pat
     with ray.data.DataContext.current(context):
         embed_file(slow, fasta, out)
     assert len(column(out)) == NUM_ROWS
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("ray_cluster")
+def test_it_says_how_many_parts_are_embedded_and_how_long_the_rest_takes(
+    fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed, "PROGRESS_SECONDS", 0)
+    said: list[str] = []
+    model = exported(tmp_path / "model")
+    embed_file(model, fasta, tmp_path / "out.parquet", rows_per_part=4, say=said.append)
+    numbers = [int(line.partition(" of 6 parts, about ")[0]) for line in said]
+    assert numbers == sorted(set(numbers)) and numbers[0] > 0 and numbers[-1] < 6
+    assert all(re.search(r"about [\d.]+ \w+ left$", line) for line in said)
 
 
 @pytest.mark.nightly

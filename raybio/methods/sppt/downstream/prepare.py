@@ -142,9 +142,10 @@ def _with_drawn_splits(rows: list[Example]) -> list[Example]:
 def _with_dev(rows: list[Example], share: float) -> list[Example]:
     """Return the rows with a share of training moved to dev, unless there are dev rows.
 
-    Rows of equal content stay together: dev chooses weights, which may know training by heart. A
-    content of more than half of dev stays in training, where another can be drawn: predictions of
-    a single content, such as the wild type, choose nothing.
+    Rows of equal content stay together: dev chooses weights, which may know training by heart.
+    Predictions of a single content, such as the wild type, choose nothing: one of more rows than
+    dev stays in training, and of others so many are drawn that none has more than half of dev.
+    Where contents are too few for both, at most half of them are drawn.
     """
     if any(row.split == "dev" for row in rows):
         return rows
@@ -152,15 +153,22 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     rows_by_content: dict[str, list[int]] = {}
     for index in train:
         rows_by_content.setdefault(rows[index].content, []).append(index)
-    limit = max(1, round(share * len(train)) // 2)
-    several = list(rows_by_content.values())
-    small = [same for same in several if len(same) <= limit] or several
-    num_wanted = max(1, round(share * sum(map(len, small))))
-    drawn: set[int] = set()
-    for position in np.random.default_rng(SPLIT_SEED).permutation(len(small)).tolist():
-        if len(drawn) >= num_wanted:
+    candidates = list(rows_by_content.values())
+    while True:
+        num_wanted = max(1, round(share * sum(map(len, candidates))))
+        small = [same for same in candidates if len(same) <= num_wanted]
+        if not small or len(small) == len(candidates):
             break
-        drawn.update(small[position])
+        candidates = small
+    drawn: set[int] = set()
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(candidates)).tolist()
+    num_largest = 0
+    for num_contents, position in enumerate(order):
+        is_mixed = 2 * num_largest <= len(drawn) or 2 * (num_contents + 1) > len(order)
+        if len(drawn) >= num_wanted and is_mixed:
+            break
+        drawn.update(candidates[position])
+        num_largest = max(num_largest, len(candidates[position]))
     return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
 
 

@@ -159,6 +159,32 @@ def test_dev_drawn_from_training_has_many_contents_though_some_have_many_rows(
     assert max(counts.values()) <= len(dev_rows) / 2
 
 
+@pytest.mark.parametrize(
+    ("copies", "num_rows"),
+    [
+        # A wild type that is left out, and variants of which two are needed.
+        ([600] + [40] * 10, 80),
+        ([600] + [50] * 8, 100),
+        ([100] * 10 + [1] * 20, 200),
+        ([50] * 3, 50),
+        ([1] * 100, 10),
+    ],
+)
+def test_dev_drawn_from_few_contents_has_two_of_them_at_most_half(
+    tmp_path: Path, copies: list[int], num_rows: int
+) -> None:
+    contents = [f"text {n}" for n, count in enumerate(copies) for _ in range(count)]
+    rows = [f"{content},{number % 7},train" for number, content in enumerate(contents)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["text,label,split", *rows, "other,1,test"]))
+    store = prepared("text_regression", path, tmp_path / "store")
+    dev_rows = store.split_rows("dev")
+    assert num_rows <= len(dev_rows) <= 1.1 * num_rows
+    counts = Counter(store.texts(dev_rows))
+    assert max(counts.values()) <= len(dev_rows) / 2 or len(copies) == 3
+    assert len(counts) <= len(copies) / 2
+
+
 def test_dev_drawn_from_training_shares_no_content_with_it(tmp_path: Path) -> None:
     """Two measurements of each variant."""
     rows = [{"sequence": "M" * (n // 2), "label": n, "split": "train"} for n in range(2, 202)]
