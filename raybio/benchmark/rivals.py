@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from raybio.benchmark.task import CHANCE, PROTOCOL, RANDOM, RIVAL_ROWS, nearest_name
+from raybio.benchmark.task import CHANCE, PROTOCOL, RANDOM, RIVAL_ROWS
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import CHARACTERS
 from raybio.core.location import is_uri
+from raybio.core.text import did_you_mean
 from raybio.runtime.model_paths import model_address, near_run_folders
 
 HASHED_WORDS = "hashed TF-IDF"
@@ -50,7 +51,7 @@ def check_models(given: Sequence[str]) -> None:
         folder = Path(model_address(name, "MODEL")).expanduser()
         if folder.exists() or "/" in name:  # perhaps a hub id
             continue
-        near = near_run_folders(name) or f".{nearest_name(name, list(RIVALS))}"
+        near = near_run_folders(name) or f".{did_you_mean(name, RIVALS)}"
         raise ConfigError(
             f"MODEL {name}: no such folder, and no such rival; want a run, a model's folder, a hub "
             f"id, or one of the rivals {', '.join(RIVALS)}{near.rstrip('.')}"

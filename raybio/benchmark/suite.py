@@ -13,11 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from raybio.benchmark.task import BenchmarkTask, nearest_name, own_task_class
+from raybio.benchmark.task import BenchmarkTask, own_task_class
 from raybio.benchmark.task_source import read_task_source
 from raybio.core.config import SEE_ALL, parse_yaml
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location, location
+from raybio.core.text import did_you_mean
 from raybio.store.sources import plain_or_gzip
 
 TASKS = {
@@ -85,7 +86,7 @@ def read_suite(name: str, data: Path | None) -> Suite:
         )
         raise ConfigError(
             f"--suite {name}: want {', '.join(names)}, or a file that ends in .yaml."
-            f"{nearest_name(name, names)}"
+            f"{did_you_mean(name, names)}"
         )
     try:
         content = parse_yaml(text)
@@ -127,7 +128,7 @@ def _check_kind(suite: str, entry: Any) -> None:
     if name not in TASKS and not name.rpartition(":")[0].endswith(".py"):
         raise ConfigError(
             f"--suite {suite}: a task of kind {given!r}, want task: one of {', '.join(TASKS)}, or "
-            f"a class of your own as PYTHON_FILE:CLASS.{nearest_name(name, list(TASKS))}"
+            f"a class of your own as PYTHON_FILE:CLASS.{did_you_mean(name, TASKS)}"
         )
 
 

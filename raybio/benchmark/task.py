@@ -6,7 +6,6 @@ that a suite's YAML gives.
 Shape letters: U units (queries, rows, documents, nodes) of intervals and tests, N texts, D width.
 """
 
-import difflib
 import inspect
 import math
 import types
@@ -27,6 +26,7 @@ from raybio.core.config import BaseConfig
 from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import BucketPath
+from raybio.core.text import did_you_mean
 from raybio.store.sources import describe_files
 
 Reads = Literal["texts", "proteins"]
@@ -322,10 +322,10 @@ def own_task_class(source: TaskSource) -> type[BenchmarkTask]:
     module = source.module()
     found = vars(module).get(source.class_name)
     if found is None:
-        near = nearest_name(source.class_name, source.class_names)
         has = ", ".join(source.class_names) or "none"
         raise ConfigError(
-            f"{source.path}: has no class {source.class_name!r}; its classes: {has}.{near}"
+            f"{source.path}: has no class {source.class_name!r}; its classes: {has}."
+            f"{did_you_mean(source.class_name, source.class_names)}"
         )
     # A class that the file imports has its code elsewhere.
     is_task = isinstance(found, type) and issubclass(found, BenchmarkTask)
@@ -382,12 +382,6 @@ def files_digest(files: Mapping[str, Path]) -> str:
 def by_relative_path(home: Path, paths: Iterable[Path]) -> dict[str, Path]:
     """Return files of a folder by their path below it; of a single file by "."."""
     return {path.relative_to(home).as_posix(): path for path in sorted(paths)}
-
-
-def nearest_name(name: str, known: Sequence[str]) -> str:
-    """Return a sentence that suggests the name nearest to a misspelt one; empty if none is near."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
 
 
 def missing_files(paths: Iterable[Path], what: str) -> str:

@@ -8,9 +8,10 @@ from raybio.cli.options import path_or_uri
 from raybio.cli.stores import local_copy
 from raybio.cli.training_command import training_app
 from raybio.cli.training_help import help_texts
-from raybio.core.config import did_you_mean, load, override_all
+from raybio.core.config import load, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.location import location
+from raybio.core.text import did_you_mean
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.runtime.run.options import RunOptions, parse_settings, runs_folder
 
@@ -60,9 +61,9 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
     rest = arguments[1:]
     for name in names:
         if name not in TASKS:
-            near = did_you_mean(name, list(TASKS))
             raise ConfigError(
-                f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}"
+                f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone."
+                f"{did_you_mean(name, TASKS)}"
             )
         if names.count(name) > 1:
             raise ConfigError(f"{name}: is there twice, want each task once")

@@ -1,7 +1,6 @@
 """Configuration: frozen pydantic models that refuse unknown keys and suggest the right one."""
 
 import contextlib
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError
+from raybio.core.text import near_names, suggestion
 
 
 class BaseConfig(BaseModel):
@@ -56,9 +56,6 @@ SEE_ALL = " raybio train METHOD --help-all lists all settings."
 
 MAX_SHOWN = 200
 """Letters of a wrong value or name that errors show."""
-
-_ABOUT_AS_NEAR = 0.1
-"""Difference of similarity to a misspelt name up to which a second name is suggested too."""
 
 _SYMBOLS = {
     "ge": ">=",
@@ -205,7 +202,7 @@ def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
     mapping = config.to_mapping()
     for path, value in value_by_path.items():
         if path not in known:
-            raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+            raise ConfigError(f"{path!r} is not a setting.{setting_hint(path, known)}")
         *parents, leaf = path.split(".")
         node = mapping
         for parent in parents:
@@ -338,7 +335,7 @@ def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: Validat
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{path[:MAX_SHOWN]!r} is not a setting.{did_you_mean(path, known)}")
+            lines.append(f"{path[:MAX_SHOWN]!r} is not a setting.{setting_hint(path, known)}")
         elif problem["type"] == "value_error":  # the validators of the models raise these
             message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{path}: {message}" if path else message)
@@ -402,25 +399,16 @@ def _wanted(annotation: Any, range_: str) -> str:
     return f"{plain} {range_}".rstrip() if annotation in (int, float, str) else plain
 
 
-def did_you_mean(path: str, known: list[str]) -> str:
+def setting_hint(path: str, known: list[str]) -> str:
     """Return a sentence that suggests the settings nearest to a misspelt ``path``."""
     if path in known:  # a flat key "a.b:" in YAML
         return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
-    near = _nearest(path, known)
+    near = near_names(path, known)
     if not near:
         leaf = path.rsplit(".", 1)[-1]
         path_by_leaf = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
-        near = [path_by_leaf[name] for name in _nearest(leaf, list(path_by_leaf))]
-    if not near:
-        return SEE_ALL
-    return f" Did you mean {' or '.join(repr(name) for name in near)}?"
-
-
-def _nearest(name: str, known: list[str]) -> list[str]:
-    """Return the nearest name, and the next one if it is about as near; none if none is near."""
-    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
-    ratios = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in near]
-    return [near[i] for i, ratio in enumerate(ratios) if ratio > ratios[0] - _ABOUT_AS_NEAR]
+        near = [path_by_leaf[name] for name in near_names(leaf, list(path_by_leaf))]
+    return suggestion(near) or SEE_ALL
 
 
 def _type_name(annotation: Any) -> str:

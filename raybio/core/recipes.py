@@ -5,7 +5,6 @@ comment that names the tables whose settings it has.
 """
 
 import copy
-import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -14,6 +13,7 @@ from typing import Any
 
 from raybio.core.config import parse_yaml
 from raybio.core.errors import ConfigError
+from raybio.core.text import did_you_mean
 
 SUFFIX = ".yaml"
 
@@ -45,10 +45,10 @@ def recipe_named(name: str, recipes: dict[str, Recipe]) -> Recipe:
         ConfigError: if there is none of that name, with those that there are.
     """
     if name not in recipes:
-        near = difflib.get_close_matches(name, list(recipes), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         there = f"there are {', '.join(recipes)} and demo" if recipes else "demo is the only one"
-        raise ConfigError(f"--recipe {name}: there is no such recipe; {there}.{hint}")
+        raise ConfigError(
+            f"--recipe {name}: there is no such recipe; {there}.{did_you_mean(name, recipes)}"
+        )
     return recipes[name]
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from raybio.core.config import (
-    SEE_ALL,
     BaseConfig,
-    did_you_mean,
     fields,
     override,
     read_mapping,
+    setting_hint,
     value_at,
 )
 from raybio.core.errors import ConfigError
@@ -25,6 +24,7 @@ from raybio.core.search_space import (
     quoted,
     whole_problems,
 )
+from raybio.core.text import did_you_mean
 
 _PACKAGE = Path(__file__).parents[1]
 _IN_PACKAGE = _PACKAGE / "search_spaces"
@@ -56,7 +56,7 @@ def load_search_space(
         space = mapping.get("space")
         if not isinstance(method, str) or method not in configs:
             raise ConfigError(
-                f"method: {method!r} is not a method.{did_you_mean(str(method), list(configs))}"
+                f"method: {method!r} is not a method.{did_you_mean(str(method), configs)}"
             )
         if not isinstance(space, dict):
             raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")
@@ -78,7 +78,7 @@ def _find(given: Path) -> Path:
     if str(given) not in shipped:
         raise ConfigError(
             f"search space {given}: want a YAML file, or one of {', '.join(shipped)}."
-            f"{did_you_mean(str(given), list(shipped))}"
+            f"{did_you_mean(str(given), shipped)}"
         )
     return shipped[str(given)]
 
@@ -124,7 +124,7 @@ def _condition_problems(
         if other not in earlier:
             if other in listed[: listed.index(path)]:
                 continue  # that entry is invalid itself and already reported
-            hint = did_you_mean(other, list(earlier))
+            hint = did_you_mean(other, earlier)
             problems.append(
                 f"{path}: when {other!r}: want a setting that is listed above it.{hint}"
             )
@@ -141,7 +141,7 @@ def _parse_entry(path: str, entry: Any, base: BaseConfig) -> tuple[Distribution 
     """Return the distribution of an entry (None if it is unusable) and all its problems."""
     known = [field.path for field in fields(type(base))]
     if path not in known:
-        return None, [f"{path!r} is not a setting.{did_you_mean(path, known)}"]
+        return None, [f"{path!r} is not a setting.{setting_hint(path, known)}"]
     when: dict[str, tuple[Any, ...]] = {}
     problems: list[str] = []
     if isinstance(entry, dict) and "when" in entry:
@@ -157,8 +157,7 @@ def _parse_entry(path: str, entry: Any, base: BaseConfig) -> tuple[Distribution 
     if not isinstance(entry, dict) or len(entry) != 1 or next(iter(entry)) not in kinds:
         hint = ""
         if isinstance(entry, dict) and len(entry) == 1:
-            hint = did_you_mean(str(next(iter(entry))), list(kinds))
-            hint = hint.replace(SEE_ALL, "")
+            hint = did_you_mean(str(next(iter(entry))), kinds)
         return None, [
             *problems,
             f"{path}: got {entry!r}; want exactly one of {', '.join(kinds)}.{hint}",

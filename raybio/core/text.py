@@ -1,7 +1,11 @@
 """Words of messages."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+_ABOUT_AS_NEAR = 0.1
+"""Difference of similarity to a misspelt name up to which a second name is suggested too."""
 
 
 def count_of(number: int, noun: str) -> str:
@@ -17,6 +21,26 @@ def size_text(num_bytes: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:,.3g} TB"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that suggests the names nearest to a misspelt one; empty if none is near.
+
+    It begins with a space, to follow the sentence that refuses the name.
+    """
+    return suggestion(near_names(name, known))
+
+
+def suggestion(near: Sequence[str]) -> str:
+    """Return the sentence of ``did_you_mean`` for names that are near; empty for none."""
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the nearest name, and the next one if it is about as near; none if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
+    ratios = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in near]
+    return [near[i] for i, ratio in enumerate(ratios) if ratio > ratios[0] - _ABOUT_AS_NEAR]
 
 
 def skipped_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from raybio.core.config import did_you_mean
 from raybio.core.errors import ConfigError
+from raybio.core.text import did_you_mean
 from raybio.methods.biostransformers import method as biostransformers
 from raybio.methods.contrastive_probe import method as contrastive_probe
 from raybio.methods.mtb_mccl.mccl import method as mccl
@@ -42,8 +42,7 @@ def method_named(name: str) -> Method:
     """
     if name not in METHODS:
         raise ConfigError(
-            f"{name!r} is no method; want one of {', '.join(METHODS)}."
-            f"{did_you_mean(name, list(METHODS))}"
+            f"{name!r} is no method; want one of {', '.join(METHODS)}.{did_you_mean(name, METHODS)}"
         )
     return METHODS[name]
 

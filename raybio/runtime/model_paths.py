@@ -3,7 +3,6 @@
 A model is given as the folder of a run, a model's folder, a path in a bucket or a hub id.
 """
 
-import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.records import read_record
+from raybio.core.text import near_names
 from raybio.runtime.run.folder import RunFolder
 from raybio.training.bucket_source import fetch_source
 
@@ -37,7 +37,7 @@ def model_address(given: str, option: str) -> str:
         given = str(path)
     folder = Path(given).expanduser()
     if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
-        near = difflib.get_close_matches(
+        near = near_names(
             folder.name, [sibling.name for sibling in folder.parent.iterdir() if sibling.is_dir()]
         )
         raise ConfigError(
@@ -121,7 +121,7 @@ def near_runs(runs: Path, name: str) -> str:
     names = _names_of(runs)
     if not names:
         return f"there are no runs in {runs}"
-    near = difflib.get_close_matches(name, names)
+    near = near_names(name, names)
     if near:
         return f"did you mean {' or '.join(near)}?"
     more = ", …" if len(names) > MAX_NAMED_RUNS else ""
@@ -137,7 +137,7 @@ def near_run_folders(given: str) -> str:
     runs = _default_runs()
     if Path(given).parent != Path() or not runs.is_dir():
         return ""
-    near = difflib.get_close_matches(given, _names_of(runs))
+    near = near_names(given, _names_of(runs))
     return f"; did you mean {' or '.join(str(runs / name) for name in near)}?" if near else ""
 
 

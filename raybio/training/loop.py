@@ -4,7 +4,6 @@ The loop owns time: when to log, evaluate, save and stop. The step owns learning
 store owns saving, and the caller that iterates decides what to do with a report.
 """
 
-import difflib
 import logging
 import math
 import time
@@ -17,6 +16,7 @@ import torch
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.interfaces import Collective, System
+from raybio.core.text import near_names, suggestion
 from raybio.core.version import changed_values
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
@@ -455,12 +455,12 @@ class _Run:
         name = getattr(self.schedule, setting)
         if name is not None and name not in metrics:
             split, _, score = name.partition("/")
-            near = difflib.get_close_matches(name, metrics)
+            near = near_names(name, metrics)
             if split in ("dev", "valid", "validation") and f"val/{score}" in metrics:
                 near = [f"val/{score}"]
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
-                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}{hint}"
+                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}."
+                f"{suggestion(near)}"
             )
         return None if name is None else metrics[name]
 

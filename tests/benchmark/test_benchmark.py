@@ -454,7 +454,7 @@ def test_wrong_suites_say_what_is_wanted(given: Given, tmp_path: Path) -> None:
     task = {"task": "zero-shot", "name": "hoc-10", "data": "{data}"}
     refused({"tasks": [task]}, "give it with --data")
     refused({"tasks": [task, dict(task)]}, "two tasks are called hoc-10", tmp_path)
-    refused({"tasks": [{**task, "task": "zeroshot"}]}, "Did you mean zero-shot", tmp_path)
+    refused({"tasks": [{**task, "task": "zeroshot"}]}, "Did you mean 'zero-shot'", tmp_path)
     refused({"tasks": [{**task, "dat": 1}]}, "Did you mean 'data'", tmp_path)
     refused({"tasks": [{**task, "xyz": 1}]}, "'xyz' is not a setting. Want some of", tmp_path)
     refused({"tasks": []}, "has no task")

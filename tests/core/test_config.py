@@ -10,7 +10,6 @@ from pydantic import Field, ValidationError, model_validator
 from raybio.core.config import (
     BaseConfig,
     changed_settings,
-    did_you_mean,
     difference,
     fields,
     fingerprint,
@@ -19,6 +18,7 @@ from raybio.core.config import (
     override_all,
     parse_yaml,
     read_mapping,
+    setting_hint,
 )
 from raybio.core.errors import ConfigError
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -96,8 +96,8 @@ def test_a_key_that_is_no_text_is_refused(tmp_path, text, message):
 
 def test_a_second_name_is_suggested_only_if_it_is_about_as_near():
     known = ["optim.peak_lr", "optim.beta1", "optim.beta2"]
-    assert did_you_mean("optim.peak_rl", known) == " Did you mean 'optim.peak_lr'?"
-    assert did_you_mean("optim.bet", known).endswith("'optim.beta2' or 'optim.beta1'?")
+    assert setting_hint("optim.peak_rl", known) == " Did you mean 'optim.peak_lr'?"
+    assert setting_hint("optim.bet", known).endswith("'optim.beta2' or 'optim.beta1'?")
 
 
 def test_a_section_is_not_a_setting():

@@ -254,6 +254,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert with_tasks([]) == ([], {})
     with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
         with_tasks(["scicit"])
+    with pytest.raises(ConfigError, match=r"'zzqq' is no task.*or options alone\.$"):
+        with_tasks(["zzqq"])
     for given, got in (
         ([], "no data is given"),
         (["--data", "x", "--store", "y"], "got 1 --data and 1 --store"),

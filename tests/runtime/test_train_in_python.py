@@ -69,6 +69,7 @@ def test_a_call_gives_the_run_of_the_command_and_its_model(
     ("arguments", "message"),
     [
         ({"method": "sppt"}, "'sppt' is no method; want one of .* Did you mean 'sppt_mag'"),
+        ({"method": "zzqq"}, r"'zzqq' is no method; want one of .* relation_graphs\.$"),
         ({"device": "tpu"}, "^device: got 'tpu', want auto, cpu or gpu"),
         ({"recipe": "papre"}, "^recipe papre: there is no such recipe"),
         ({"config": {"optim.peak_lrr": 1}}, "'optim.peak_lrr' is not a setting. Did you mean"),

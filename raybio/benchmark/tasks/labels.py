@@ -26,10 +26,10 @@ from raybio.benchmark.task import (
     TaskScores,
     by_relative_path,
     missing_files,
-    nearest_name,
 )
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
+from raybio.core.text import did_you_mean
 from raybio.methods.sppt.downstream.config import (
     TASKS,
     Config,
@@ -273,9 +273,9 @@ class LabelsTask(BenchmarkTask):
     @property
     def _kind(self) -> DownstreamTask:
         if self.labels not in TASKS:
-            near = nearest_name(self.labels, list(TASKS))
             raise ConfigError(
-                f"task {self.name}: labels {self.labels}, want one of {', '.join(TASKS)}.{near}"
+                f"task {self.name}: labels {self.labels}, want one of {', '.join(TASKS)}."
+                f"{did_you_mean(self.labels, TASKS)}"
             )
         return TASKS[self.labels]
 
