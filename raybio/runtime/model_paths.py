@@ -3,7 +3,6 @@
 A model is given as the folder of a run, a model's folder, a path in a bucket or a hub id.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from raybio.core.files import RUN
 from raybio.core.location import BucketPath, is_uri, location
 from raybio.core.records import read_record
 from raybio.core.text import near_names
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, usual_folder
 from raybio.training.bucket_source import fetch_source
 
 MAX_NAMED_RUNS = 10
@@ -48,7 +47,7 @@ def model_address(given: str, option: str) -> str:
                 else ". Want a run, a model's folder, or a hub id"
             )
         )
-    run = _default_runs() / given
+    run = usual_folder("runs", "RAYBIO_RUNS") / given
     if not folder.exists() and folder.parent == Path() and (run / RUN).exists():
         raise ConfigError(
             f"{option} {given}: there is no such folder here; for the run of that name give {run}"
@@ -134,7 +133,7 @@ def near_run_folders(given: str) -> str:
     Args:
         given: what no folder is called; a path brings no runs.
     """
-    runs = _default_runs()
+    runs = usual_folder("runs", "RAYBIO_RUNS")
     if Path(given).parent != Path() or not runs.is_dir():
         return ""
     near = near_names(given, _names_of(runs))
@@ -160,7 +159,3 @@ def check_distinct_names(runs: Sequence[Path]) -> None:
 
 def _names_of(runs: Path) -> list[str]:
     return sorted(path.parent.name for path in runs.glob(f"*/{RUN}"))
-
-
-def _default_runs() -> Path:
-    return Path(os.environ.get("RAYBIO_RUNS", "runs")).expanduser()

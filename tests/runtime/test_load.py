@@ -161,6 +161,21 @@ def test_a_misspelt_name_of_a_run_brings_the_near_ones(
         read_predictor("frist")
 
 
+def test_the_name_of_a_run_in_a_job_brings_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAYBIO_RUNS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    working_dir = tmp_path / "runtime_resources" / "working_dir_files" / "x"
+    working_dir.mkdir(parents=True)
+    monkeypatch.chdir(working_dir)
+    run = tmp_path / "raybio" / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"for the run of that name give {run}"):
+        raybio.load("first")
+
+
 def test_hidden_files_of_a_hub_or_a_file_manager_are_no_part_of_a_model(tmp_path: Path) -> None:
     model = raybio.load(export(tmp_path / "model", 0))
     digest = model.digest()

@@ -17,6 +17,7 @@ from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.labels import REPETITIONS, without_draws
+from raybio.runtime.model_paths import near_runs
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
@@ -209,11 +210,9 @@ def _paths(text: str, folder: Path) -> list[Path]:
         matches = _matches(pattern)
         if matches:
             return matches
-    names = sorted(path.parent.name for path in folder.glob(f"*/{RUN}"))
     raise ConfigError(
         f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; "
-        + (f"want one of {', '.join(names)}, " if names else "there are no runs yet; want a name ")
-        + "or a path (--runs DIR names another folder of runs)"
+        f"{near_runs(folder, text)} (--runs DIR names another folder of runs)"
     )
 
 

@@ -56,6 +56,19 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
+def usual_folder(kind: str, variable: str) -> Path:
+    """Return the folder of runs, stores or sweeps that no option names.
+
+    That is the environment variable's value, or ``kind`` in the working directory. In a Ray job,
+    whose working directory is deleted, it is ``~/raybio/kind``.
+    """
+    if variable in os.environ:
+        return Path(os.environ[variable]).expanduser()
+    if "runtime_resources" not in Path.cwd().parts:
+        return Path(kind)
+    return Path.home() / "raybio" / kind
+
+
 class RunFolder:
     """``runs/<name>``; workers and driver see it under one path."""
 

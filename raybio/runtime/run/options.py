@@ -14,7 +14,7 @@ from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import LAUNCH, RunFolder
+from raybio.runtime.run.folder import LAUNCH, RunFolder, usual_folder
 from raybio.runtime.run.spec import DEVICES, Compute, RunSpec
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
@@ -232,21 +232,19 @@ def sweeps_folder(
 
 
 def default_folder(kind: str, variable: str) -> Path:
-    """Return the folder of runs, stores or sweeps.
+    """Return ``usual_folder``; in a Ray job, print it.
 
-    That is the environment variable's value, or ``kind`` in the working directory. In a Ray job,
-    whose working directory is deleted, it is ``~/raybio/kind``.
+    Raises:
+        ConfigError: if the environment variable names a URI.
     """
     if variable in os.environ:
         check_local(os.environ[variable], variable)
-        return Path(os.environ[variable]).expanduser()
-    if "runtime_resources" not in Path.cwd().parts:
-        return Path(kind)
-    folder = Path.home() / "raybio" / kind
-    print(
-        f"{kind} go to {folder}, since a job's working directory is deleted; {variable} changes "
-        "that"
-    )
+    folder = usual_folder(kind, variable)
+    if variable not in os.environ and folder != Path(kind):
+        print(
+            f"{kind} go to {folder}, since a job's working directory is deleted; {variable} "
+            "changes that"
+        )
     return folder
 
 

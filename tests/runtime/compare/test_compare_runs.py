@@ -348,7 +348,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
         (
             ["a", "nobody"],
             r"RUN nobody: no run of that name in .*"
-            r"want one of a, biostransformers, elsewhere, silent",
+            r"there are a, biostransformers, elsewhere, silent, sweep ",
         ),
         (["a"], r"got 1 run \(a\), want at least two"),
         (["a", "./a"], "want at least two that differ"),
