@@ -7,6 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raybio.core.errors import DataError, RaybioError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -27,6 +29,22 @@ def file_digest(path: str | Path, algorithm: str = "sha256") -> str:
     with open(path, "rb") as file:
         new = partial(hashlib.new, algorithm, usedforsecurity=False)
         return hashlib.file_digest(file, new).hexdigest()
+
+
+def sha256_of(path: str | Path, error: type[RaybioError] = DataError) -> str:
+    """Return the sha256 of a file, in hex.
+
+    Args:
+        path: the file.
+        error: the error to raise if it cannot be read; by default it is the user's input.
+
+    Raises:
+        RaybioError: ``error``.
+    """
+    try:
+        return file_digest(path)
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror})") from None
 
 
 def cached_file_digest(path: Path) -> str:

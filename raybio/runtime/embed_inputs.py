@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybio.core.digest import digest_of
+from raybio.core.digest import digest_of, sha256_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import Location
 from raybio.methods import METHODS
@@ -22,7 +22,6 @@ from raybio.store.store import Store, open_store
 from raybio.training.embedding_model import (
     InputEmbedder,
     check_strip_stop,
-    digest_of_file,
 )
 
 ROWS_AT_ONCE = 4096
@@ -53,7 +52,7 @@ class FileInputs(EmbeddingInputs):
 
     def digest(self) -> str:
         """Return the sha256 of the file, or that of a folder's files."""
-        digests = [digest_of_file(file) for file in table_files(self.path)]
+        digests = [sha256_of(file) for file in table_files(self.path)]
         return digests[0] if len(digests) == 1 else digest_of({"files": digests})
 
     def blocks(self, model: InputEmbedder, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:

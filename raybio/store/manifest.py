@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
-from raybio.core.digest import file_digest, json_digest
+from raybio.core.digest import json_digest
 from raybio.core.errors import StoreError
 
 SCHEMA_VERSION = 2
@@ -70,15 +69,3 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
             f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
         )
     return manifest, hashlib.sha256(content).hexdigest()
-
-
-def sha256_of(path: str | Path) -> str:
-    """Return the sha256 of a file, in hex.
-
-    Raises:
-        StoreError: if it cannot be read.
-    """
-    try:
-        return file_digest(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None

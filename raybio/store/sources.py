@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
-from raybio.core.digest import json_digest
+from raybio.core.digest import json_digest, sha256_of
 from raybio.core.errors import DataError
 from raybio.store.data_sets import table_files
-from raybio.store.manifest import sha256_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from raybio.core.digest import json_digest
+from raybio.core.digest import json_digest, sha256_of
 from raybio.core.errors import DamagedStoreError, StoreError
 from raybio.core.location import BucketPath, Location, location
 from raybio.store.bucket_cache import remove_copy
@@ -23,7 +23,6 @@ from raybio.store.manifest import (
     command_for,
     kind_and_command,
     parse_manifest,
-    sha256_of,
 )
 from raybio.store.remote_store import fetch_store
 from raybio.store.verification import Verification, file_state
@@ -106,7 +105,7 @@ class Store:
             state = file_state(self.path / name)
             if not again and verification.covers(name, state):
                 continue
-            digest = sha256_of(self.path / name)
+            digest = sha256_of(self.path / name, StoreError)
             if digest != facts["sha256"]:
                 verification.remove(name)
                 raise DamagedStoreError(

@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from raybio.core.digest import canonical_json, json_digest
+from raybio.core.digest import canonical_json, json_digest, sha256_of
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local, replace_folder, sync
-from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION, sha256_of
+from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION
 from raybio.store.store import S, open_store
 
 LOCK = "lock"
@@ -128,7 +128,7 @@ class Draft:
         files = {}
         for name in names:
             file = self.folder / name
-            files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file, StoreError)}
         manifest = {
             "schema_version": SCHEMA_VERSION,
             "kind": kind.kind,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.batch import TokenBatch
-from raybio.core.digest import digest_of, file_digest
+from raybio.core.digest import digest_of, sha256_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
@@ -114,7 +114,7 @@ class InputEmbedder(ABC):
             if not any(part.startswith(".") for part in path.parts)
         )
         names = [name for name in names if name != _CARD and _is_loaded(folder / name)]
-        files = {name: digest_of_file(folder / name) for name in names}
+        files = {name: sha256_of(folder / name) for name in names}
         return digest_of({"settings": settings, "files": files})
 
 
@@ -320,15 +320,3 @@ def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None)
     pooling = stated or given
     assert pooling is not None
     return pooling
-
-
-def digest_of_file(path: Path) -> str:
-    """Return the sha256 of a file, in hex.
-
-    Raises:
-        DataError: if it cannot be read.
-    """
-    try:
-        return file_digest(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None

@@ -95,7 +95,9 @@ def test_a_start_does_not_read_a_fetched_store_again(
     remote: BucketPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(remote)
-    monkeypatch.setattr("raybio.store.store.sha256_of", lambda path: pytest.fail(f"read {path}"))
+    monkeypatch.setattr(
+        "raybio.store.store.sha256_of", lambda path, error: pytest.fail(f"read {path}")
+    )
     open_store(remote, verify=True)
 
 

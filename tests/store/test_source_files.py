@@ -22,6 +22,7 @@ from raybio.methods.sppt.synthetic.prepare import prepare_topics
 from raybio.store import sources as source_files
 from raybio.store.json import read_json_object
 from raybio.store.quarantine import Quarantine
+from raybio.store.sources import describe_files
 from raybio.store.xml import stream_elements
 
 READERS = {
@@ -162,3 +163,8 @@ def test_what_is_read_as_a_whole_has_a_limit_after_unpacking(tmp_path, monkeypat
     bomb.write_bytes(gzip.compress(b'{"a": "' + b"x" * 1000 + b'"}'))
     with pytest.raises(DataError, match=r"bomb\.json\.gz: has more than 1,000 bytes"):
         read_json_object(bomb)
+
+
+def test_an_input_that_cannot_be_read_is_an_error_of_the_data(tmp_path):
+    with pytest.raises(DataError, match=r"a.csv: cannot be read \(No such file or directory\)"):
+        describe_files([tmp_path / "a.csv"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raybio.core.cache import cache_folder
-from raybio.core.errors import StoreError
+from raybio.core.errors import RaybioError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.store import store as store_module
 from raybio.store.store import Store, open_store
@@ -32,9 +32,9 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[str]]:
     read: list[str] = []
     really_read = store_module.sha256_of
 
-    def sha256_of(path: Path) -> str:
+    def sha256_of(path: Path, error: type[RaybioError]) -> str:
         read.append(Path(path).name)
-        return really_read(path)
+        return really_read(path, error)
 
     monkeypatch.setattr(store_module, "sha256_of", sha256_of)
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from raybio.core.digest import sha256_of
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
@@ -13,7 +14,7 @@ from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.store.data_sets import table_files
 from raybio.store.demo_corpus import cached_store
-from raybio.store.manifest import SCHEMA_VERSION, sha256_of
+from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.preparation import preparing
 from raybio.store.sources import check_readable_files
 from raybio.store.word_counts import count_words

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from raybio.core.batch import deal
+from raybio.core.digest import sha256_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
@@ -18,7 +19,6 @@ from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
 from raybio.methods.contrastive_probe.loss import equal_sequences, partners
 from raybio.methods.contrastive_probe.prepare import cached_sentences, prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
-from raybio.store.manifest import sha256_of
 from tests.ops.threads import in_threads
 
 WORDS = [f"word{letter}" for letter in "abcdefghijklmnop"]
