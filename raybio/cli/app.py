@@ -52,7 +52,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
             get_command(app).main(args=[*arguments], prog_name="raybio")
         except RaybioError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            sys.exit(getattr(error, "exit_code", 2))
+            sys.exit(error.exit_code)
         except OSError as error:
             problem = disk_problem(error)
             if problem is None:

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 
 
 class RaybioError(Exception):
-    """Base class of every error that raybio raises on purpose."""
+    """Base class of every error that raybio raises on purpose.
+
+    Attributes:
+        exit_code: that of a command that ends with the error.
+    """
+
+    exit_code = 2
 
 
 class ConfigError(RaybioError):
@@ -52,6 +58,15 @@ class ClusterError(RaybioError):
 
 class HeldError(ClusterError):
     """Another process is at work on a run."""
+
+
+class InterruptedRunError(RaybioError):
+    """A signal ended the run after a checkpoint; the same command resumes it."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        """Remember the signal: the process ends with 128 + its number."""
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
 
 
 class StorageError(ClusterError):

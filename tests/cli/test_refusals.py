@@ -25,6 +25,7 @@ from raybio.core.errors import (
     ClusterError,
     ConfigError,
     DiskError,
+    InterruptedRunError,
     LongRunError,
     StoreError,
 )
@@ -34,7 +35,7 @@ from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver as runtime_train
 from raybio.runtime.run import open_run
 from raybio.runtime.run.checks import check_spec
-from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.metrics_log import MetricsLog

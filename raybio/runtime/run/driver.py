@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raybio.core.errors import LongRunError, RaybioError
+from raybio.core.errors import InterruptedRunError, LongRunError
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.stop_signals import StopSignals
@@ -21,15 +21,6 @@ from raybio.store.store import open_store
 
 if TYPE_CHECKING:
     from raybio.runtime.run.worker_group import Work
-
-
-class InterruptedRunError(RaybioError):
-    """A signal ended the run after a checkpoint; the same command resumes it."""
-
-    def __init__(self, signal_number: int, message: str) -> None:
-        """Remember the signal: the process ends with 128 + its number."""
-        super().__init__(message)
-        self.exit_code = 128 + signal_number
 
 
 def train(spec: RunSpec) -> Result:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from raybio.core.errors import LongRunError, RaybioError
+from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError
 from raybio.core.text import count_of
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
@@ -26,7 +26,7 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
-from raybio.runtime.run.driver import InterruptedRunError, relay_of, train
+from raybio.runtime.run.driver import relay_of, train
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.open_run import OpenRun

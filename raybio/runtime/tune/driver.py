@@ -30,7 +30,13 @@ from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
 from raybio.core.config import BaseConfig
-from raybio.core.errors import ClusterError, ConfigError, LongRunError, RecordError
+from raybio.core.errors import (
+    ClusterError,
+    ConfigError,
+    InterruptedRunError,
+    LongRunError,
+    RecordError,
+)
 from raybio.core.location import absolute
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
@@ -44,7 +50,6 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.resources import Node, TrialResources, trial_resources
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_lengths, report_cuts
-from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors

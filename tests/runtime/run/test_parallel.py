@@ -20,13 +20,13 @@ from rich.console import Console
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.core.errors import ClusterError, ConfigError, DivergedError
+from raybio.core.errors import ClusterError, ConfigError, DivergedError, InterruptedRunError
 from raybio.core.location import BucketPath
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Node, Resources
 from raybio.runtime.compare.variations import Variation, compare
-from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start

@@ -17,13 +17,19 @@ import numpy as np
 import pytest
 
 from raybio.core.config import override_all
-from raybio.core.errors import CheckpointError, ClusterError, DivergedError, StoreError
+from raybio.core.errors import (
+    CheckpointError,
+    ClusterError,
+    DivergedError,
+    InterruptedRunError,
+    StoreError,
+)
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.runtime.compare.variations import compare
-from raybio.runtime.run.driver import InterruptedRunError, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.result import Result

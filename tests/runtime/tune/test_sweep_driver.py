@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from raybio.core.errors import ClusterError, ConfigError, LongRunError
+from raybio.core.errors import ClusterError, ConfigError, InterruptedRunError, LongRunError
 from raybio.core.records import read_record, write_record
-from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import Compute, RunSpec
