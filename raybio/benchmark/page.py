@@ -7,7 +7,6 @@ from importlib.resources import files
 from pathlib import Path
 
 from raybio.benchmark.report import (
-    LEVEL,
     BenchmarkReport,
     ModelReport,
     RowReport,
@@ -22,6 +21,7 @@ from raybio.benchmark.report import (
 from raybio.benchmark.task import PROTOCOL, RIVAL_ROWS
 from raybio.core.files import replace_text
 from raybio.core.text import count_of
+from raybio.runtime.compare.run_test import LEVEL
 
 PLACE = "@@BODY@@"
 """Where the template takes the body."""

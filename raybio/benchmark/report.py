@@ -29,11 +29,9 @@ from raybio.core.files import replace_text
 from raybio.core.markdown import markdown_table
 from raybio.core.records import FORMATS, write_record
 from raybio.ops.significance import Interval, holm
+from raybio.runtime.compare.run_test import LEVEL
 
 KIND = "benchmark report"
-
-LEVEL = 0.05
-"""Adjusted p values below are called significant."""
 
 
 class RowReport(BaseConfig):

@@ -13,12 +13,12 @@ from raybio.core.recipes import recipes_of
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.formats.read import read_task_files
 from raybio.methods.sppt.downstream.prepare import DRAWN, prepare_task
-from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.run.options import RunOptions, default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.manifest import SCHEMA_VERSION
 from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.store import open_store
+from raybio.store.store import SPLITS, open_store
 from raybio.training.predictor import skipped_remarks
 from raybio.training.settings import TrainingConfig
 

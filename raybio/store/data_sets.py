@@ -23,7 +23,7 @@ SUFFIXES = (TSV, ".csv", JSON_LINES, PARQUET, ARROW)
 STATE = "state.json"
 """File in a folder that ``save_to_disk`` wrote; it names the Arrow files."""
 
-SPLITS = "dataset_dict.json"
+DATASET_DICT = "dataset_dict.json"
 """File in a folder of several of them, one a split."""
 
 
@@ -59,7 +59,7 @@ def table_files(path: Path) -> list[Path]:
             return [path / file["filename"] for file in state["_data_files"]]
         except (KeyError, TypeError):
             raise DataError(f"{path / STATE}: names no files; write the data set again") from None
-    if (path / SPLITS).is_file():
+    if (path / DATASET_DICT).is_file():
         splits = sorted(each.parent.name for each in path.glob(f"*/{STATE}"))
         raise DataError(
             f"{path}: has the splits {', '.join(splits) or 'of no folder'}; want the folder of one"
@@ -99,7 +99,7 @@ def check_shards(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _is_dataset(path: Path) -> bool:
-    known = (path / STATE, path / SPLITS)
+    known = (path / STATE, path / DATASET_DICT)
     return any(file.is_file() for file in known) or bool(_tables_in(path))
 
 

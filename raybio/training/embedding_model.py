@@ -28,6 +28,7 @@ from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows, embed_tokens
 
 MAX_TOKENS_AT_ONCE = 16_384
+"""Tokens of a batch that is embedded without gradients, padding included."""
 
 _CARD = "README.md"
 

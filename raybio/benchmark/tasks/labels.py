@@ -50,11 +50,11 @@ from raybio.methods.sppt.downstream.rivals import (
     tfidf,
 )
 from raybio.methods.sppt.downstream.scores import chance_scores
-from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.downstream.system import build
 from raybio.methods.sppt.scores import LIMITS
 from raybio.runtime.run.options import default_folder
-from raybio.store.store import open_store
+from raybio.store.store import SPLITS, open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from raybio.training.precision import default_device

@@ -25,9 +25,8 @@ from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import check_embeddings, embed_rows
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 from raybio.training.precision import default_device
-
-MAX_TOKENS_PER_BATCH = 16_384
 
 
 class TextEmbedder:
@@ -80,7 +79,7 @@ class TextEmbedder:
             lambda row_M: read_texts([new_texts[row] for row in row_M.tolist()], tokenize),
             np.arange(len(new_texts)),
             self.collective,
-            max_tokens=MAX_TOKENS_PER_BATCH,
+            max_tokens=MAX_TOKENS_AT_ONCE,
         )
         check_embeddings(new_UD, self.name)
         self._known_UD = torch.cat([self._known_UD, new_UD])

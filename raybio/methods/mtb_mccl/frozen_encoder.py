@@ -17,8 +17,6 @@ from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_enco
 from raybio.methods.mtb_mccl.export import SETTINGS
 from raybio.training.precision import default_device
 
-MAX_TOKENS_AT_ONCE = 16_384
-
 
 class FrozenEncoder(NamedTuple):
     """An encoder of entity pairs.

@@ -8,6 +8,7 @@ from raybio.core.table_layout import TableLayout
 from raybio.ops.significance import holm
 
 LEVEL = 0.05
+"""Adjusted p values below are called significant."""
 
 CANNOT_BE_COMPARED = "cannot be compared"
 """Verdict without an interval of the difference."""

@@ -12,8 +12,6 @@ from raybio.runtime.tracking import mlflow as mlflow_run
 _NAME = re.compile(r"[^/:'\"]+")
 _ALIAS = re.compile(r"(?!(latest|v\d+)$)[\w-]+", re.ASCII | re.IGNORECASE)
 
-MAX_NAME_LETTERS = 250
-
 
 @dataclass(frozen=True)
 class Registration:
@@ -33,10 +31,10 @@ class Registration:
         Raises:
             ConfigError: for a name or alias that MLflow refuses.
         """
-        if not _NAME.fullmatch(self.name) or len(self.name) > MAX_NAME_LETTERS:
+        if not _NAME.fullmatch(self.name) or len(self.name) > mlflow_run.MAX_NAME_LETTERS:
             raise ConfigError(
-                f"--register: got {self.name!r}, want up to {MAX_NAME_LETTERS} letters without "
-                "'/', ':' and quotes"
+                f"--register: got {self.name!r}, want up to {mlflow_run.MAX_NAME_LETTERS} letters "
+                "without '/', ':' and quotes"
             )
         if self.alias is not None and not _ALIAS.fullmatch(self.alias):
             raise ConfigError(

@@ -32,9 +32,8 @@ from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import check_embeddings, embed_rows
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 from raybio.training.precision import default_device
-
-MAX_TOKENS_PER_BATCH = 16_384
 
 
 def evaluate_zero_shot(
@@ -184,7 +183,7 @@ def text_embedder(model: str, max_length: int | None) -> Embed:
             lambda row_M: read_texts([new[row] for row in row_M], tokenize),
             rows,
             SingleProcess(),
-            max_tokens=MAX_TOKENS_PER_BATCH,
+            max_tokens=MAX_TOKENS_AT_ONCE,
         ).cpu()
         check_embeddings(embedding_ND, f"model {model!r}")
         embedding_by_text.update(zip(new, embedding_ND, strict=True))

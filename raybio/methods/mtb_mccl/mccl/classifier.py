@@ -20,7 +20,7 @@ from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
-from raybio.methods.mtb_mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, FrozenEncoder
+from raybio.methods.mtb_mccl.frozen_encoder import FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import above_threshold
 from raybio.methods.mtb_mccl.mccl.classwise_knn import classwise_means
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
@@ -29,6 +29,7 @@ from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts
 from raybio.methods.mtb_mccl.mccl.training_facts import is_in_training_facts
 from raybio.training.collective import SingleProcess
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 
 
 class GoldPairs(NamedTuple):

@@ -29,7 +29,7 @@ from raybio.methods.mtb_mccl.documents.write import (
     write_pubtator,
 )
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, truncation_remarks
+from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.trained_model import (
     RelationModel,
@@ -45,6 +45,7 @@ from raybio.methods.mtb_mccl.new_documents import (
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files
 from raybio.training.collective import SingleProcess
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 from raybio.training.predictor import (
     InputPrediction,
     Inputs,

@@ -16,7 +16,6 @@ from raybio.evaluation.projection import embedding_map
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.frozen_encoder import (
-    MAX_TOKENS_AT_ONCE,
     FrozenEncoder,
     load_frozen,
     truncation_remarks,
@@ -24,6 +23,7 @@ from raybio.methods.mtb_mccl.frozen_encoder import (
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.ops.similarity import normalize
 from raybio.training.collective import SingleProcess
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 
 NUM_RELATIONS = 4
 """The paper shows the four most frequent relations."""

@@ -44,6 +44,7 @@ from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
+from raybio.training.embedding_model import MAX_TOKENS_AT_ONCE
 from raybio.training.precision import default_device
 
 RANDOM = "random vectors"
@@ -51,8 +52,6 @@ RANDOM = "random vectors"
 
 SAMPLES_SEED = 0
 """Seed of test graphs and samples, equal in all runs and in ``raybio evaluate link-samples``."""
-
-MAX_TOKENS_PER_BATCH = 16_384
 
 
 @dataclass(frozen=True)
@@ -258,5 +257,5 @@ def _embed(
         lambda row_R: read_texts(store.texts(row_R), tokenize),
         np.arange(store.num_rows),
         SingleProcess(),
-        max_tokens=MAX_TOKENS_PER_BATCH,
+        max_tokens=MAX_TOKENS_AT_ONCE,
     )

@@ -24,6 +24,7 @@ MAX_COUNTED_TEXTS = 200_000
 """Words are counted in about this many texts, evenly spaced."""
 
 TEXTS_PER_BLOCK = 10_000
+"""Texts in memory at once."""
 
 
 class LinkedTextStore(GraphStore):

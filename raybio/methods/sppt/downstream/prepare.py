@@ -8,10 +8,11 @@ import numpy as np
 from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import TASKS, TEST_SHARE, DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
-from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
+from raybio.methods.sppt.downstream.store import IGNORED, TaskStore, commit_task
 from raybio.methods.sppt.proteins.formats.residues import LETTERS
 from raybio.store.preparation import preparing
 from raybio.store.quarantine import Quarantine
+from raybio.store.store import SPLITS
 
 DRAWN = "rows_with_drawn_split"
 """Entry of a manifest: rows whose split no file states."""

@@ -29,8 +29,9 @@ from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.collate import read_labeled, read_residues
 from raybio.methods.sppt.downstream.rivals import Matrix, TaskRival, Values, fitted_ridges
 from raybio.methods.sppt.downstream.scores import token_scores
-from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.ops.segments import entries_of_rows
+from raybio.store.store import SPLITS
 from raybio.training.embed import embed_rows
 
 MAX_RESIDUES = 100_000

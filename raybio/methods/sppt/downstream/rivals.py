@@ -36,7 +36,8 @@ from raybio.core.arrays import Floats
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.scores import row_scores
-from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.store.store import SPLITS
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 """Candidate weights of the squared coefficients; rows of features have lengths near 1."""

@@ -15,15 +15,13 @@ from raybio.ops.segments import entries_of_rows
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.prefetch import byte_lengths
 from raybio.store.ragged import Ragged
-from raybio.store.store import Store
+from raybio.store.store import SPLITS, Store
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
 ROWS = "rows.arrow"
 CLASSES = "classes.arrow"
 WORDS = "words.arrow"
-
-SPLITS = ("train", "dev", "test")
 
 IGNORED = -1
 """Class of a residue without a label."""

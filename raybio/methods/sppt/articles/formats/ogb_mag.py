@@ -38,6 +38,7 @@ from raybio.methods.sppt.articles.formats.openalex import (
     newest_first,
     read_abstracts,
 )
+from raybio.methods.sppt.articles.store import TEXTS_PER_BLOCK
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
@@ -58,7 +59,6 @@ NUMBERS_AS_IDS = f"no {MAPPING}, which has MAG ids: ids are the papers' node num
 BAD_LINE = "line that is no abstract (want a MAG id, a tab and an inverted index)"
 BAD_ROW = "row that is no abstract (want the number of a paper and its abstract)"
 
-TEXTS_PER_BLOCK = 10_000
 MAX_FIELD_BYTES = 1 << 22
 
 

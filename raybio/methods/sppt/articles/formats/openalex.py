@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
 from raybio.methods.sppt.articles.formats.inverted_index import text_of_index
+from raybio.methods.sppt.articles.store import TEXTS_PER_BLOCK
 from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.json import is_text
 from raybio.store.quarantine import Quarantine
@@ -45,7 +46,6 @@ OTHER_LANGUAGE = "work in another language than --language"
 OLDER = "older version of a work"
 OUTSIDE = "citation of a work that is not among these"
 
-TEXTS_PER_BLOCK = 10_000
 REFERENCES_PER_BLOCK = 1 << 20
 
 
