@@ -91,12 +91,12 @@ def last_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[-1]
 
 
-def one_line(error: BaseException, limit: int = 300) -> str:
-    """Return the first ``limit`` characters of an error's text, without line breaks.
+def one_line(error: BaseException) -> str:
+    """Return the first 300 characters of an error's text, without line breaks.
 
     It is the name of the error's type if it has no text.
     """
-    return " ".join(str(error).split())[:limit] or type(error).__name__
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 @contextmanager

@@ -6,7 +6,7 @@ records is invalid, the whole input is refused, because it is probably not in th
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from raybio.core.errors import DataError
 
@@ -28,13 +28,16 @@ class Quarantine:
 
     Args:
         max_bad_share: maximum fraction of invalid records within each kind.
+
+    Attributes:
         num_examples: number of examples kept per reason.
     """
 
-    def __init__(self, max_bad_share: float = 0.1, num_examples: int = 5) -> None:
+    num_examples: ClassVar[int] = 5
+
+    def __init__(self, max_bad_share: float = 0.1) -> None:
         """Start empty."""
         self.max_bad_share = max_bad_share
-        self.num_examples = num_examples
         self.count_by_reason: Counter[str] = Counter()
         self.examples_by_reason: dict[str, list[SkippedRecord]] = {}
         self._num_seen: Counter[str] = Counter()

@@ -406,7 +406,7 @@ class _Run:
         self._update_best(metrics)
         return metrics
 
-    def _is_evaluation_due(self, is_finished: bool = False) -> bool:
+    def _is_evaluation_due(self, is_finished: bool) -> bool:
         every = self.schedule.evaluate_every_steps
         if self.system.evaluate is None or every == 0:
             return False

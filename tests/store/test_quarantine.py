@@ -5,14 +5,14 @@ from raybio.store.quarantine import Quarantine
 
 
 def test_memory_is_bounded_by_the_first_examples_of_each_reason():
-    quarantine = Quarantine(num_examples=3)
+    quarantine = Quarantine()
     for line in range(10_000):
         quarantine.add("protein", "no sequence", "a.fa", line + 1, f"p{line}")
     assert quarantine.summary() == {
         "no sequence": {
             "count": 10_000,
             "examples": [
-                {"file": "a.fa", "line": line + 1, "detail": f"p{line}"} for line in range(3)
+                {"file": "a.fa", "line": line + 1, "detail": f"p{line}"} for line in range(5)
             ],
         }
     }

@@ -104,7 +104,7 @@ def rank_terms(
     text_scores: Scores,
     term_scores: Scores,
     block_rows: int,
-    collective: Collective | None = None,
+    collective: Collective | None,
 ) -> dict[str, Retrieval]:
     """Return the retrieval by direction.
 

@@ -99,7 +99,7 @@ class DurationEstimate:
         is_certain: whether enough steps are measured to act on the projection.
     """
 
-    def __init__(self, max_steps: int, from_step: int) -> None:
+    def __init__(self, max_steps: int, from_step: int = 0) -> None:
         """Begin with the reports after ``from_step``."""
         self.projection: RemainingTime | None = None
         self.is_certain = False

@@ -31,7 +31,7 @@ class Follower:
         self._is_length_settled = bool(spec.accepts_long_run or resources.gpus_per_worker)
         self._notices = NoticeTail(self._folder.notices)
         self._reports: MetricsTail | None = None
-        self._duration = DurationEstimate(self._max_steps, 0)
+        self._duration = DurationEstimate(self._max_steps)
         self._is_duration_shown = False
         self._epochs = ""
 

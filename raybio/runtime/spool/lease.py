@@ -258,7 +258,7 @@ def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = Tru
         raise taken_over(bucket, work)
 
 
-def taken_over(bucket: BucketFolder, work: LeasedWork = A_RUN) -> LostLeaseError:
+def taken_over(bucket: BucketFolder, work: LeasedWork) -> LostLeaseError:
     """Return the error of a driver or a worker whose work another driver has taken over."""
     return LostLeaseError(
         f"{bucket.path}: the {work.noun} has been started again by another driver, which goes on "

@@ -70,7 +70,7 @@ class SweepLength:
     def _follow_new_trials(self) -> None:
         for path in sorted((self._spec.path / "trials").glob("*/metrics.jsonl")):
             if path.parent.name not in self._followed:
-                estimate = DurationEstimate(self._num_steps, 0)
+                estimate = DurationEstimate(self._num_steps)
                 self._followed[path.parent.name] = (MetricsTail(path), estimate)
 
     def _settle(self, is_long: bool, words: str) -> None:

@@ -16,7 +16,7 @@ DRAWS_PER_TRIAL = 100
 """Draws of one trial's settings before a space of few choices counts as exhausted."""
 
 
-def planned(space: SearchSpace, check: Check | None = None) -> list[Settings]:
+def planned(space: SearchSpace, check: Check) -> list[Settings]:
     """Return the settings of all trials of a grid or random search.
 
     With Optuna, return what it would try if it never learned anything.
@@ -31,14 +31,13 @@ def planned(space: SearchSpace, check: Check | None = None) -> list[Settings]:
     if space.search.kind == "grid":
         grid = space.grid()
         for settings in grid:
-            if check is not None:
-                check(settings)
+            check(settings)
         return grid
     drawn = space.drawn() if space.search.kind == "random" else _drawn_by_optuna(space)
     return distinct(drawn, space.budget.num_trials, check)
 
 
-def distinct(drawn: Iterable[Settings], num: int, check: Check | None = None) -> list[Settings]:
+def distinct(drawn: Iterable[Settings], num: int, check: Check) -> list[Settings]:
     """Return the first ``num`` different settings that pass ``check``.
 
     There are fewer if many draws bring nothing new.
@@ -54,8 +53,7 @@ def distinct(drawn: Iterable[Settings], num: int, check: Check | None = None) ->
         if settings in accepted:
             continue
         try:
-            if check is not None:
-                check(settings)
+            check(settings)
             accepted.append(settings)
         except ConfigError as error:
             refused = error

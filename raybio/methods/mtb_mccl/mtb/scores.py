@@ -20,7 +20,7 @@ CUTOFFS = (1, 10)
 
 
 def retrieve_pairs(
-    scores: Scores, id_Q: np.ndarray, id_C: np.ndarray, collective: Collective | None = None
+    scores: Scores, id_Q: np.ndarray, id_C: np.ndarray, collective: Collective | None
 ) -> Retrieval:
     """Rank candidates by their scores; the gold candidates have the query's entity pair.
 
