@@ -1,6 +1,5 @@
 """A benchmark from models and a suite to its report."""
 
-import fcntl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from raybio.benchmark.task import RIVAL_ROWS
 from raybio.benchmark.work import Part, PartKind, Results, compute_parts
 from raybio.core.digest import digest_of
 from raybio.core.errors import ClusterError, ConfigError, DataError, StorageError, StoreError
+from raybio.core.files import try_lock
 from raybio.core.shared_scores import Identity
 from raybio.runtime.tracking.model_runs import track_models
 
@@ -47,13 +47,11 @@ def run_benchmark(
     """
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             raise ClusterError(
                 f"--out {out}: another command is writing this report. Wait until it ends, or "
                 "choose another folder"
-            ) from None
+            )
         results = _evaluated(models, suite, out, with_ray, verbose)
         report = benchmark_report(
             suite.name,

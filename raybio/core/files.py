@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 from raybio.core.errors import ConfigError
 from raybio.core.location import is_uri, without_credentials
@@ -270,6 +270,15 @@ def locked(path: Path) -> Iterator[None]:
         # The system releases it when the process ends, in whatever way.
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Take an exclusive lock on a file until it is closed; return False if another one has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def replace_text(path: Path, text: str) -> None:

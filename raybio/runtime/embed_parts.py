@@ -14,7 +14,6 @@ One command at a time works on an output: it holds ``OUT.parts/.lock``, in a buc
 """
 
 import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import ClusterError, RecordFormatError, StoreError, one_line
-from raybio.core.files import atomic_folder, named_failure
+from raybio.core.files import atomic_folder, named_failure, try_lock
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
@@ -90,13 +89,11 @@ def held_alone(folder: Location) -> Iterator[Lease | None]:
             # Another command may delete the folder, or the lock that was just opened.
             with contextlib.suppress(FileNotFoundError):
                 file = stack.enter_context(path.open("a"))
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not try_lock(file):
                     raise ClusterError(
                         f"{folder}: another command is at work on this embedding. Wait until it "
                         "ends, stop it, or choose another --out"
-                    ) from None
+                    )
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
         try:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -26,7 +25,7 @@ from raybio.core.errors import (
     RecordError,
     RecordFormatError,
 )
-from raybio.core.files import FULL, RUN, check_local, disk_problem, replace_text
+from raybio.core.files import FULL, RUN, check_local, disk_problem, replace_text, try_lock
 from raybio.core.location import Location
 from raybio.core.records import (
     FORMATS,
@@ -410,7 +409,7 @@ class RunFolder:
         """
         with _open_lock(self.path / f".{who}.lock") as file:
             deadline = time.monotonic() + timeout_seconds
-            while not _try_lock(file):
+            while not try_lock(file):
                 if time.monotonic() > deadline:
                     raise HeldError(
                         f"{self.path}: another process is at work on this run (its {who} holds the "
@@ -477,11 +476,3 @@ def _open_lock(path: Path) -> IO[str]:
             f"{path}: cannot be written ({error.strerror}): workers and driver must share the runs "
             "folder. Choose one that all of them can write with --runs"
         ) from None
-
-
-def _try_lock(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
