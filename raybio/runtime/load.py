@@ -13,8 +13,7 @@ import pyarrow as pa
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
-from raybio.methods import METHODS
-from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
+from raybio.runtime.model_folders import embedder_of_folder, model_of_folder, part_encoder_of
 from raybio.runtime.model_paths import local_model, near_run_folders
 from raybio.runtime.predict import find_predictor, read_predictor
 from raybio.training.embedding_model import EmbeddingModel
@@ -145,17 +144,15 @@ class TrainedModel:
 
     @cached_property
     def _embedding_model(self) -> EmbeddingModel:
-        for method in METHODS.values():
-            part = method.part_encoder
-            if part is None or not (self.folder / part.settings).is_file():
-                continue
-            if not (self.folder / "modules.json").is_file():
-                raise ConfigError(
-                    f"{self.folder}: embeds {part.parts} in their context and has no tokenizer of "
-                    "texts, as CharacterBERT; want predict, or a model with word pieces"
-                )
-            return read_text_embedding_model(self.folder, self.pooling)
-        return model_of_folder(self.folder, self.pooling)
+        part = part_encoder_of(self.folder)
+        if part is None:
+            return model_of_folder(self.folder, self.pooling)
+        if not (self.folder / "modules.json").is_file():
+            raise ConfigError(
+                f"{self.folder}: embeds {part.parts} in their context and has no tokenizer of "
+                "texts; want predict, or a model with word pieces"
+            )
+        return read_text_embedding_model(self.folder, self.pooling)
 
     @cached_property
     def _encoder(self) -> Encoder:

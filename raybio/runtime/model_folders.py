@@ -11,6 +11,7 @@ from raybio.methods import METHODS
 from raybio.runtime.model_paths import near_runs
 from raybio.runtime.run.folder import RunFolder
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
+from raybio.training.method import PartEncoder
 from raybio.training.text_embedding_model import read_text_embedding_model
 
 
@@ -40,15 +41,21 @@ def embedder_of_folder(folder: str | Path, pooling: Pooling | None = None) -> In
     Raises:
         ConfigError: as ``model_of_folder``, or if ``pooling`` is given for parts of inputs.
     """
+    encoder = part_encoder_of(Path(folder))
+    if encoder is None:
+        return model_of_folder(folder, pooling)
+    if pooling is not None:
+        raise ConfigError(f"pooling {pooling}: {folder} embeds {encoder.parts}; leave it out")
+    return encoder.read(Path(folder))
+
+
+def part_encoder_of(folder: Path) -> PartEncoder | None:
+    """Return how the encoder in a folder embeds parts of inputs; None if it embeds whole inputs."""
     for method in METHODS.values():
-        model = method.read_part_embedder(Path(folder))
-        if model is not None:
-            if pooling is not None:
-                raise ConfigError(
-                    f"pooling {pooling}: {folder} embeds {model.row_noun}; leave it out"
-                )
-            return model
-    return model_of_folder(folder, pooling)
+        encoder = method.part_encoder
+        if encoder is not None and (folder / encoder.settings).is_file():
+            return encoder
+    return None
 
 
 def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> EmbeddingModel:
@@ -68,15 +75,14 @@ def model_of_folder(folder: str | Path, pooling: Pooling | None = None) -> Embed
         raise ConfigError(
             f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained"
         )
-    for method in METHODS.values():
-        encoder = method.part_encoder
-        if encoder is not None and (path / encoder.settings).is_file():
-            raise ConfigError(
-                f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
-                "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
-                "biostransformers, contrastive_probe or finetune. Only raybio embed and raybio "
-                "benchmark take this one"
-            )
+    encoder = part_encoder_of(path)
+    if encoder is not None:
+        raise ConfigError(
+            f"{folder}: embeds {encoder.parts} in their context ({encoder.settings}); want an "
+            "encoder of whole proteins or texts, such as a run of sppt_protein, sppt_mag, "
+            "biostransformers, contrastive_probe or finetune. Only raybio embed and raybio "
+            "benchmark take this one"
+        )
     if not any(path.rglob("*.safetensors")) and not any(path.rglob("pytorch_model*.bin")):
         raise ConfigError(
             f"{folder}: no safetensors file in it, and no pytorch_model.bin; want a folder that "

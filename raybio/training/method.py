@@ -33,6 +33,14 @@ class PartEncoder(NamedTuple):
     parts: str
     module: str
 
+    def read(self, folder: Path) -> "InputEmbedder":
+        """Read how the encoder in an export of this kind embeds.
+
+        Raises:
+            ConfigError: if the folder is malformed.
+        """
+        return importlib.import_module(self.module).read_embedder(folder)
+
 
 class PredictorModule(NamedTuple):
     """Where a method's predictions for new inputs are computed.
@@ -182,16 +190,6 @@ class Method:
         if self.embedding is None:
             return None
         return importlib.import_module(self.embedding).read_embedding_model(folder, pooling)
-
-    def read_part_embedder(self, folder: Path) -> "InputEmbedder | None":
-        """Read how an encoder of parts of inputs embeds them; None if it is of another kind.
-
-        Raises:
-            ConfigError: if the folder is malformed.
-        """
-        if self.part_encoder is None or not (folder / self.part_encoder.settings).is_file():
-            return None
-        return importlib.import_module(self.part_encoder.module).read_embedder(folder)
 
     def read_predictor(self, folder: Path) -> "Predictor | None":
         """Read the head in an export, without its weights; None if it has none of this method.
