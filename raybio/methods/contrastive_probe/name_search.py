@@ -21,7 +21,6 @@ from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.methods.contrastive_probe.sentences import read_names
 from raybio.methods.contrastive_probe.text_embedder import (
     TextEmbedder,
-    mask_token,
     mask_token_of,
 )
 from raybio.ops.nearest import nearest
@@ -57,7 +56,7 @@ def embed_queries(embed: TextEmbedder, queries: Sequence[str]) -> np.ndarray:
     Raises:
         ConfigError: if a query contains a mask token, or the model has none.
     """
-    mask = mask_token(embed.encoder)
+    mask = mask_token_of(embed.encoder.tokenizer)
     for query in queries:
         if mask in query:
             raise ConfigError(

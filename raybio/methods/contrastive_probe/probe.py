@@ -29,7 +29,6 @@ from raybio.methods.contrastive_probe.text_embedder import (
     TextEmbedder,
     default_pooling,
     load_embedder,
-    mask_token,
     mask_token_of,
 )
 from raybio.methods.contrastive_probe.wording_agreement import agreement_beyond_heads
@@ -241,6 +240,6 @@ def embed_benchmark(
     Raises:
         ConfigError: if the tokenizer has no mask token.
     """
-    query_QD = embed(benchmark.queries(mask_token(embed.encoder)), query_tokens)
+    query_QD = embed(benchmark.queries(mask_token_of(embed.encoder.tokenizer)), query_tokens)
     name_CD = embed(benchmark.names, name_tokens)
     return query_QD, name_CD

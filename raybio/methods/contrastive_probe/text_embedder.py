@@ -123,17 +123,8 @@ def default_pooling(model: str) -> Pooling:
     return (folder and folder.pooling) or "cls"
 
 
-def mask_token(encoder: TextEncoder) -> str:
-    """Return the token that stands for the answer in a query.
-
-    Raises:
-        ConfigError: if the tokenizer has no mask token.
-    """
-    return mask_token_of(encoder.tokenizer)
-
-
 def mask_token_of(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return the mask token of a tokenizer.
+    """Return the mask token of a tokenizer, which stands for the answer in a query.
 
     Raises:
         ConfigError: if it has none.
