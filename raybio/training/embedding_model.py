@@ -62,7 +62,9 @@ class InputEmbedder(ABC):
         """Yield columns ``key`` and ``content`` (bytes) of the good records of a file.
 
         Args:
-            source: the file.
+            source: the file. A model of whole inputs reads FASTA for proteins, ``text_lines`` for
+                texts, plain or gzip; or a table of ``table_rows`` with a column "sequence" or
+                "text", and perhaps "id".
             quarantine: collects the records that are skipped.
             strip_stop: remove one ``*`` at the end of a protein.
 
@@ -153,22 +155,6 @@ class EmbeddingModel(InputEmbedder):
     pooling: Pooling
     max_tokens: int | None
     is_normalized: bool
-
-    @abstractmethod
-    def read_file(
-        self, source: Path, quarantine: Quarantine, *, strip_stop: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield columns ``key`` and ``content`` (bytes) of the good records of a file.
-
-        Args:
-            source: FASTA for proteins, ``text_lines`` for texts, plain or gzip; or a table of
-                ``table_rows`` with a column "sequence" or "text", and perhaps "id".
-            quarantine: collects the records that are skipped.
-            strip_stop: remove one ``*`` at the end of a protein.
-
-        Raises:
-            DataError: if the file is missing, or not of the kind that the model reads.
-        """
 
     @abstractmethod
     def contents_of(self, values: Iterable[str]) -> list[bytes]:
