@@ -7,6 +7,7 @@ of other units like theirs; only repetitions show what another seed would bring.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Comparison:
     notes: Sequence[str]
     unfinished: Mapping[str, str]
 
-    @property
+    @cached_property
     def scores(self) -> ResultTable:
         """The final scores."""
         return ResultTable(
