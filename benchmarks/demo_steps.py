@@ -39,7 +39,7 @@ class DemoStep:
         return self.system.batch_type.from_arrays(self.system.collate(step, 0, 1))
 
     def taker(self, num_micro_batches: int, precision: str = "fp32") -> TrainStep:
-        """What takes step 1 in so many micro-batches, or in as many as come nearest."""
+        """Return what takes step 1 in that number of micro-batches, or in the nearest one."""
         max_tokens = self._max_tokens(num_micro_batches)
         memory = MemoryConfig(max_tokens_per_micro_batch=max_tokens, packing=True)
         config = self.config.model_copy(update={"memory": memory})

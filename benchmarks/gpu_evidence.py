@@ -5,7 +5,7 @@
     PYTHONPATH=. python benchmarks/gpu_evidence.py --out OUT --table
     PYTHONPATH=. python benchmarks/gpu_evidence.py --small --out OUT
 
-Parts, each with the settings of its ``paper_*`` recipe but for the encoder:
+Parts, each with the settings of its ``paper_*`` recipe except the encoder:
 
 - ``biored``: MTB, then CE, SupCon and MCCL on 1 % and 100 % of BioRED's labels, with and without MTB, five seeds
 - ``ade``: CLNER, CLDR, CLGS and joint on ten folds, at most 20 epochs; then each once more on training and validation

@@ -1,6 +1,6 @@
 """P34: processor time to collate MTB's documents with 1 M recurring pairs, beside 10 k.
 
-The pairs are simulated but for those of the built-in corpus: their documents are, their entities are in none.
+The pairs are simulated except those of the built-in corpus: their documents are, their entities are in none.
 """
 
 import itertools

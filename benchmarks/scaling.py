@@ -47,7 +47,7 @@ PARTS = ("gradients", "gathered rows", "gradients of gathered rows", "sums and h
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of a GPU, its network and its host; the defaults are assumptions but for ``tokens``.
+    """Rates of a GPU, its network and its host; the defaults are assumptions except ``tokens``.
 
     Attributes:
         tokens: tokens that a GPU trains on a second; BERT-base on an H100, compiled.

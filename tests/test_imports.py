@@ -182,7 +182,7 @@ def test_imports_go_down_and_methods_do_not_know_each_other():
         name: {target for _, target in imports(tree, known) if target in known} - {name}
         for name, tree in trees.items()
     }
-    # Importing a module imports its packages, whose __init__ is empty but for the table of methods.
+    # Importing a module imports its packages, whose __init__ is empty except for the table of methods.
     graph["raybio.methods"] = {name for name in graph["raybio.methods"] if name.endswith(".method")}
     assert problems == []
     assert cycles(graph) == []

@@ -15,7 +15,7 @@ IN_NAMES = re.compile(
 IN_TEXT = re.compile(
     r"\b(judge[ds]?|judging|judgements?|told|foretold|foretells?|reckon(?:s|ed)?|heir|"
     r"drawn together|held back|put up with|goes on from|to the bit|set aside|passed over|"
-    r"side by side|facts §)\b",
+    r"side by side|so many|but for|return such as|facts §)\b",
     re.IGNORECASE,
 )
 

@@ -162,7 +162,7 @@ class TaskFacts:
     Attributes:
         protocol: how the score is computed, in words.
         size: what the data has, such as "10 queries, 1,580 documents".
-        leakage: what of the data a model may have been trained on.
+        leakage: how much of the data may be in a model's training set.
         chance: measure -> exact score without any knowledge; none where it is unknown.
     """
 

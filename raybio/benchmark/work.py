@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
     @property
     def row(self) -> str:
-        """Whom a report says to have no row if it is refused."""
+        """Return the name of the row that is missing if this part is refused."""
         if self.kind == "scores":
             assert self.model is not None
             return self.model.name

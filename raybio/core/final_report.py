@@ -61,7 +61,7 @@ class LabeledMap:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinalReport:
-    """The final evaluation of a run, equal on every worker but for the map.
+    """The final evaluation of a run, equal on every worker except the map.
 
     Attributes:
         scores: stage -> split -> measure -> score; tables show the stages in this order.

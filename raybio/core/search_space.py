@@ -151,7 +151,7 @@ class Scheduler(BaseConfig):
         "perturb their settings; none: no early stopping",
     )
     reduction_factor: int = Field(
-        3, ge=2, description="asha, hyperband: one in so many trials survives each rung"
+        3, ge=2, description="asha, hyperband: one in this many trials survives each rung"
     )
 
 

@@ -159,7 +159,7 @@ class TextEncoderConfig(TransformerConfig):
     num_layers_kept: int | None = Field(
         default=None,
         ge=1,
-        description="of a checkpoint's layers, the first so many are kept; null: all of them",
+        description="number of the checkpoint's first layers that are kept; null: all of them",
     )
     vocabulary: Literal["words", "characters"] = Field(
         default="words",

@@ -60,7 +60,7 @@ def packed_states(
     """Return the model's last states (T, D).
 
     Args:
-        model: the transformer without head, of a type that ``why_padded`` has nothing against.
+        model: the transformer without head, of a type that ``why_padded`` accepts.
         tokens: no sequence is longer than the model has positions for.
         implementation: a registered attention that calls ``packed_attention``.
     """

@@ -73,7 +73,7 @@ def with_random_ties(scores: Scores, *, decimals: int = _DECIMALS) -> Scores:
 
     Most documents share no word with a query: in the order of documents, the first ones would be
     found by being first. The order depends on the numbers of query and document alone. Scores that
-    agree to so many decimals tie.
+    agree to this number of decimals tie.
     """
     key = derive_seed(0, "order of ties")
     start_Q = hash_uniform(key, np.arange(scores.num_queries), 0)

@@ -253,7 +253,7 @@ class _Text:
         )
 
     def _read_more(self, num_letters: int) -> bool:
-        """Read at least so many characters; return False at the end of the file."""
+        """Read at least ``num_letters`` characters; return False at the end of the file."""
         if len(self._buffer) - self._position > MAX_RECORD_LETTERS:
             raise self.wrong(
                 f"a record of more than {MAX_RECORD_LETTERS >> 20} Mi letters, or a broken one"

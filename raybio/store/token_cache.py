@@ -94,7 +94,7 @@ class CachedTokens:
 
     @property
     def pays(self) -> bool:
-        """Whether the run reads so many rows that it is worth tokenizing all of them."""
+        """Whether the run reads enough rows that it is worth tokenizing all of them."""
         # A cache of rows that are read once would be made for nothing.
         return self.num_reads >= max(2 * self.num_rows, MIN_READS)
 

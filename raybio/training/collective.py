@@ -185,7 +185,7 @@ class ProcessGroup:
         return self._wait_for(work, "broadcast", sent, tensor)
 
     def _wait_for(self, work: Any, name: str, sent: Tensor, tensor: Tensor) -> Callable[[], None]:
-        """Return what waits for an operation on ``sent`` and copies it to ``tensor``."""
+        """Return a function that waits for the operation and copies ``sent`` to ``tensor``."""
 
         def wait() -> None:
             with _NamedFailure(self, name):

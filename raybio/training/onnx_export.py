@@ -195,7 +195,7 @@ def _largest_difference(graph: _Graph, path: Path, max_tokens: int) -> float:
 def _batch(num_rows: int, length: int) -> tuple[Tensor, Tensor]:
     """Return token ids and mask (R, L); each row but the first has half the length."""
     generator = torch.Generator().manual_seed(0)
-    # All vocabularies have so many tokens; which they are does not matter here.
+    # All vocabularies have 20 tokens or more; which they are does not matter here.
     token_RL = torch.randint(0, 20, (num_rows, length), generator=generator)
     mask_RL = torch.ones_like(token_RL)
     mask_RL[1:, -(-length // 2) :] = 0

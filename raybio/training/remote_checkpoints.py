@@ -360,7 +360,7 @@ class RemoteCheckpoints:
 
 
 def delete_all_but_newest_in(bucket: BucketFolder) -> None:
-    """Delete the checkpoints of a run that has ended, but for the newest one.
+    """Delete the checkpoints of a run that has ended, except the newest one.
 
     Args:
         bucket: the run's folder.

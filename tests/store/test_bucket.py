@@ -304,7 +304,7 @@ def brief_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_requests(s3: S3, number: int) -> None:
-    """Return when so many requests have reached the proxy; pytest's limit ends a hang."""
+    """Return when ``number`` requests have reached the proxy; pytest's limit ends a hang."""
     while len(s3.requests) < number:
         time.sleep(0.01)
 

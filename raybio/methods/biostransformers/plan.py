@@ -209,7 +209,7 @@ class PairPlan:
         """Return the positions in the stream of the pairs (B,) of the batch that starts here."""
         batch = self.config.global_batch_rows
         filler = DroppingBatch(batch)
-        # So many pairs in a row hold a whole epoch: what has not fitted by then never will.
+        # This many pairs in a row hold a whole epoch: what has not fitted by then never will.
         end = start + 2 * self.num_pairs
         for first in range(start, end, 2 * batch):
             pairs = self._stream(first, min(first + 2 * batch, end))

@@ -1,6 +1,6 @@
 """Preparation of articles: MEDLINE files or tables -> quarantine -> newest revisions -> store.
 
-Memory does not grow with the corpus, but for a byte a citation: parts are sorted on disk
+Memory does not grow with the corpus, except a byte a citation: parts are sorted on disk
 (``merge.py``, ``article_sort.py``). ``disk.py`` computes the disk that this takes.
 """
 

@@ -13,7 +13,7 @@ class SamplesConfig(BaseConfig):
     """Samples that a word is compared with (CLNER)."""
 
     num_samples: int = Field(80, ge=2, description="words that each word is compared with")
-    num_positives: int = Field(30, ge=1, description="of these, at most so many of its own tag")
+    num_positives: int = Field(30, ge=1, description="maximum number of samples with the same tag")
 
     @model_validator(mode="after")
     def _others_have_room(self) -> "SamplesConfig":

@@ -33,7 +33,7 @@ CHOSEN = "initial - chosen settings"
 def look_up_scores(
     store: WordStore, fold: FoldRows, *, has_dev_scores: bool, spert_overlaps: bool = True
 ) -> dict[str, SentenceScores]:
-    """Return the scores of ``look-up`` by split; it counts in the sentences that kNN asks."""
+    """Return the scores of ``look-up`` by split, counted over the reference set of kNN."""
     rows_by_split = {"test": (fold.train_and_dev, fold.test)}
     if has_dev_scores:
         rows_by_split = {"dev": (fold.train, fold.dev), **rows_by_split}

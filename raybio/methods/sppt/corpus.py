@@ -348,7 +348,7 @@ def _training_graph(
 
 MAX_TIMES_SHARE = 3
 MAX_SHARE_OF_DATE = 0.1
-"""A split by date may hold out so many times the wanted share, or this share of the links."""
+"""Limits of a split by date: this multiple of the wanted share, or this share of the links."""
 
 
 def _equally_precise(date_R: np.ndarray) -> np.ndarray:

@@ -171,7 +171,7 @@ def rank_links(
     """Rank the other nodes of each node's group by any scores, and score the ranks of its links.
 
     Memory beyond the scores' own and the links: a few blocks of ``block_rows`` x (size of the
-    largest group) numbers, ``entries_at_once`` numbers for a group of at most so many pairs, and
+    largest group) numbers, ``entries_at_once`` numbers for a group of at most that many pairs, and
     512 bytes for each anchor of the largest group (counts of its pairs, for the average precision).
 
     Args:

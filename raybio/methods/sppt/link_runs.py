@@ -13,7 +13,7 @@ LINKS_PER_RUN = 1 << 20
 """Links that are sorted at once, in about 70 MB."""
 
 SAMPLE_STEP = 1 << 8
-"""Every so many keys of a run one is kept in memory: they divide all runs into ranges."""
+"""Stride: one key in this many is kept in memory. These keys divide all runs into ranges."""
 
 _RECORD = np.dtype([("key", "<i8"), ("value", "<i8")])
 
@@ -106,5 +106,5 @@ def map_array(path: Path, dtype: np.dtype | type, *, width: int = 1) -> np.ndarr
 
 
 def id_type(num_rows: int) -> type:
-    """Return the smallest integer that numbers so many rows."""
+    """Return the smallest integer type that numbers ``num_rows`` rows."""
     return np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64

@@ -66,7 +66,7 @@ _ENTRIES_AT_ONCE = 1 << 21
 """Scores of a tile: a sparse product of texts is nearly dense and takes 12 bytes each."""
 
 DIGITS = 6
-"""Scores that agree to so many decimals tie."""
+"""Scores that agree to this number of decimals tie."""
 
 BlockScores = Callable[[slice], Floats]
 """Anchors of a group -> scores (B, G) of its candidates; higher is nearer."""

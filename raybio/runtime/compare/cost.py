@@ -36,7 +36,10 @@ _NOT_OF_A_STEP = (
 
 
 def cost_in_words(costs: Iterable[RunCost | None]) -> str:
-    """Return such as ``200 runs, 31 GPU-hours of training and evaluation``; empty without any."""
+    """Return a text such as ``200 runs, 31 GPU-hours of training and evaluation``.
+
+    It is empty without any costs.
+    """
     known = [cost for cost in costs if cost is not None]
     if not known:
         return ""

@@ -32,7 +32,7 @@ def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:
-    """Return such as ``kind = ce, seed = 1``; empty without settings."""
+    """Return a text such as ``kind = ce, seed = 1``; empty without settings."""
     names = short_names(value_by_path)
     return ", ".join(f"{names[path]} = {named(value)}" for path, value in value_by_path.items())
 

@@ -117,7 +117,7 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
 
 
 def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
-    """Return such as ``below chance; above the other 7 rivals``."""
+    """Return a text such as ``below chance; above the other 7 rivals``."""
     parts = [
         f"{words} {', '.join(rows_by_word[word])}"
         for word, words in ((PASSES, "below"), (REACHES, "not clearly above"))
@@ -132,7 +132,7 @@ def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
 
 
 def _cell(in_cell: Sequence[Relation], layout: TableLayout) -> str:
-    """Return such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
+    """Return a text such as ``below (p ≤ 0.01)`` or ``passes AP; reaches MRR``."""
     parts: list[str] = []
     for word in (PASSES, REACHES, CANNOT_BE_COMPARED, BELOW):
         with_word = [each for each in in_cell if each.word == word]

@@ -1,6 +1,6 @@
 """Checks before anything starts: this machine first, then every node of the cluster.
 
-``this_machine`` and ``nodes`` hold the looks themselves; this file is their order.
+``this_machine`` and ``nodes`` contain the checks; this file runs them in order.
 """
 
 import contextlib

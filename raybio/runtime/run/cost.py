@@ -42,7 +42,7 @@ class RunCost:
         return self.seconds * self.workers / 3600
 
     def seconds_of(self, steps: int) -> float:
-        """Return the seconds of so many steps at this rate, and of a final evaluation."""
+        """Return the seconds of ``steps`` steps at this rate, and of a final evaluation."""
         rate = (self.seconds - self.final_seconds) / self.steps
         return rate * steps + self.final_seconds
 
@@ -90,7 +90,7 @@ def cost_of(folder: RunFolder, until_ms: int | None = None) -> RunCost | None:
 
 
 def hours_in_words(hours: float, device: str) -> str:
-    """Return such as ``3.1 GPU-hours``.
+    """Return a text such as ``3.1 GPU-hours``.
 
     Args:
         hours: hours of workers.

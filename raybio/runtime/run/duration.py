@@ -48,7 +48,7 @@ class RemainingTime:
         return self.num_steps > FEW_STEPS and self.seconds > LONGEST_UNACCEPTED_SECONDS
 
     def described(self) -> str:
-        """Return such as ``100,000 steps, 78 s a step: about 90 days``."""
+        """Return a text such as ``100,000 steps, 78 s a step: about 90 days``."""
         rate = f"{self.seconds_per_step:.2g} s a step"
         return f"{self.num_steps:,} steps, {rate}: about {in_words(self.seconds)}"
 
@@ -71,7 +71,7 @@ def in_words(seconds: float) -> str:
 def epochs_in_words(
     num_steps: int, steps_per_epoch: float, batch_rows: int | None, rows: str = "rows"
 ) -> str:
-    """Return such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``.
+    """Return a text such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``.
 
     Without ``batch_rows`` the epoch is given in steps.
 

@@ -37,7 +37,7 @@ MIRROR_SECONDS = 2.0
 """Between two looks for files that have changed."""
 
 QUIET_FACTOR = 20.0
-"""A file of reports is sent again after so many times the seconds that sending it took."""
+"""Minimum wait before a report file is sent again, as a multiple of its last upload time."""
 
 WARN_SECONDS = 60.0
 
@@ -474,7 +474,7 @@ def _fetch(bucket: BucketFolder, info: ObjectInfo, path: Path) -> None:
 
 
 def files_of(folder: RunFolder) -> list[Path]:
-    """Return the files of a run but for hidden ones and checkpoints.
+    """Return the files of a run except hidden ones and checkpoints.
 
     Raises:
         OSError: if a folder cannot be read. That its files are missing would not follow.

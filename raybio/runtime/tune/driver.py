@@ -258,8 +258,8 @@ def _carry_out(
             raise _interrupted(signals)
         if callback.refused is not None:
             raise ConfigError(
-                f"{callback.refused}. Nothing can come of {folder.path}: correct the search space, "
-                "and give another --name or delete that folder"
+                f"{callback.refused}. {folder.path} cannot produce a result: correct the search "
+                "space, and give another --name or delete that folder"
             )
         if callback.too_long is not None:
             raise LongRunError(callback.too_long)

@@ -180,7 +180,7 @@ def test_the_mean_over_sentences_is_the_value_and_a_sentence_moves_it_as_it_says
     units = scores.unit_scores()
     assert units.unit_U.tolist() == list(range(NUM_SENTENCES))
     assert tuple(units.value_by_measure) == MEASURES
-    step = 10_000  # adding one sentence to so many copies of all is a small step
+    step = 10_000  # adding one sentence to this many copies of all is a small step
     for name, value_U in units.value_by_measure.items():
         assert value_U.mean() == pytest.approx(scores.values[name])
         for sentence in (3, 12, 39):

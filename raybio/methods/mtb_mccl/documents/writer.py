@@ -1,7 +1,7 @@
 """Write documents into a store; memory does not grow with the length of their texts.
 
-Arrays are spooled to files and read back in blocks. In memory stay a few numbers and the id of each
-document, and the distinct keys.
+Arrays are spooled to files and read back in blocks. Only a few numbers and the id of
+each document, and the distinct keys, are kept in memory.
 
 Shape letters: D documents in the order they were added, N documents (rows) of the store, and those
 of ``store``.
@@ -39,7 +39,7 @@ ENTRIES_AT_ONCE = 1 << 20
 """Entries of a column that are numbered together."""
 
 WORDS_FROM_DOCUMENTS = 200_000
-"""Words are counted in at most twice so many documents."""
+"""At most twice this number of documents is used to count words."""
 
 HELD_OUT = "training document that is held out (dev, test or --exclude)"
 TESTED = "validation document that is a test document, too"

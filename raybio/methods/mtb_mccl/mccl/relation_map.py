@@ -29,7 +29,7 @@ NUM_RELATIONS = 4
 """The paper shows the four most frequent relations."""
 
 MOST_UNRELATED = 2000
-"""So many pairs without a relation suffice to show where they are."""
+"""This number of pairs without a relation suffices to show where they are."""
 
 
 class MapPairs(NamedTuple):

@@ -122,7 +122,9 @@ class PairEvaluationConfig(BaseConfig):
     """Evaluation by retrieval of the same entity pair in another document."""
 
     num_pairs: int = Field(
-        200, ge=1, description="recurring pairs to retrieve: so many trained and held-out ones each"
+        200,
+        ge=1,
+        description="number of recurring pairs to retrieve, for trained and for held-out pairs",
     )
     rivals: bool = Field(
         True,

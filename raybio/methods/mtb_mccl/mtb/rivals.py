@@ -19,7 +19,7 @@ from raybio.methods.mtb_mccl.pair_words import PairTfidf, PairWords
 from raybio.ops.retrieval import Scores
 
 DECIMALS = 6
-"""Scores that agree to so many decimals tie."""
+"""Scores that agree to this number of decimals tie."""
 
 
 def pair_rivals(query: PairWords, candidate: PairWords) -> Iterator[tuple[str, Scores]]:

@@ -24,7 +24,7 @@ class ReferenceLayout:
     """The reference words by position: first words of all sentences, then second ones, and so on.
 
     Sentences of two words or more count, the longest first: those with a word at position t are
-    then the first so many, and word t of sentence s has column start_T[t] + s.
+    then the first ones, and word t of sentence s has column start_T[t] + s.
 
     Attributes:
         start_T: column of the first word at each position.

@@ -74,7 +74,7 @@ class WordReader:
                 f"{self.store.location}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} "
                 f"sentences have more than the {self.max_tokens:,} tokens that the encoder reads, "
                 f"sentence {self.store.orig_ids[longest] or longest} {size_N[longest]:,}; want "
-                "encoder.max_length of at least that, an encoder that reads so many, or such "
+                "encoder.max_length of at least that, an encoder that reads them, or such "
                 "sentences divided"
             )
 

@@ -112,7 +112,7 @@ def score_spans(
 
 
 def _overlap_E(entity_E3: np.ndarray, num_words: int) -> np.ndarray:
-    """Return which entities (start, end, type) share a word with another one than an equal one."""
+    """Return which entities (start, end, type) overlap a different entity."""
     different_U3, index_E = np.unique(entity_E3, axis=0, return_inverse=True)
     num_W = np.zeros(num_words, dtype=np.int64)
     for start, end, _ in different_U3.tolist():

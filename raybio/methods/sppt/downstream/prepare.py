@@ -145,7 +145,7 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
 
     Rows of equal content stay together: dev chooses weights, which may know training by heart.
     Predictions of a single content, such as the wild type, choose nothing: one of more rows than
-    dev stays in training, and of others so many are drawn that none has more than half of dev.
+    dev stays in training, and enough others are drawn that none has more than half of dev.
     Where contents are too few for both, at most half of them are drawn.
     """
     if any(row.split == "dev" for row in rows):

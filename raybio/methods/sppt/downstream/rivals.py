@@ -52,7 +52,7 @@ MAX_LENGTHS = 10
 """With more lengths of training sequences, a position has no meaning of its own: no one-hot."""
 
 MAX_REFERENCE_ROWS = 10_000
-"""Training rows among which neighbors are searched; of more, so many are drawn."""
+"""Maximum number of training rows among which neighbors are searched; of more, it is drawn."""
 
 MAX_PRODUCTS = 2 * 10**10
 """Products of two nonzero features in a search of neighbors; for more, fewer rows are drawn."""
@@ -61,7 +61,7 @@ MANY_CLASSES = 100
 """With more classes, the ridge classifier is solved in its dual form, which costs T^3 / 3."""
 
 MAX_DUAL_ROWS = 8000
-"""Training rows of the dual form; of more, so many are drawn."""
+"""Maximum number of training rows of the dual form; of more, it is drawn."""
 
 Matrix = Any
 """Rows of features, a dense or a sparse matrix."""
@@ -263,7 +263,7 @@ def frozen_features(embedding_ND: np.ndarray, train_T: np.ndarray) -> Features:
 
 
 def drawn_rows(row_N: np.ndarray, max_rows: int) -> np.ndarray:
-    """Return at most so many of the rows, ascending; the same draw in all runs."""
+    """Return at most ``max_rows`` of the rows, ascending; the same draw in all runs."""
     if len(row_N) <= max_rows:
         return row_N
     key = derive_seed(0, "rows of rivals")

@@ -1,6 +1,6 @@
 """Clusters of related sequences, by shared k-mers.
 
-Two proteins are relatives if they share so many of the k-mers of the shorter one as sequences of
+Two proteins are relatives if they share as many of the k-mers of the shorter one as sequences of
 the stated identity do on average: with independent substitutions, a k-mer survives with probability
 identity^k. A cluster is a set of proteins that relatives connect (single linkage). So no protein
 has a relative in another cluster.
@@ -36,7 +36,7 @@ KMER = 5
 """Letters of a k-mer."""
 
 MIN_SHARED = 3
-"""Relatives share at least so many k-mers."""
+"""Minimum number of k-mers that relatives share."""
 
 MAX_CHANCE = 1e-9
 """Largest probability that unrelated sequences of the same lengths share as many k-mers."""
@@ -47,8 +47,8 @@ NUM_DEVIATIONS = 7.0
 NUM_LETTERS = 26
 
 MAX_PROTEINS_OF_KMER = 128
-"""A k-mer of more proteins is split into parts of so many, which bounds time. Relatives share other
-k-mers, which are split elsewhere."""
+"""A k-mer of more proteins is split into parts of this size, which bounds time. Relatives share
+other k-mers, which are split elsewhere."""
 
 PROTEINS_AT_ONCE = 512
 
@@ -224,7 +224,7 @@ class _KmerFile:
             start = end
 
     def read(self, first: int, end: int) -> sp.csr_matrix:
-        """Return which part is in which of some proteins: a matrix of zeros and ones."""
+        """Return a 0/1 matrix of some proteins: protein x part of the k-mers."""
         indptr_B1 = (self.indptr_N1[first : end + 1] - self.indptr_N1[first]).astype(np.int32)
         self._file.seek(4 * int(self.indptr_N1[first]))
         part_K = np.frombuffer(self._file.read(4 * int(indptr_B1[-1])), np.int32)
@@ -284,7 +284,7 @@ class _SharedByChance(NamedTuple):
         return cls(equal, num_runs_E, wanted_E.astype(np.float64))
 
     def wanted(self, num_pairs_P: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the numbers for pairs of proteins with so many pairs of k-mers."""
+        """Return the numbers for pairs of proteins with ``num_pairs_P`` pairs of k-mers."""
         num_runs_P = num_pairs_P * self.equal**KMER * (1 - self.equal)
         place_P = np.searchsorted(self.num_runs_E, num_runs_P)
         wanted_P = self.wanted_E[np.minimum(place_P, len(self.wanted_E) - 1)]

@@ -9,7 +9,7 @@ TEMPERATURES = {"weight_temperature": 0.2, "logit_temperature": 0.3}
 
 
 def problem(num=11, width=5, classes=4, *, multi=False, proxies=1, seed=0, dtype=torch.float64):
-    """Pairs, labels (the last class has no member), proxies (so many a class) and biases."""
+    """Pairs, labels (the last class has no member), proxies (``proxies`` a class) and biases."""
     generator = torch.Generator().manual_seed(seed)
     pair = torch.randn(num, width, generator=generator, dtype=torch.float64).to(dtype)
     if multi:

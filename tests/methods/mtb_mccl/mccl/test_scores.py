@@ -174,7 +174,7 @@ def test_a_documents_value_is_how_a_little_more_of_it_moves_the_score(name: str)
     predicted, gold, in_train = problem()
     scores = scored(predicted, gold, in_train)
     value_U = scores.unit_scores().value_by_measure[name]
-    step = 10_000  # each document so many times, document d once more
+    step = 10_000  # each document this number of times, document d once more
     for document in (0, 7, 29):
         many = scores.count_UR4 * step
         many[document] += scores.count_UR4[document]

@@ -261,7 +261,7 @@ def test_equal_sequences_of_one_class_have_rivals_without_a_rank_correlation(
 
 
 def structures(folder: Path) -> TaskStore:
-    """A class by the letter, but for G: there it is that of the residue before it."""
+    """A class by the letter, except for G: there it is that of the residue before it."""
     rng = np.random.default_rng(0)
     class_by_letter = {"A": "H", "C": "E", "D": "C", "W": "H"}
     rows: list[tuple[str, str, object]] = []

@@ -28,7 +28,7 @@ NUM_HIGHWAYS = 2
 class CharacterCNN(nn.Module):
     """Embeds words: max over characters of ReLU(convolution), highway layers, a linear layer.
 
-    Random weights: characters are drawn from N(0, 1) but for the two kinds of padding, which are 0
+    Random weights: characters are drawn from N(0, 1) except the two kinds of padding, which are 0
     at first; a highway begins by carrying most of its input on (bias 1 of the gate). No row is
     frozen, as in the authors' code.
     """

@@ -130,7 +130,7 @@ def build_character_bert(
         source: a folder with ``config.json`` and weights, or a hub id.
         revision: branch, tag or commit of a hub id; None: main.
         dropout: of states and attention; None: the checkpoint's own.
-        num_layers_kept: of the layers, the first so many are kept; None: all.
+        num_layers_kept: number of the first layers that are kept; None: all.
 
     Raises:
         ConfigError: if the source cannot be found or reached, lacks weights or has some too many,
