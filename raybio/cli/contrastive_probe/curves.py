@@ -30,28 +30,27 @@ def curves(
     """
     check_writable_folder(out)
     names_by_label = _runs_by_label(run)
+    all_names = [name for names in names_by_label.values() for name in names]
     folder, bucket = runs_folder(runs)
     if bucket is not None:
         from raybio.runtime.spool.spool import refresh_matching
 
-        refresh_matching(
-            folder, bucket, [name for names in names_by_label.values() for name in names]
-        )
+        refresh_matching(folder, bucket, all_names)
     from raybio.methods.contrastive_probe.step_selection import AGREEMENT, HELD_OUT
-    from raybio.runtime.compare.curves import unfinished_status, write_curves
+    from raybio.runtime.compare.curves import method_of_runs, unfinished_status, write_curves
     from raybio.runtime.run.folder import RunFolder
 
-    written = write_curves(folder, names_by_label, metric, out, METHOD)
-    if out / "choice.md" not in written:
+    method = method_of_runs(folder, all_names)
+    written = write_curves(folder, names_by_label, metric, out, method)
+    if method is METHOD and out / "choice.md" not in written:
         print(
             "no label-free step selection: want runs that log "
             f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
         )
-    for names in names_by_label.values():
-        for name in names:
-            status = unfinished_status(RunFolder(folder, name))
-            if status:
-                print(f"{name}: is not finished ({status}), more evaluations may follow")
+    for name in all_names:
+        status = unfinished_status(RunFolder(folder, name))
+        if status:
+            print(f"{name}: is not finished ({status}), more evaluations may follow")
 
 
 def _runs_by_label(run: Sequence[str]) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from raybio.core.csv_table import write_csv
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
 from raybio.evaluation.curves import Curve, CurvePoint, means_over_steps
+from raybio.methods import method_named
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.training.method import Method, MetricsByStep
@@ -59,6 +60,29 @@ def write_curves(
     written = [table_path, plot_path, *method.write_step_selection(runs_by_label, metric, out)]
     print(f"written: {', '.join(map(str, written))}")
     return written
+
+
+def method_of_runs(folder: Path, names: Sequence[str]) -> Method:
+    """Return the method that the runs share.
+
+    Args:
+        folder: folder of runs.
+        names: names of runs.
+
+    Raises:
+        ConfigError: if a run does not exist, or the runs are of different methods.
+        RecordError: if the record of a run is damaged.
+    """
+    name_by_method: dict[str, str] = {}
+    for name in names:
+        identity = RunFolder(folder, name).read_identity()
+        if identity is None:
+            raise ConfigError(f"--run {name}: no run of that name in {folder}")
+        name_by_method.setdefault(identity["method"], name)
+    if len(name_by_method) > 1:
+        listed = ", ".join(f"{name}: {method}" for method, name in name_by_method.items())
+        raise ConfigError(f"--run: runs of different methods ({listed}); want those of one method")
+    return method_named(next(iter(name_by_method)))
 
 
 def _print_points(points: Sequence[CurvePoint], metric: str, scale: int, digits: int) -> None:

@@ -11,10 +11,15 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 
 
-def write_run(folder: Path, name: str, values: dict[int, float]) -> None:
+def make_run(folder: Path, name: str, method: str = "contrastive_probe") -> MetricsLog:
     run = RunFolder(folder, name)
     run.make()
-    log = MetricsLog(run.metrics)
+    write_record(run.identity, "run", {"method": method})
+    return MetricsLog(run.metrics)
+
+
+def write_run(folder: Path, name: str, values: dict[int, float]) -> None:
+    log = make_run(folder, name)
     for step, value in values.items():
         log.append(
             step, {"val/acc_at_10": value, "val/acc_at_10/may_treat": value / 2, "loss": 1.0}
@@ -72,7 +77,8 @@ def test_an_extended_run_is_unfinished_and_a_step_that_some_runs_lack_is_not_the
     for name, max_steps in (("longer", 100), ("whole", 50)):
         run = RunFolder(tmp_path, name)
         write_record(run.result, "result", {"status": "finished", "step": 50})
-        write_record(run.identity, "run", {"config": {"schedule": {"max_steps": max_steps}}})
+        config = {"schedule": {"max_steps": max_steps}}
+        write_record(run.identity, "run", {"method": "contrastive_probe", "config": config})
     curves(run=["both=longer", "both=whole"], out=tmp_path / "out", runs=tmp_path)
     output = capsys.readouterr().out
     assert "longer: is not finished (at step 61 of 100), more evaluations may follow" in output
@@ -84,8 +90,7 @@ def write_agreeing_run(
     folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float
 ) -> None:
     """Accuracy rises with the step in both relations; ``agreement`` has (treats, occurs)."""
-    RunFolder(folder, name).make()
-    log = MetricsLog(RunFolder(folder, name).metrics)
+    log = make_run(folder, name)
     for step, (treats, occurs) in agreement.items():
         values = {
             "val/acc_at_10": step / 300,
@@ -148,8 +153,7 @@ def test_selections_of_the_runs_of_a_label_are_averaged_and_runs_without_agreeme
 def test_held_out_sentences_select_a_step_and_missing_metrics_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    RunFolder(tmp_path, "a").make()
-    log = MetricsLog(RunFolder(tmp_path, "a").metrics)
+    log = make_run(tmp_path, "a")
     for step, mrr in {0: 0.9, 50: 0.3, 100: 0.2}.items():
         log.append(
             step,
@@ -170,10 +174,23 @@ def test_held_out_sentences_select_a_step_and_missing_metrics_are_named(
     )
 
 
+def test_curves_are_in_the_units_of_the_method_of_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(tmp_path, "a", "sppt_protein").append(10, {"val/link_mrr": 0.0804})
+    curves(run=["a"], metric="val/link_mrr", out=tmp_path / "out", runs=tmp_path)
+    output = capsys.readouterr().out
+    assert "a  step 10: 0.080\n" in output and "in percent" not in output
+    assert "label-free" not in output
+    write_run(tmp_path, "b", {10: 0.1})
+    with pytest.raises(ConfigError, match="different methods .a: sppt_protein, b: contrastive_"):
+        curves(run=["a", "b"], metric="val/link_mrr", out=tmp_path / "out", runs=tmp_path)
+
+
 def test_a_missing_run_or_metric_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {0: 0.1})
     with pytest.raises(ConfigError, match="--run b: no run of that name"):
-        read_curve(tmp_path, "b", "val/acc_at_10")
+        curves(run=["b"], out=tmp_path / "out", runs=tmp_path)
     with pytest.raises(
         ConfigError, match="--metric val/f1: run a does not log it; want one of val/acc_at_10$"
     ):
