@@ -39,9 +39,10 @@ def write_page(path: Path, report: BenchmarkReport) -> None:
 
 def _body(report: BenchmarkReport) -> Iterator[str]:
     ran = [task for task in report.tasks if task.rows]
+    num_models = sum(not model.seeds for model in report.models)
     yield f"<header><h1>Benchmark: {escape(report.title)}</h1>"
     yield (
-        f'<p class="soft">{count_of(len(report.models), "model")}, {len(ran)} of '
+        f'<p class="soft">{count_of(num_models, "model")}, {len(ran)} of '
         f"{count_of(len(report.tasks), 'task')}. "
         "Brackets and bars are 95 % bootstrap intervals over the units of a task (queries, rows, "
         "nodes, documents). p: paired permutation tests, adjusted by Holm within each task. "
@@ -53,7 +54,7 @@ def _body(report: BenchmarkReport) -> Iterator[str]:
         yield f"<section><h2>{escape(family)}</h2>"
         for task in ran:
             if task.family == family:
-                yield from _task(task, [model.name for model in report.models])
+                yield from _task(task)
         yield "</section>"
     yield from _skipped(report)
     yield "</main>"
@@ -137,7 +138,7 @@ def _cells(model: ModelReport) -> Iterator[str]:
     yield f"{cost.weight_bytes / 1e6:,.0f} MB"
 
 
-def _task(task: TaskReport, models: Sequence[str]) -> Iterator[str]:
+def _task(task: TaskReport) -> Iterator[str]:
     yield f"<article><h3>{escape(task.title)} <small>{escape(task.measure)}</small></h3>"
     yield from _dots(task)
     yield "<details><summary>Protocol, tests, further measures</summary>"

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.rivals import RIVALS
@@ -102,9 +102,11 @@ class CostReport(BaseConfig):
 
 
 class ModelReport(BaseConfig):
-    """A model over all tasks."""
+    """A model, or the mean of runs that differ in their seed, over all tasks."""
 
     name: str
+    seeds: list[str] = []
+    """Runs that it is the mean of; empty for a model."""
     reads: str
     digest: str
     mean: float | None
@@ -211,6 +213,10 @@ def benchmark_report(
     names = [model if isinstance(model, str) else model.name for model in models]
     tasks = [_task_report(each, names, seed, seed_groups) for each in results]
     reports = [_model_report(model, tasks, results, models) for model in models]
+    reads_by_name = {report.name: report.reads for report in reports}
+    for name, members in seed_groups.items():
+        standing = _standing(name, reads_by_name[members[0]], tasks, models)
+        reports.append(ModelReport(seeds=list(members), cost=None, **standing))
     after, before = names[:2] if with_before else ("", "")
     return BenchmarkReport(
         suite=suite,
@@ -420,7 +426,23 @@ def _model_report(
     results: Sequence[TaskResults],
     models: Sequence[BenchmarkModel | str],
 ) -> ModelReport:
-    name = model if isinstance(model, str) else model.name
+    if isinstance(model, str):
+        return ModelReport(cost=None, **_standing(model, "", tasks, models))
+    standing = _standing(model.name, model.reads, tasks, models)
+    return ModelReport(cost=_cost(model, results), **standing | {"digest": model.digest})
+
+
+def _standing(
+    name: str, reads: str, tasks: Sequence[TaskReport], models: Sequence[BenchmarkModel | str]
+) -> dict[str, Any]:
+    """Return the fields of a ``ModelReport`` that follow from the rows of a name.
+
+    Args:
+        name: of a model, a rival or a common row.
+        reads: kind of its inputs; empty for a rival.
+        tasks: all tasks.
+        models: all models, whose common tasks the mean is over.
+    """
     row_by_task = {}
     num_rival_higher = 0
     for task in tasks:
@@ -434,10 +456,9 @@ def _model_report(
     # Encoders of one kind of input are compared over the tasks that all of them have, and a rival
     # has a mean if it has all of these tasks: means of other tasks would say nothing. A model
     # without any row, such as one that fails, takes no task from the others.
-    kind = "" if isinstance(model, str) else model.reads
     with_rows = {row.name for task in tasks for row in task.rows if row.value is not None}
     encoders = [each for each in models if not isinstance(each, str) and each.name in with_rows]
-    peers = [each.name for each in encoders if kind in ("", each.reads)]
+    peers = [each.name for each in encoders if reads in ("", each.reads)]
     if not peers:
         peers = [each for each in models if isinstance(each, str) and each in with_rows]
     shared = []
@@ -448,16 +469,15 @@ def _model_report(
     common = []
     if row_by_task.keys() >= set(shared):
         common = [_interval(row_by_task[task]) for task in shared]
-    return ModelReport(
-        name=name,
-        reads=kind,
-        digest="" if isinstance(model, str) else model.digest,
+    return {
+        "name": name,
+        "reads": reads,
+        "digest": "",
         **_numbers(mean_of_tasks(common), "mean"),
-        num_tasks=len(row_by_task),
-        num_common_tasks=len(common),
-        num_rival_higher=num_rival_higher,
-        cost=None if isinstance(model, str) else _cost(model, results),
-    )
+        "num_tasks": len(row_by_task),
+        "num_common_tasks": len(common),
+        "num_rival_higher": num_rival_higher,
+    }
 
 
 def _cost(model: BenchmarkModel, results: Sequence[TaskResults]) -> CostReport:

@@ -72,6 +72,9 @@ def run_benchmark(
 def _track(report: BenchmarkReport, out: Path, uri: str) -> None:
     metrics_by_model: dict[str, dict[str, float]] = {}
     for model in report.models:
+        if model.seeds:
+            # MLflow shows means of runs by itself.
+            continue
         mean = {} if model.mean is None else {"mean of common tasks": model.mean}
         metrics_by_model[model.name] = mean
     for task in report.tasks:

@@ -83,7 +83,7 @@ def check_shards(folder: Path, files: Sequence[Path]) -> None:
     """
     file_by_stem: dict[str, Path] = {}
     for file in files:
-        stem = file.name.split(".")[0]
+        stem = Path(file.name.lower().removesuffix(".gz")).stem
         other = file_by_stem.setdefault(stem, file)
         if other is not file:
             raise DataError(

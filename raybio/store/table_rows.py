@@ -171,7 +171,7 @@ def has_ids(path: Path) -> bool:
 
     def select(names: Sequence[str]) -> Sequence[str]:
         found.extend(names)
-        return names[:1]
+        return []
 
     next(read_columns(path, "a table", select), None)
     return any(name in found for name in ID_COLUMNS)
@@ -246,7 +246,7 @@ def _read_delimited(
             last_line = rows.line_num
             if not row:
                 continue
-            if delimiter == "\t" and any(_holds_rows(cell, len(names)) for cell in row):
+            if delimiter == "\t" and _holds_rows(row, len(names)):
                 raise DataError(
                     f"{path}, line {first_line}: a field in quotes goes on to line {last_line} and "
                     "holds whole rows. Write a field that begins with a quote of its own as "
@@ -276,9 +276,18 @@ def _read_delimited(
         yield block
 
 
-def _holds_rows(cell: str, num_columns: int) -> bool:
-    """Return whether a field has the tabs of rows: its quote began a text and enclosed none."""
-    return "\t" in cell and cell.count("\t") == (num_columns - 1) * cell.count("\n")
+def _holds_rows(row: Sequence[str], num_columns: int) -> bool:
+    """Return whether a field holds rows: its quote began a text and enclosed none.
+
+    It has the tabs of whole rows if a quote of the same column ends it. A quote of another column
+    leaves another number of fields.
+    """
+    for cell in row:
+        if "\t" not in cell or "\n" not in cell:
+            continue
+        if len(row) != num_columns or cell.count("\t") == (num_columns - 1) * cell.count("\n"):
+            return True
+    return False
 
 
 def _read_json_lines(
@@ -301,14 +310,13 @@ def _read_json_lines(
         value_by_name = {name.strip().lower(): value for name, value in record.items()}
         if chosen is None:
             chosen = select(list(value_by_name))
-        if not block.columns:
             block = ColumnRows([[] for _ in chosen], [])
         for column, name in zip(block.columns, chosen, strict=True):
             column.append(_as_text(value_by_name.get(name), separator))
         block.lines.append(number)
         if len(block.lines) == ROWS_AT_ONCE:
             yield block
-            block = ColumnRows([], [])
+            block = ColumnRows([[] for _ in chosen], [])
     if chosen is None:
         raise DataError(f"{path}: is empty, want JSON lines with {wanted}")
     if block.lines:

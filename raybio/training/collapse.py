@@ -65,6 +65,7 @@ class CollapseWatch:
         self._warned: set[str] = set()
         self._spread_text = ""
         self._rate_advice = "raise optim.peak_lr"
+        self._has_spread = is_pretrained
 
     def observe_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Read the losses of update number ``step``; steps of the warm-up do not count."""
@@ -105,12 +106,14 @@ class CollapseWatch:
         self._spread_text = f" ({spread} at step {step})"
         is_on_a_line = effective_rank < MIN_EFFECTIVE_RANK and not self._is_supervised
         is_collapsed = mean_cosine > MAX_MEAN_COSINE or is_on_a_line
+        self._has_spread = self._has_spread or not is_collapsed
         if not is_collapsed or "spread" in self._warned or (step == 0 and not self._is_pretrained):
             return
         self._warned.add("spread")
         advice = "Check encoder.source and encoder.pooling"
-        if step > 0:
+        if step > 0 and self._has_spread:
             # Too large steps collapse an encoder, so that the next warning must not ask for more.
+            # One from scratch begins collapsed, and may have taken too small ones.
             self._rate_advice = "lower optim.peak_lr"
             advice += f", or {self._rate_advice} (now {self._peak_lr:g})"
         logger.warning(

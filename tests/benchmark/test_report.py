@@ -315,7 +315,8 @@ def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds()
     found = results(retrieval("own"), {**models, "other": scores(0.5)}, {})
     groups = {"3 seeds of a": ["a", "b", "c"], "3 seeds of d": ["d", "e", "f"]}
     names = [*levels, "other"]
-    report = benchmark_report("suite", "Suite", [found], names, 0, seed_groups=groups)
+    models_in_order = [*names, *groups["3 seeds of d"]]
+    report = benchmark_report("suite", "Suite", [found], models_in_order, 0, seed_groups=groups)
     row_by_name = {row.name: row for row in report.tasks[0].rows}
     assert row_by_name.keys() == {*names, "3 seeds of a"}
     row = row_by_name["3 seeds of a"]
@@ -330,6 +331,12 @@ def test_runs_that_differ_in_their_seed_have_a_row_with_an_interval_over_seeds()
     assert row.remarks == ["mean of a, b, c; interval over seeds and units"]
     tested = {name for test in report.tasks[0].tests for name in (test.first, test.second)}
     assert tested == set(names)
+    # A group without any row stands among the models, as a model without one does.
+    *of_models, group, without = report.models
+    assert [model.name for model in of_models] == models_in_order
+    assert (group.name, group.seeds, group.num_tasks) == ("3 seeds of a", ["a", "b", "c"], 1)
+    assert (group.mean, group.low, group.high) == (row.value, row.low, row.high)
+    assert (without.name, without.mean, without.num_tasks) == ("3 seeds of d", None, 0)
 
 
 def test_an_interval_over_seeds_is_of_ratios_and_samples_too() -> None:

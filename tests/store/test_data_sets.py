@@ -329,3 +329,16 @@ def test_what_the_library_itself_writes_is_read(tmp_path: Path) -> None:
         assert columns_of(tmp_path / source, "text", "label") == wanted
     with pytest.raises(DataError, match="has the splits test, train"):
         table_files(tmp_path / "splits")
+
+
+@pytest.mark.parametrize(
+    "names", [["part.0.parquet", "part.1.parquet"], ["notes.2020.parquet", "notes.2021.parquet"]]
+)
+def test_parts_with_numbers_after_a_dot_are_one_table(tmp_path: Path, names: list[str]) -> None:
+    """As Dask names them."""
+    for name in names:
+        pq.write_table(pa.table({"text": [name]}), tmp_path / name)
+    assert [file.name for file in table_files(tmp_path)] == names
+    (tmp_path / f"{names[0][:-8]}.csv.gz").write_bytes(gzip.compress(b"text\na\n"))
+    with pytest.raises(DataError, match="read twice"):
+        table_files(tmp_path)

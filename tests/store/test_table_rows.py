@@ -12,7 +12,7 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.core.files import replaced_file
 from raybio.runtime.search.embeddings import read_embeddings
-from raybio.store.table_rows import parquet_batches, read_input_rows
+from raybio.store.table_rows import has_ids, parquet_batches, read_columns, read_input_rows
 from tests.paths import ROOT
 
 
@@ -51,6 +51,32 @@ def test_rows_have_the_ids_of_their_table_or_numbers(
     (rows,) = read_input_rows(path, "sequence")
     assert rows.keys == keys
     assert rows.contents == ["MKV", "ACD"]
+
+
+def test_a_table_whose_first_column_is_no_text_has_ids_or_none(tmp_path: Path) -> None:
+    columns = {"meta": [{"a": 1}], "sequence": ["MKV"]}
+    for name, is_there in (("with", True), ("without", False)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table(columns | ({"id": ["x"]} if is_there else {})), path)
+        assert has_ids(path) == is_there
+    for suffix, text in ((".jsonl", '{"meta": {"a": 1}}\n' * 3), (".csv", "meta,text\n1,a\n")):
+        path = (tmp_path / "table").with_suffix(suffix)
+        path.write_text(text)
+        assert not has_ids(path)
+
+
+@pytest.mark.parametrize("end", ['ends with a quote"\tclass 4', 'ends\tclass 4"', 'ends\t"'])
+def test_a_quote_that_encloses_rows_is_no_bad_line(tmp_path: Path, end: str) -> None:
+    """Whatever column the quote is closed in."""
+    rows = [f"{number}\tText {number}\tnote\tclass 1" for number in range(1000)]
+    rows[5] = '5\t"Quoted start of a text\tnote\tclass 5'
+    rows[900] = f"900\tText 900\t{end}"
+    path = tmp_path / "texts.tsv"
+    path.write_text("\n".join(["id\ttext\tnote\tlabel", *rows]))
+    bad: list[int] = []
+    with pytest.raises(DataError, match=r"line 7: a field in quotes goes on to line 902"):
+        list(read_columns(path, "", lambda names: names, skip=lambda line, _: bad.append(line)))
+    assert bad == []
 
 
 CANARY = """

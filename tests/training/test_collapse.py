@@ -79,7 +79,9 @@ def test_first_tokens_of_random_weights_are_warned_about_only_when_training_leav
     watched.observe_evaluation(0, COLLAPSED)
     assert warned(caplog) == []
     watched.observe_evaluation(100, COLLAPSED)
-    assert len(warned(caplog)) == 1
+    (never_spread,) = warned(caplog)
+    # Its steps may have been too small.
+    assert never_spread.endswith("Check encoder.source and encoder.pooling")
 
 
 @pytest.mark.parametrize(("max_steps", "expected"), [(1000, 250), (100, 100)])

@@ -103,13 +103,14 @@ def run_tasks_here(
                 known = isinstance(error.cause, RaybioError | OSError)
                 raise (error.cause if known else error) from None
             except ray.exceptions.RayError as error:
-                reason = f"its process ended: {first_line(error)}"
+                reason = f"its process ended: {first_line(error).rstrip('.')}"
                 if on_lost is None:
                     raise ClusterError(
-                        f"{task}: {reason}. The same command runs it again, and keeps the results "
-                        "of the others"
+                        f"not {task}: {reason}. The same command runs it again, and keeps the "
+                        "results of the others"
                     ) from None
                 on_lost(task, reason)
+                continue
             print(f"{task}: {len(tasks) - len(pending)} of {len(tasks)}", flush=True)
     finally:
         # A cluster that others use too would go on with them.

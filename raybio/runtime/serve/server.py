@@ -161,8 +161,8 @@ def _check_no_serve(serve: Any) -> None:
     if status.proxies or status.applications:
         names = ", ".join(sorted(status.applications)) or "no application"
         raise ClusterError(
-            f"Ray Serve runs on this cluster already, with {names}; end it, or unset RAY_ADDRESS "
-            "to serve on this machine alone"
+            f"Ray Serve runs on this cluster already, with {names}; end it by `serve shutdown` "
+            "where it runs, or unset RAY_ADDRESS to serve on this machine alone"
         )
 
 

@@ -1,6 +1,7 @@
 """Ray tasks that keep their results: what ends when the process of one does."""
 
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,13 +34,17 @@ class Number:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_task_whose_process_is_killed_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_whose_process_is_killed_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tasks, "MAX_RETRIES", 0)
     reserved = TrialResources(1.0, 0.0, 1, "")
     good = Number(1)
     run_tasks_here([good], reserved)
     assert good.kept == [2]
-    with pytest.raises(ClusterError, match=r"number -1: its process ended: .* The same command"):
+    with pytest.raises(
+        ClusterError, match=r"not number -1: its process ended: [^.].*[^.]\. The same command"
+    ):
         run_tasks_here([Number(-1)], reserved)
     lost: list[tuple[int, str]] = []
     others = [Number(number) for number in (-1, 2, -3)]
@@ -47,3 +52,5 @@ def test_a_task_whose_process_is_killed_is_one_message(monkeypatch: pytest.Monke
     assert others[1].kept == [3]
     assert sorted(number for number, _ in lost) == [-3, -1]
     assert all(why.startswith("its process ended: ") for _, why in lost)
+    # Lost ones are not printed as done.
+    assert re.findall(r"number (-?\d+):", capsys.readouterr().out) == ["1", "2"]
