@@ -122,7 +122,7 @@ class PairIndex:
     cap: Cap | None = None
 
     def capped(self, max_pairs_per_term: int, key: int) -> "PairIndex":
-        """Return the index of at most that number of pairs a term, drawn at random by ``key``."""
+        """Return the index of at most ``max_pairs_per_term`` pairs a term, drawn by ``key``."""
         return replace(self, cap=_choose(self, max_pairs_per_term, key))
 
     def __len__(self) -> int:
@@ -261,7 +261,7 @@ class _Pass:
 
 
 def _choose(index: PairIndex, max_pairs_per_term: int, key: int) -> Cap | None:
-    """Return the choice of at most that number of pairs a term: exactly, in three passes.
+    """Return the exact choice of at most ``max_pairs_per_term`` pairs a term, in three passes.
 
     A histogram of priorities gives the bin of a term's last pair, and only the pairs of that bin
     are sorted.

@@ -52,7 +52,7 @@ MAX_LENGTHS = 10
 """With more lengths of training sequences, a position has no meaning of its own: no one-hot."""
 
 MAX_REFERENCE_ROWS = 10_000
-"""Maximum number of training rows among which neighbors are searched; of more, it is drawn."""
+"""Maximum training rows in a search of neighbors; of more rows, this number is drawn."""
 
 MAX_PRODUCTS = 2 * 10**10
 """Products of two nonzero features in a search of neighbors; for more, fewer rows are drawn."""
@@ -61,7 +61,7 @@ MANY_CLASSES = 100
 """With more classes, the ridge classifier is solved in its dual form, which costs T^3 / 3."""
 
 MAX_DUAL_ROWS = 8000
-"""Maximum number of training rows of the dual form; of more, it is drawn."""
+"""Maximum training rows of the dual form; of more rows, this number is drawn."""
 
 Matrix = Any
 """Rows of features, a dense or a sparse matrix."""
