@@ -151,6 +151,6 @@ def open_store(path: "str | os.PathLike[str] | BucketPath", *, verify: bool = Fa
         StorageError: if it cannot be fetched from a bucket.
         StoreError: if the store is missing, unfinished or damaged.
     """
-    from raybio.runtime.embed_inputs import open_any_store
+    from raybio.runtime.any_store import open_any_store
 
     return open_any_store(path, verify=verify)  # type: ignore[arg-type]

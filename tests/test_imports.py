@@ -416,3 +416,10 @@ def test_the_rules_find_what_they_should():
     down = {f"{method}.x.one": {f"{method}.y.one", f"{method}.store"}, f"{method}.y.two": set()}
     assert cycles(between_folders(down)) == []
     assert cycles(between_folders(down | {f"{method}.y.two": {f"{method}.x.two"}})) != []
+
+
+def test_a_store_is_opened_in_python_without_the_libraries_of_models(tiny_words: Store) -> None:
+    """They took seconds."""
+    code = f"import sys, raybio; assert raybio.open_store({str(tiny_words.path)!r}).num_rows"
+    libraries = HEAVY - {"pyarrow"}
+    run(f"{code}; assert not {libraries} & sys.modules.keys(), sys.modules.keys()")

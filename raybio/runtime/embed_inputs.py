@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from raybio.core.digest import digest_of, sha256_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import Location
-from raybio.methods import METHODS
+from raybio.runtime.any_store import open_any_store
 from raybio.store.data_sets import is_table, table_files
 from raybio.store.manifest import MANIFEST
 from raybio.store.quarantine import Quarantine
-from raybio.store.store import Store, open_store
+from raybio.store.store import Store
 from raybio.training.embedding_model import (
     InputEmbedder,
     check_strip_stop,
@@ -126,15 +126,6 @@ def inputs_of(
             f"{source}: is a store of {store.inputs_are}, and {model.folder} reads {model.reads}"
         )
     return StoreInputs(store, field)
-
-
-def open_any_store(source: str | Location, *, verify: bool = False) -> Store:
-    """Open a store as the class of its kind, ``Store`` for an unknown kind; see ``open_store``."""
-    kinds = {method.store.kind: method.store for method in METHODS.values()}
-    store = open_store(source, verify=verify)
-    kind = kinds.get(store.manifest["kind"])
-    # With its digest, a copy of a store in a bucket is opened without a request.
-    return store if kind is None else open_store(source, kind, digest=store.digest)
 
 
 def open_input_store(source: Location, field: str | None) -> tuple[Store, str]:

@@ -203,10 +203,12 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
         except Exception as error:  # Ray raises this very class when its raylet is not up in time
             ray.shutdown()
             if attempt < tries and "timed out" in str(error):
+                print(f"Ray did not start in time: try {attempt + 1} of {tries}", flush=True)
                 continue
             where = f"the cluster at {address}" if address else "a local cluster"
             raise ClusterError(
-                f"cannot reach {where}: {first_line(error).rstrip('.')}. {_advice(bool(address))}"
+                f"cannot reach {where}: {first_line(error).rstrip('.')}. "
+                f"{_advice(bool(address), str(error))}"
             ) from error
 
 
@@ -332,10 +334,16 @@ def _local_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def _advice(joins: bool) -> str:
+def _advice(joins: bool, problem: str) -> str:
     if joins:
         return (
             "Check RAY_ADDRESS, and that RAY_AUTH_MODE=token and the cluster's token are set "
             "(RAY_AUTH_TOKEN_PATH)"
         )
-    return "Unset RAY_ADDRESS, check that the temporary folder is writable, and see --verbose"
+    if "timed out" in problem:
+        load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs"
+        return (
+            f"Ray's processes were too slow ({load}): wait until the machine is less busy, or see "
+            "--verbose"
+        )
+    return "Check that the temporary folder is writable, and see --verbose"

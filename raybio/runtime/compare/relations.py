@@ -117,10 +117,16 @@ def verdicts(relations: Sequence[Relation], layout: TableLayout) -> list[str]:
 
 
 def _standing(rows_by_word: Mapping[str, Sequence[str]]) -> str:
-    """Return a text such as ``below chance; above the other 7 rivals``."""
+    """Return a text such as ``passed by chance; above the other 7 rivals``."""
+    if rows_by_word.keys() <= {CANNOT_BE_COMPARED}:
+        return ""
     parts = [
         f"{words} {', '.join(rows_by_word[word])}"
-        for word, words in ((PASSES, "below"), (REACHES, "not clearly above"))
+        for word, words in (
+            (PASSES, "passed by"),
+            (REACHES, "reached by"),
+            (CANNOT_BE_COMPARED, "not comparable with"),
+        )
         if word in rows_by_word
     ]
     num_below = len(rows_by_word.get(BELOW, []))

@@ -195,7 +195,7 @@ def test_checking_resources_needs_no_ray() -> None:
 
 
 def test_a_local_cluster_that_starts_too_slowly_is_tried_for_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import ray
 
@@ -210,6 +210,14 @@ def test_a_local_cluster_that_starts_too_slowly_is_tried_for_again(
     monkeypatch.setattr(ray, "init", init)
     cluster._init_ray({}, "")
     assert next(failures, None) is None
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"Ray did not start in time: try {number} of 6" for number in (2, 3)]
+    failures = iter(["The current node timed out during startup."] * 6)
+    with pytest.raises(ClusterError, match=r"too slow \(load \d+ on \d+ CPUs\): wait until"):
+        cluster._init_ray({}, "")
+    failures = iter(["No space left on device"])
+    with pytest.raises(ClusterError, match="Check that the temporary folder is writable"):
+        cluster._init_ray({}, "")
 
 
 def test_a_cluster_that_cannot_be_reached_is_an_error_with_advice(

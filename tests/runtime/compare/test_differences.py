@@ -269,7 +269,7 @@ def test_each_rival_has_a_row_that_says_whether_it_passes_or_reaches_the_model(
     assert cell_by_row["look-up"] == cell_by_row["chance"] == "below"
     other = "lambda_spml = 0.3" + (", 3 runs" if num_seeds == 3 else "")
     assert cell_by_row[other].startswith("below (p ≤ " if num_seeds == 3 else "below")
-    standing = {"passes": "below degree", "reaches": "not clearly above degree"}
+    standing = {"passes": "passed by degree", "reaches": "reached by degree"}
     (verdict,) = [line for line in table.all_remarks if line.startswith(f"{label}, ")]
     assert f"held-out links (LRAP): {standing.get(verb, 'above its 4 rivals')}" in verdict
 
@@ -336,15 +336,15 @@ def test_a_line_says_where_a_model_stands_and_gives_the_advice_of_its_layout() -
         )
     ]
     standing = (
-        "run, test rows (score): below ridge on frozen encoder, kNN on TF-IDF; not clearly above "
-        "ridge on TF-IDF; above the other rival"
+        "run, test rows (score): passed by ridge on frozen encoder, kNN on TF-IDF; reached by "
+        "ridge on TF-IDF; not comparable with chance; above the other rival"
     )
     advice = f". {layout.if_passed}"
     assert ResultTable({}, oracle, relations=relations).all_remarks == [standing + advice]
     without = replace(oracle, if_passed="")
     assert ResultTable({}, without, relations=relations).all_remarks == [standing]
     assert ResultTable({}, layout, relations=relations[5:]).all_remarks == [
-        "run, test rows (score): above its rival"
+        "run, test rows (score): not comparable with chance; above the other rival"
     ]
     assert ResultTable({}, layout, relations=relations[6:7]).all_remarks == []
 
