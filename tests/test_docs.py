@@ -25,6 +25,7 @@ from raybio.core.recipes import recipe_named
 from raybio.core.search_space_file import SHIPPED
 from raybio.methods import METHODS
 from raybio.training.settings import TrainingConfig
+from tests.documentation import BLOCK, commands
 from tests.paths import ROOT
 
 PAGES = [
@@ -91,58 +92,8 @@ def test_the_site_has_every_page_of_the_documentation_in_its_menu():
 PREPARED_FIRST = ("--sentences", "--benchmark", "--data")
 """Options that prepare a store before the others are parsed: of sweeps and some trainings."""
 
-BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
-
-
-VARIABLE = re.compile(r"""^(\w+)="([^"]*)"$|`([A-Z]+)` is `(--[^`]*)`""", re.MULTILINE)
-"""Matches options that a page names: in a block of code, or in a sentence."""
-
 PLACEHOLDER = re.compile(r"\$|^x$|^[A-Z]+$")
 """Matches a value that stands for another one."""
-
-IN_TABLE = re.compile(r"`((?:raybio |python jobs/|\w+\.py )[^`]* --?\w[^`]*)`")
-"""A command with options in a cell of a table. Without options it names a command only."""
-
-
-def commands(page: Path) -> list[list[str]]:
-    """Return the words of each ``raybio …`` and ``python jobs/X.py …`` in blocks and tables of a page."""
-    found = []
-    text = page.read_text(encoding="utf-8")
-    named = {}
-    for variable, value, word, options in VARIABLE.findall(text):
-        named[f" ${variable} " if variable else f" {word} "] = " ".join((value + options).split())
-    lines = []
-    for block in BLOCK.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            for name, value in named.items():
-                line = line.replace(name, f" {value} ")
-            lines.append(line)
-    for row in text.splitlines():
-        if row.startswith("|"):
-            for command in IN_TABLE.findall(row):
-                for name, value in named.items():
-                    command = command.replace(name, f" {value} ")
-                job = command.partition(" ")[0]
-                prefix = "python jobs/" if (ROOT / "jobs" / job).is_file() else ""
-                lines.append(prefix + command.replace(" ... ", " "))
-    for line in lines:
-        start = re.search(r"(?:^|-- )\s*(raybio |python jobs/)", line)
-        if start:
-            arguments = line[start.end() :].replace("…", "x")
-            words = shlex.split(arguments, comments=True)
-            found.append(words if start.group(1) == "raybio " else as_raybio(words))
-    return found
-
-
-def as_raybio(words: list[str]) -> list[str]:
-    """Return the words of ``raybio`` for those of a job."""
-    job, arguments = words[0].removesuffix(".py"), words[1:]
-    if not (ROOT / "jobs" / f"{job}.py").is_file():
-        return [f"{job}.py", *arguments]
-    if job == "contrastive_probe" and arguments and not arguments[0].startswith("-"):
-        return ["evaluate", *arguments]
-    return ["train", job, *arguments] if job in METHODS else [job, *arguments]
-
 
 UsageError = typer.BadParameter.__mro__[1]
 """Base of the errors of typer's parser, which has no public name of its own."""

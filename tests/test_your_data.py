@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from raybio.cli.main import app
 from raybio.methods import METHODS
 from raybio.store.store import Store, open_store
+from tests.documentation import block_lines, write_shown_files
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 from tests.script_process import run_script
@@ -20,8 +21,6 @@ ELSEWHERE = ("Public data", "From STRING to an exported model")
 """Sections whose commands need files of the net: ``store/test_public_data.py`` and
 ``jobs/test_string_to_model.py`` run them on simulated ones."""
 
-FILE = re.compile(r"^`([\w./]+)`:\n\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 SAME = ("p53", "same1", "same2", "same3", "same4")
@@ -52,21 +51,8 @@ def commands_of_page() -> list[list[str]]:
     for title, content in SECTION.findall(PAGE):
         if title in ELSEWHERE:
             continue
-        for block in BLOCK.findall(content):
-            lines = block.replace("\\\n", " ").splitlines()
-            found += [shlex.split(line, comments=True) for line in lines if line.strip()]
+        found += [shlex.split(line, comments=True) for line in block_lines(content)]
     return [words for words in found if words]
-
-
-def write_files(folder: Path) -> list[str]:
-    """Write the files that the page shows; return their names."""
-    names = []
-    for name, content in FILE.findall(PAGE):
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        names.append(name)
-    return names
 
 
 @pytest.fixture
@@ -74,7 +60,7 @@ def folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_store: Store, tiny_citations: Store
 ) -> Path:
     """The files of the page and its models, in the folder in which commands are given."""
-    assert len(write_files(tmp_path)) > 25
+    assert len(write_shown_files(tmp_path, PAGE)) > 25
     system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), tiny_store.path)
     system.export(tmp_path / "MODEL", {})
     system = METHODS["sppt_mag"].build(tiny_config("sppt_mag"), tiny_citations.path)

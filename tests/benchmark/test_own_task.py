@@ -22,6 +22,7 @@ from raybio.cli.main import app
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.store.store import Store
+from tests.documentation import SHOWN, write_shown_files
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 
@@ -31,7 +32,6 @@ SECTION = (
     .partition("### Scored in a way of your own")[2]
     .partition("\n## ")[0]
 )
-FILE = re.compile(r"^`([\w./]+)`:\n\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,7 @@ def proteins(tiny_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
     """The folder with the files of the page."""
-    for name, content in FILE.findall(SECTION):
-        (tmp_path / name).write_text(content, encoding="utf-8")
+    write_shown_files(tmp_path, SECTION)
     return tmp_path
 
 
@@ -297,7 +296,7 @@ def test_an_edited_task_is_scored_again_and_a_moved_one_is_not(
     assert value_of(example) == pytest.approx(1 / 3)
     moved = tmp_path / "moved"
     moved.mkdir()
-    for name, _ in FILE.findall(SECTION):
+    for name, _ in SHOWN.findall(SECTION):
         shutil.copy(example / name, moved)
     log = (out / "log.txt").read_text()
     assert value_of(moved) == pytest.approx(1 / 3)

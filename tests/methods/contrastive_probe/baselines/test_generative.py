@@ -86,13 +86,18 @@ def model_of(kind, num_tokens):
     )
 
 
+def save_generative(path, kind):
+    """Save a tiny encoder-decoder and its tokenizer, as save_pretrained writes them; return the folder."""
+    with torch.random.fork_rng():
+        tokenizer = tokenizer_of(kind)
+        model_of(kind, len(tokenizer)).save_pretrained(path)
+        tokenizer.save_pretrained(path)
+    return path
+
+
 @pytest.fixture(params=["t5", "bart"])
 def folder(request, tmp_path):
-    with torch.random.fork_rng():
-        tokenizer = tokenizer_of(request.param)
-        model_of(request.param, len(tokenizer)).save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-    return tmp_path
+    return save_generative(tmp_path, request.param)
 
 
 def test_a_batch_gives_the_answers_of_single_texts_best_first(folder):

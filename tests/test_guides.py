@@ -1,0 +1,111 @@
+"""The commands of the guides, run in the order of their pages, at tiny budgets."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybio.cli.main import app
+from tests.documentation import block_lines, commands
+from tests.guides import ELSEWHERE, GUIDES, commands_of, lines_of
+from tests.paths import ROOT
+from tests.script_process import run_script
+
+DOCS = ROOT / "docs"
+RESUMING = {"--name", "--register", "--alias"}
+"""Options that do not change a run."""
+
+OF_ENCODERS = ("model", ":--", "initial", "random", "softmax", "ridge", "lambda_spml")
+"""Rows of tutorials that depend on the encoder, which the tests make smaller, or on rounding."""
+
+
+def test_every_page_with_commands_is_run_or_listed_with_a_reason() -> None:
+    pages = {
+        str(page.relative_to(DOCS))
+        for page in DOCS.glob("**/*.md")
+        if block_lines(page.read_text(encoding="utf-8"))
+    }
+    run = {page for guide in GUIDES.values() for page in guide.pages}
+    assert run.isdisjoint(ELSEWHERE)
+    assert run | ELSEWHERE.keys() == pages
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_what_is_changed_or_not_run_is_on_the_pages(name: str) -> None:
+    guide = GUIDES[name]
+    lines = lines_of(guide)
+    run = [shlex.join(words) for _, words in commands_of(guide)]
+    for part in guide.instead:
+        assert any(part in line for line in lines), part
+    for part in guide.more:
+        assert any(part in command for command in run), part
+    for beginning in guide.not_run:
+        assert any(line.startswith(beginning) for line in lines), beginning
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("**/*.md")), ids=lambda page: page.stem)
+def test_trainings_of_a_page_that_differ_have_names_of_their_own(page: Path) -> None:
+    """The second one would be refused: its folder holds a run with other settings."""
+    settings_by_name: dict[str, set[str]] = {}
+    for words in commands(page):
+        if words[0] != "train" or "--name" not in words:
+            continue
+        given = [f"{a} {b}" for a, b in zip(words, words[1:], strict=False) if a.startswith("--")]
+        settings = {
+            one for one in given if one.split()[0] not in {*RESUMING, "--compare", "--seeds"}
+        }
+        name = words[words.index("--name") + 1]
+        if settings:  # without any, the recorded ones hold
+            assert settings_by_name.setdefault(name, settings) == settings, name
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_command_of_a_guide_that_prepares_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = [words for _, words in commands_of(GUIDES[name]) if words[0] == "prepare"]
+    if not prepared:
+        pytest.skip("no command of these pages prepares")
+    monkeypatch.chdir(tmp_path)
+    GUIDES[name].write_inputs(tmp_path)
+    for words in prepared:
+        if "--workers" in words:
+            continue  # starts Ray
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        if "--out" in words:
+            assert Path(words[words.index("--out") + 1]).exists(), words
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_command_of_a_guide_runs(name: str, tmp_path: Path, empty_database: Path) -> None:
+    done = run_script("tests.run_guide", tmp_path, name, str(empty_database))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    for page in GUIDES[name].pages:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        shown = cells_by_row(text.partition("## Tutorial")[2].partition("\n- ")[0])
+        if shown:
+            (run, *_) = re.findall(r"--name (\w+)", text.partition("## Tutorial")[2])
+            table = cells_by_row((tmp_path / "runs" / run / "table.md").read_text(encoding="utf-8"))
+            assert shown.keys() <= table.keys()
+            for row, cells in shown.items():
+                if not row.startswith((*OF_ENCODERS, run)):
+                    assert cells <= table[row], row
+        for path in re.findall(r"`((?:runs|sweeps)/[\w.-]+/[\w./-]+)`", text):
+            assert list(tmp_path.glob(re.sub("NAME|HASH|SETTING|VALUE", "*", path))), path
+
+
+def cells_by_row(markdown: str) -> dict[str, set[str]]:
+    """Return the cells of all rows of tables by their names, without marks and bold type.
+
+    A row may have several names.
+    """
+    found: dict[str, set[str]] = {}
+    for line in re.findall(r"^\| (.+) \|$", markdown, re.MULTILINE):
+        name, *cells = line.replace("**", "").split(" | ")
+        for one in re.sub(r" †| \(this run\)", "", name).split(", "):
+            found.setdefault(one, set()).update(cells)
+    return found
