@@ -16,6 +16,7 @@ import pytest
 
 import raybio
 from raybio.cli.stores import check_out, matching, prepare_store
+from raybio.core.digest import canonical_json, json_digest
 from raybio.core.errors import (
     ConfigError,
     DamagedObjectError,
@@ -127,6 +128,35 @@ def test_what_is_no_store_is_refused(bucket: BucketPath, local: Store) -> None:
     check_out(bucket / "a", force=True)
     upload_store(local.path, bucket / "a", force=True)
     assert open_store(bucket / "a").digest == local.digest
+
+
+@pytest.mark.parametrize(
+    "name", ["/ABSOLUTE", "../outside", "a/b", "..", ".", "", "a\0b", MANIFEST]
+)
+def test_a_manifest_that_names_a_path_out_of_the_store_is_refused(
+    name: str, local: Store, bucket: BucketPath, cache: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    name = str(victim) if name == "/ABSOLUTE" else name
+    content = b"of the bucket's owner"
+    facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {**local.manifest, "files": {**local.manifest["files"], name: facts}}
+    # Whoever writes a manifest writes its checksum, too.
+    written = canonical_json({**manifest, "checksum": json_digest(manifest)})
+    path = bucket / "shared"
+    upload_store(local.path, path, force=False)
+    BucketFolder(path).write(MANIFEST, written)
+    if name == str(victim):
+        BucketFolder(path).write(name, content)
+    for refused in (
+        lambda: open_store(path),
+        lambda: (local.path / MANIFEST).write_bytes(written) and open_store(local.path),
+        lambda: upload_store(local.path, bucket / "other", force=False),
+    ):
+        with pytest.raises(StoreError, match="want names of files in the store's folder"):
+            refused()
+    assert not victim.exists()
+    assert not cache.exists()
 
 
 def test_a_damaged_object_is_refused_by_name_and_leaves_no_copy(
