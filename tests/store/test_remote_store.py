@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -411,6 +412,83 @@ def test_copies_that_nobody_uses_make_room_least_recently_used_first(
     monkeypatch.setenv("RAYBIO_CACHE_SIZE", "much")
     with pytest.raises(ConfigError, match="RAYBIO_CACHE_SIZE: got 'much', want a size"):
         fetch("f")
+
+
+USE = (
+    "import sys; from raybio.store.bucket_cache import cached_copy\n"
+    "cached_copy('name', 1, lambda folder: (folder / 'f').write_text('first'))\n"
+    "print('held', flush=True); sys.stdin.read()"
+)
+
+
+def write_again(folder: Path) -> None:
+    (folder / "f").write_text("again")
+
+
+@pytest.mark.timeout(30)
+def test_a_removed_copy_is_made_again_by_the_process_that_used_it(cache: Path) -> None:
+    folder = bucket_cache.cached_copy("name", 1, lambda folder: (folder / "f").touch())
+    shutil.rmtree(folder)
+    assert bucket_cache.cached_copy("name", 1, write_again) == folder
+    assert (folder / "f").read_text() == "again"
+    # It is held as the first one was.
+    with (cache / ".name.lock").open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.timeout(60)
+def test_a_damaged_copy_is_made_again_while_another_process_uses_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = subprocess.Popen(
+        [sys.executable, "-c", USE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert user.stdout is not None and user.stdout.readline() == "held\n"
+        bucket_cache.remove_copy(cache / "name")
+        folder = bucket_cache.cached_copy("name", 1, write_again)
+        assert user.poll() is None
+        assert (folder / "f").read_text() == "again"
+        # The other process uses the new copy as it did the first one: nobody removes it.
+        bucket_cache._release(folder)
+        monkeypatch.setenv("RAYBIO_CACHE_SIZE", "1")
+        with pytest.raises(StorageError, match="all other copies are in use"):
+            bucket_cache.cached_copy("other", 1, write_again)
+        assert (folder / "f").is_file()
+    finally:
+        user.communicate("")
+    with pytest.raises(StorageError):
+        bucket_cache.cached_copy("other", 1_000, write_again)
+    assert not folder.exists()
+
+
+def test_a_process_that_waits_long_for_a_copy_says_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bucket_cache, "SILENT_SECONDS", 0.2)
+    cache.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with (cache / ".name.making").open("a") as maker:
+            fcntl.flock(maker, fcntl.LOCK_EX)
+            waiting = pool.submit(bucket_cache.cached_copy, "name", 1, write_again)
+            wait_for(lambda: "another process makes this copy" in caplog.text)
+            assert not waiting.done()
+        assert waiting.result(60) == cache / "name"
+
+
+def test_what_an_interrupted_fetch_left_is_removed_for_room(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "f").write_bytes(bytes(1_000_000))
+        raise OSError("interrupted")
+
+    with pytest.raises(StorageError, match="interrupted"):
+        bucket_cache.cached_copy("half", 1_000_000, fail)
+    assert (cache / ".half.partial" / "f").is_file()
+    monkeypatch.setenv("RAYBIO_CACHE_SIZE", "0.5MB")
+    bucket_cache.cached_copy("name", 1_000, write_again)
+    assert not (cache / ".half.partial").exists()
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_fetched(
