@@ -532,6 +532,21 @@ def test_source_files_in_a_bucket_are_described_like_local_ones(
     assert [file.name for file in deep] == ["a.xml.gz", "b.xml.gz", "d.xml.gz", "c.txt"]
 
 
+def test_one_object_is_found_without_listing_what_lies_next_to_it(
+    source_files: tuple[list[Path], BucketPath], s3: S3
+) -> None:
+    local_files, folder = source_files
+    s3.requests.clear()
+    (file,) = matching([f"{folder}/baseline/a.xml.gz"])
+    assert file.read_bytes() == local_files[0].read_bytes()
+    assert not [request.path for request in s3.requests if "list-type" in request.path]
+    # It is the copy that a pattern finds.
+    assert matching([f"{folder}/baseline/a*.gz"]) == [file]
+    (empty,) = (folder / "baseline" / name for name in ("empty.txt",))
+    BucketFolder(folder / "baseline").write("empty.txt", b"")
+    assert matching([str(empty)])[0].read_bytes() == b""
+
+
 def test_patterns_without_objects_and_other_uris_are_refused(
     source_files: tuple[list[Path], BucketPath],
 ) -> None:
