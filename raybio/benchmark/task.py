@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -27,6 +27,7 @@ from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import BucketPath
 from raybio.core.text import did_you_mean
+from raybio.store.manifest import DERIVED, MANIFEST
 from raybio.store.sources import describe_files
 
 Reads = Literal["texts", "proteins"]
@@ -255,13 +256,14 @@ class BenchmarkTask(BaseConfig, ABC):
     def files(self) -> Mapping[str, Path]:
         """Return the files that the scores depend on, by what they are to the task.
 
-        Keys are names of fields, or paths below the folder of a field.
+        Keys are names of fields, or paths below the folder of a field. Hidden files, and what is
+        computed from a store and kept in it, are left out.
         """
         files: dict[str, Path] = {}
         for name in self.path_fields():
             path = getattr(self, name)
             if isinstance(path, Path) and path.is_dir():
-                below = by_relative_path(path, filter(Path.is_file, path.rglob("*")))
+                below = by_relative_path(path, _data_files(path))
                 files |= {f"{name}/{key}": file for key, file in below.items()}
             elif isinstance(path, Path):
                 files[name] = path
@@ -377,6 +379,19 @@ def _restored(source: TaskSource, settings: dict[str, Any]) -> BenchmarkTask:
 def files_digest(files: Mapping[str, Path]) -> str:
     """Return the sha256 of files and of what they are to a task, in hex."""
     return digest_of({name: describe_files([path])["sha256"] for name, path in files.items()})
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, without hidden ones and the derived files of stores."""
+    for path in folder.rglob("*"):
+        below = path.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in below.parts)
+        is_derived = any(
+            parent.name == DERIVED and (folder / parent.parent / MANIFEST).is_file()
+            for parent in below.parents
+        )
+        if path.is_file() and not (is_hidden or is_derived):
+            yield path
 
 
 def by_relative_path(home: Path, paths: Iterable[Path]) -> dict[str, Path]:

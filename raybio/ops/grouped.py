@@ -50,6 +50,9 @@ def lists_contain(row_C: Tensor, key_C: Tensor, column_G: Tensor, num_rows: int)
         num_rows: N.
     """
     num_columns = len(column_G)
+    if num_columns == 0:
+        # A worker without rows.
+        return column_G.new_zeros(num_rows, 0, dtype=torch.bool)
     sorted_G = column_G.sort().values
     slot_C = torch.searchsorted(sorted_G, key_C.contiguous())
     is_column_C = sorted_G[slot_C.clamp(max=num_columns - 1)] == key_C

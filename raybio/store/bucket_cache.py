@@ -3,13 +3,18 @@
 A copy appears whole, made by one process while the others wait. Each process that uses a copy holds
 a shared lock on it until the process ends. Copies that nobody uses are removed, the least recently
 used first, when the disk has no room for another one or ``RAYBIO_CACHE_SIZE`` is exceeded.
+
+A copy has two locks, so that one that was removed is made again while its users run: its maker
+holds ``.NAME.making``, its users share ``.NAME.lock``, and whoever removes it has both.
 """
 
 import contextlib
 import fcntl
+import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,10 +23,15 @@ from raybio.core.errors import ConfigError, StorageError
 from raybio.core.files import nearest_existing
 from raybio.core.text import size_text
 
+_log = logging.getLogger(__name__)
+
 SIZE_VARIABLE = "RAYBIO_CACHE_SIZE"
 
 SPARE_BYTES = 256 << 20
 """Disk that stays free next to a new copy."""
+
+SILENT_SECONDS = 10.0
+"""Who waits longer for the maker of a copy says so."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)
 
@@ -51,7 +61,7 @@ def cached_copy(name: str, num_bytes: int, fetch: Callable[[Path], None]) -> Pat
         folder.parent.mkdir(parents=True, exist_ok=True)
         # Twice if another process removes the copy before this one holds it.
         while (held := held_copy(name)) is None:
-            with _lock(folder, fcntl.LOCK_EX):
+            with _making(folder):
                 if not folder.is_dir():
                     _fetch(folder, num_bytes, fetch)
     except OSError as error:
@@ -66,6 +76,7 @@ def held_copy(name: str) -> Path | None:
     """Return the folder of a copy, which nobody removes while this process runs; None: no copy."""
     folder = copies_folder() / name
     if not folder.is_dir():
+        _release(folder)
         return None
     if folder in _HELD:
         return folder
@@ -109,18 +120,25 @@ def check_room(num_bytes: int) -> None:
 
 def remove_copy(folder: Path) -> None:
     """Remove a damaged copy. Processes that have mapped its files keep them."""
-    lock = _HELD.pop(folder, None)
-    if lock is not None:
-        os.close(lock)
+    _release(folder)
     aside = folder.with_name(f".{folder.name}.damaged-{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def _release(folder: Path) -> None:
+    """Give back this process's lock of a copy, if it has one."""
+    lock = _HELD.pop(folder, None)
+    if lock is not None:
+        os.close(lock)
+
+
 def _fetch(folder: Path, num_bytes: int, fetch: Callable[[Path], None]) -> None:
     partial = _partial(folder)
     partial.mkdir(exist_ok=True)
+    # By these locks, ``_remove_oldest`` finds what an interrupted call has left.
+    os.close(_open_lock(_lock_path(folder)))
     _make_room(num_bytes - _num_bytes(partial), folder)
     fetch(partial)
     partial.rename(folder)
@@ -174,7 +192,11 @@ def _remove_oldest(new: Path) -> bool:
         folder = path.with_name(path.name.removeprefix(".").removesuffix(".lock"))
         if folder == new or not (folder.is_dir() or _partial(folder).is_dir()):
             continue
-        with contextlib.suppress(BlockingIOError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        with (
+            contextlib.suppress(BlockingIOError),
+            _lock(_making_path(folder), fcntl.LOCK_EX | fcntl.LOCK_NB),
+            _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        ):
             shutil.rmtree(folder, ignore_errors=True)
             shutil.rmtree(_partial(folder), ignore_errors=True)
             if not (folder.exists() or _partial(folder).exists()):
@@ -186,14 +208,18 @@ def _lock_path(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _open_lock(folder: Path) -> int:
-    return os.open(_lock_path(folder), os.O_CREAT | os.O_RDWR, 0o666)
+def _making_path(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.making")
+
+
+def _open_lock(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
 
 
 def _shared_lock(folder: Path) -> int:
     """Return the descriptor of a copy's lock, which this process shares from now on."""
     try:
-        descriptor = _open_lock(folder)
+        descriptor = _open_lock(_lock_path(folder))
     except PermissionError:
         # Another user of this machine made it. Sharing a lock does not want to write it.
         descriptor = os.open(_lock_path(folder), os.O_RDONLY)
@@ -206,11 +232,32 @@ def _shared_lock(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _lock(folder: Path, operation: int) -> Iterator[None]:
-    """Hold a lock of a copy for a ``with`` block; ``BlockingIOError`` if another one has it."""
-    descriptor = _open_lock(folder)
+def _lock(path: Path, operation: int) -> Iterator[None]:
+    """Hold a lock for a ``with`` block; ``BlockingIOError`` if another process has it."""
+    descriptor = _open_lock(path)
     try:
         fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _making(folder: Path) -> Iterator[None]:
+    """Hold the lock of a copy's maker for a ``with`` block; a long wait for it is logged."""
+    descriptor = _open_lock(_making_path(folder))
+    try:
+        start = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - start > SILENT_SECONDS:
+                    _log.warning("%s: another process makes this copy; waiting for it", folder)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    break
+                time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
@@ -253,7 +300,7 @@ def working_folder(name: str, busy: str) -> Iterator[Path]:
     with contextlib.ExitStack() as held:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            held.enter_context(_lock(_lock_path(folder), fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             raise StorageError(busy) from None
         except OSError as error:

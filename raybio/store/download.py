@@ -3,12 +3,16 @@
 A file is downloaded to ``<name>.part`` and renamed when it is right. Unless its sha256 is known
 beforehand, its checksum is written next to it: ``<name>.md5`` as the server publishes it, or
 ``<name>.sha256`` of what was received. A file that agrees with its checksum is not downloaded
-again, and an interrupted call resumes.
+again, and an interrupted call resumes. One process at a time downloads a file: it holds
+``.<name>.lock``, which is removed afterwards.
 """
 
+import fcntl
+import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,7 +69,8 @@ def download_files(
 
     Raises:
         DataError: if the server keeps failing, a file has another length or checksum than
-            announced, or the folder cannot be written or lacks space.
+            announced, the folder cannot be written or lacks space, or another process downloads
+            one of the files into it.
     """
     folder = Path(folder)
     paths = []
@@ -76,7 +81,9 @@ def download_files(
             path = folder / file.path
             if not _is_complete(path, file):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _download(http, file, path)
+                with _alone(path):
+                    if not _is_complete(path, file):
+                        _download(http, file, path)
             paths.append(path)
             progress(file.path, len(paths), len(files))
     except OSError as error:
@@ -100,6 +107,32 @@ def _check_space(files: Sequence[RemoteFile], folder: Path) -> None:
 
 def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a file's download for a ``with`` block.
+
+    Raises:
+        DataError: if another process has it.
+    """
+    lock_path = path.with_name(f".{path.name}.lock")
+    while True:
+        with lock_path.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(
+                    f"{path}: another command downloads it. Wait for it, or choose another folder."
+                ) from None
+            if os.fstat(lock.fileno()).st_nlink == 0:
+                # Its last owner has removed it meanwhile.
+                continue
+            try:
+                yield
+            finally:
+                lock_path.unlink(missing_ok=True)
+            return
 
 
 def _is_complete(path: Path, file: RemoteFile) -> bool:

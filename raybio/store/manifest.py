@@ -48,7 +48,8 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
         store: path of the store, for errors.
 
     Raises:
-        StoreError: if the manifest is damaged or of another schema version.
+        StoreError: if the manifest is damaged, of another schema version, or names a file outside
+            of the store.
     """
     path = f"{store}/{MANIFEST}"
     try:
@@ -68,4 +69,15 @@ def parse_manifest(content: bytes, store: object) -> tuple[dict[str, Any], str]:
         raise StoreError(
             f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
         )
+    for name in manifest["files"]:
+        if not _is_file_name(name):
+            raise StoreError(
+                f"{path}: lists {name!r}, want names of files in the store's folder. Use no store "
+                "of this source: raybio writes no such name."
+            )
     return manifest, hashlib.sha256(content).hexdigest()
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether a name is that of a file in the store's folder, and no path out of it."""
+    return name not in ("", ".", "..", MANIFEST) and "/" not in name and "\0" not in name

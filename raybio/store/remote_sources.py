@@ -1,4 +1,7 @@
-"""Source files in buckets: patterns match by listing, and what matches is fetched."""
+"""Source files in buckets: patterns match by listing, and what matches is fetched.
+
+One object is asked for by its name: listing what lies next to it may take minutes.
+"""
 
 import fnmatch
 import glob
@@ -82,6 +85,8 @@ def _matching(
         ConfigError: if there are none.
     """
     bucket = BucketFolder(fixed, is_patient=False)
+    if len(parts) == 1 and not glob.has_magic(parts[0]):
+        return [_object(bucket, parts[0], pattern, option)]
     with named_by(option):
         infos = bucket.list()
     # A name that looks like a pattern is one if nothing else matches, as for local files.
@@ -89,11 +94,30 @@ def _matching(
         info for info in infos if info.name == "/".join(parts)
     ]
     if not matching:
-        hint = ""
-        if any(info.name.startswith("/".join(parts) + "/") for info in infos):
-            hint = f"; it is a folder: give its files, such as '{pattern}/*'"
-        raise ConfigError(f"{option} {pattern}: no such object{hint}")
+        is_folder = any(info.name.startswith("/".join(parts) + "/") for info in infos)
+        raise _no_object(pattern, option, is_folder)
     return matching
+
+
+def _object(bucket: BucketFolder, name: str, path: BucketPath, option: str) -> ObjectInfo:
+    """Return the object of a name, with the version that a listing gives it.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    with named_by(option):
+        info = bucket.info(name) if name else None
+        # An empty object may stand for a folder.
+        if info is None or not info.num_bytes:
+            is_folder = BucketFolder(path, is_patient=False).has_objects()
+            if info is None or is_folder:
+                raise _no_object(path, option, is_folder)
+    return info._replace(version=info.version._replace(generation=None))
+
+
+def _no_object(path: BucketPath, option: str, is_folder: bool) -> ConfigError:
+    hint = f"; it is a folder: give its files, such as '{path}/*'" if is_folder else ""
+    return ConfigError(f"{option} {path}: no such object{hint}")
 
 
 def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -436,21 +437,41 @@ def _lower(names: Sequence[str]) -> list[str]:
 
 def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[str]:
     """Return values as texts, "" where one is missing; the items of a list divided."""
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    if classes or is_list:
-        return [_as_text(value, separator, classes) for value in column.to_pylist()]
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        items = _as_texts(column.flatten(), classes, separator)
+        end_N = np.cumsum(column.value_lengths().fill_null(0).to_numpy())
+        starts = [0, *end_N[:-1].tolist()]
+        return [separator.join(items[i:j]) for i, j in zip(starts, end_N.tolist(), strict=False)]
+    if classes:
+        return [_class_name(value, classes) for value in column.to_pylist()]
+    if pa.types.is_boolean(column.type):
+        return [_as_text(value, separator) for value in column.to_pylist()]
+    if pa.types.is_floating(column.type):
+        # numpy's numbers have as many digits as their type tells apart.
+        values = column.to_numpy(zero_copy_only=False)
+        is_there = column.is_valid().to_pylist()
+        return [str(value) if there else "" for value, there in zip(values, is_there, strict=True)]
     return ["" if text is None else text for text in column.cast(pa.string()).to_pylist()]
 
 
-def _as_text(value: Any, separator: str, classes: Sequence[str] = ()) -> str:
+def _as_text(value: Any, separator: str) -> str:
+    """Return a value of JSON as a text, "" where it is missing; the items of a list divided.
+
+    Booleans and floats are written as Python and pandas do, ``True`` and ``2.0``, so that a table
+    has the same texts as JSON lines, as Parquet, and as the CSV that pandas writes.
+    """
     if isinstance(value, list):
-        return separator.join(_as_text(item, separator, classes) for item in value)
-    if value is None:
-        return ""
-    if classes and isinstance(value, int):
-        # -1 is a row without a label.
-        return classes[value] if 0 <= value < len(classes) else ""
-    return str(value)
+        return separator.join(_as_text(item, separator) for item in value)
+    return "" if value is None else str(value)
+
+
+def _class_name(value: Any, classes: Sequence[str]) -> str:
+    if not isinstance(value, int):
+        return "" if value is None else str(value)
+    # -1 is a row without a label.
+    return classes[value] if 0 <= value < len(classes) else ""
 
 
 def rows_at_once(num_columns: int) -> int:

@@ -86,10 +86,7 @@ class CachedTokens:
         cached = self._open_cached()
         if cached is None:
             return self.tokenize(self.read(row_R))
-        start_R = cached.indptr_N1[row_R]
-        end_R = cached.indptr_N1[row_R + 1]
-        size = cached.token_T.itemsize
-        request_slices(cached.token_T, start_R * size, end_R * size)
+        request_slices(cached.token_T, cached.indptr_N1[row_R], cached.indptr_N1[row_R + 1])
         return take_segments(cached.token_T, cached.indptr_N1, row_R)
 
     @property

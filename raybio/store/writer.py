@@ -47,6 +47,7 @@ class Draft:
         self.path = Path(path).resolve()
         self.folder = self.path.parent / f".{self.path.name}.draft"
         self.force = force
+        self._is_moved = False
         try:
             self._check_existing()
         except OSError as error:
@@ -88,7 +89,8 @@ class Draft:
         Raises:
             StoreError: in place of an error of ``DISK_ERRORS``.
         """
-        if self.folder.exists():
+        # Behind a moved draft, another process may have begun its own in the same folder.
+        if not self._is_moved and self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
@@ -165,6 +167,7 @@ class Draft:
         self._check_existing()
         # From here on, another process may begin a draft.
         self.folder.rename(whole)
+        self._is_moved = True
         (whole / LOCK).unlink()
         replace_folder(whole, self.path, replaced)
         shutil.rmtree(whole, ignore_errors=True)

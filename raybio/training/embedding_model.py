@@ -116,14 +116,15 @@ class InputEmbedder(ABC):
             for path in paths
             if not any(part.startswith(".") for part in path.parts)
         )
-        names = [name for name in names if name != _CARD and _is_loaded(folder / name)]
+        names = [name for name in names if name != _CARD and _is_loaded(folder, name)]
         files = {name: sha256_of(folder / name) for name in names}
         return digest_of({"settings": settings, "files": files})
 
 
-def _is_loaded(path: Path) -> bool:
+def _is_loaded(folder: Path, name: str) -> bool:
     """Return whether a file is not of weights for other programs, which share the hub's cache."""
-    if path.parent.name == "openvino":
+    path = folder / name
+    if "openvino" in Path(name).parts[:-1]:
         return False
     if not any(path.match(pattern) for pattern in OTHER_WEIGHTS):
         return True

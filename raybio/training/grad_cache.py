@@ -178,7 +178,8 @@ class _Step:
         """Return embeddings in the order of the batch: micro-batches are sorted by length."""
         if not embeddings:
             # A worker without rows still takes part in the gathers of the coupling loss.
-            return torch.zeros(0, self.model.width, device=self.device, requires_grad=True)
+            parameter = next(self.model.parameters())
+            return at_least_fp32(parameter.new_zeros(0, self.model.width)).requires_grad_()
         order_R = torch.cat([rows for _, rows in self.micro_batches])
         position_R = torch.empty_like(order_R)
         position_R[order_R] = torch.arange(len(order_R), device=self.device)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.batch import TokenBatch
-from raybio.core.errors import DataError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling, TextEncoderConfig
 from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
@@ -39,14 +38,7 @@ class TextEmbeddingModel(EmbeddingModel):
 
     def contents_of(self, values: Iterable[str]) -> list[bytes]:
         """Return texts in UTF-8."""
-        texts = check_values(values, "texts")
-        try:
-            return [text.encode() for text in texts]
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"a text holds {error.object[error.start : error.end]!r}, which is no character; "
-                "want texts that UTF-8 can encode. Remove it"
-            ) from None
+        return [text.encode() for text in check_values(values, "texts")]
 
     def load(self) -> TextEncoder:
         """Load the encoder, in evaluation mode."""

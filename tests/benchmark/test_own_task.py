@@ -265,6 +265,17 @@ def test_a_folder_is_digested_with_all_files_and_several_paths_are_refused(tmp_p
     before = own.identity()
     (inner / "a.txt").write_text("b")
     assert own.identity() != before
+    # What file managers add, and what reading a store leaves in it.
+    before = own.identity()
+    for name in ("inner/.DS_Store", ".cache/a.txt", "store/derived/features.lock"):
+        (inner.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (inner.parent / name).write_text("x")
+    assert own.identity() != before
+    (inner.parent / "store" / "manifest.json").write_text("{}")
+    assert own.files() == {
+        "data/inner/a.txt": inner / "a.txt",
+        "data/store/manifest.json": inner.parent / "store" / "manifest.json",
+    }
     (tmp_path / "own.py").write_text(OWN.replace("data: Path", "data: list[Path]"))
     with pytest.raises(
         ConfigError, match=r"Own\.data has several paths; want a field of type Path"

@@ -273,6 +273,24 @@ def test_two_workers_give_the_gradient_of_one_with_the_whole_batch_and_wait_for_
         assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
 
 
+def save_gradients_of_few(
+    rank: int, collective: Collective, folder: Path, name: str, store: str
+) -> None:
+    system = METHODS[name].build(tiny_config(name, **{"plan.global_batch_rows": 2}), store)
+    save_file(gradients(system, collective, 3), folder / f"{rank}.safetensors")
+
+
+@pytest.mark.first_tier("biostransformers")
+def test_a_worker_without_rows_has_the_gradient_of_one_with_the_whole_batch(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    system = METHODS[name].build(tiny_config(name, **{"plan.global_batch_rows": 2}), store.path)
+    alone = gradients(system, SingleProcess(), 3)
+    run_workers(partial(save_gradients_of_few, name=name, store=str(store.path)), 3, tmp_path)
+    for rank in range(3):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
 class Ended(NamedTuple):
     """What a run leaves behind.
 

@@ -25,3 +25,10 @@ def test_lists_without_entries_contain_nothing() -> None:
     nothing = torch.zeros(0, dtype=torch.int64)
     assert lists_contain(nothing, nothing, torch.tensor([4, 4]), 3).tolist() == [[False] * 2] * 3
     assert lists_contain(nothing, nothing, nothing, 0).shape == (0, 0)
+
+
+def test_lists_of_other_workers_have_no_column_on_a_worker_without_rows() -> None:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    found = lists_contain(torch.tensor([0, 1]), torch.tensor([1, 2]), nothing, 2)
+    assert found.shape == (2, 0)
+    assert found.dtype == torch.bool

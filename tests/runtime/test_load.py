@@ -191,6 +191,15 @@ def test_hidden_files_of_a_hub_or_a_file_manager_are_no_part_of_a_model(tmp_path
     assert raybio.load(tmp_path / "model").digest() != digest
 
 
+def test_a_model_in_a_folder_named_like_one_of_other_weights_has_a_digest_of_its_files(
+    tmp_path: Path,
+) -> None:
+    folder = export(tmp_path / "openvino", 0)
+    digest = raybio.load(folder).digest()
+    (folder / "more.json").write_text("{}")
+    assert raybio.load(folder).digest() != digest
+
+
 @pytest.mark.parametrize("is_pickled", [False, True])
 def test_a_folder_without_stated_pooling_takes_that_of_the_call(
     tmp_path: Path, is_pickled: bool

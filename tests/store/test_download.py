@@ -129,6 +129,23 @@ def test_an_empty_choice_is_refused_with_what_there_is(mirror, tmp_path):
         fetch(mirror, tmp_path, first=7, last=9)
 
 
+def test_a_file_that_another_command_downloads_is_refused_and_comes_whole(mirror, tmp_path):
+    refused = []
+
+    def begin_another(_):
+        with pytest.raises(DataError, match=f"{FIRST}: another command downloads it. Wait for it"):
+            fetch(mirror, tmp_path)
+        # Another file of the same folder.
+        fetch(mirror, tmp_path, first=2, last=2)
+        refused.append(FIRST)
+
+    mirror.faults[FIRST] = [1000]
+    paths = fetch(mirror, tmp_path, sleep=begin_another)
+    assert refused == [FIRST]
+    assert all(path.read_bytes() == CONTENT[path.name] for path in paths)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_files_that_are_here_and_sound_are_not_fetched_again(mirror, tmp_path):
     fetch(mirror, tmp_path)
     mirror.requests.clear()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 import raybio
 from raybio.cli.stores import check_out, matching, prepare_store
+from raybio.core.digest import canonical_json, json_digest
 from raybio.core.errors import (
     ConfigError,
     DamagedObjectError,
@@ -129,6 +131,35 @@ def test_what_is_no_store_is_refused(bucket: BucketPath, local: Store) -> None:
     check_out(bucket / "a", force=True)
     upload_store(local.path, bucket / "a", force=True)
     assert open_store(bucket / "a").digest == local.digest
+
+
+@pytest.mark.parametrize(
+    "name", ["/ABSOLUTE", "../outside", "a/b", "..", ".", "", "a\0b", MANIFEST]
+)
+def test_a_manifest_that_names_a_path_out_of_the_store_is_refused(
+    name: str, local: Store, bucket: BucketPath, cache: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    name = str(victim) if name == "/ABSOLUTE" else name
+    content = b"of the bucket's owner"
+    facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    manifest = {**local.manifest, "files": {**local.manifest["files"], name: facts}}
+    # Whoever writes a manifest writes its checksum, too.
+    written = canonical_json({**manifest, "checksum": json_digest(manifest)})
+    path = bucket / "shared"
+    upload_store(local.path, path, force=False)
+    BucketFolder(path).write(MANIFEST, written)
+    if name == str(victim):
+        BucketFolder(path).write(name, content)
+    for refused in (
+        lambda: open_store(path),
+        lambda: (local.path / MANIFEST).write_bytes(written) and open_store(local.path),
+        lambda: upload_store(local.path, bucket / "other", force=False),
+    ):
+        with pytest.raises(StoreError, match="want names of files in the store's folder"):
+            refused()
+    assert not victim.exists()
+    assert not cache.exists()
 
 
 def test_a_damaged_object_is_refused_by_name_and_leaves_no_copy(
@@ -385,6 +416,83 @@ def test_copies_that_nobody_uses_make_room_least_recently_used_first(
         fetch("f")
 
 
+USE = (
+    "import sys; from raybio.store.bucket_cache import cached_copy\n"
+    "cached_copy('name', 1, lambda folder: (folder / 'f').write_text('first'))\n"
+    "print('held', flush=True); sys.stdin.read()"
+)
+
+
+def write_again(folder: Path) -> None:
+    (folder / "f").write_text("again")
+
+
+@pytest.mark.timeout(30)
+def test_a_removed_copy_is_made_again_by_the_process_that_used_it(cache: Path) -> None:
+    folder = bucket_cache.cached_copy("name", 1, lambda folder: (folder / "f").touch())
+    shutil.rmtree(folder)
+    assert bucket_cache.cached_copy("name", 1, write_again) == folder
+    assert (folder / "f").read_text() == "again"
+    # It is held as the first one was.
+    with (cache / ".name.lock").open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.timeout(60)
+def test_a_damaged_copy_is_made_again_while_another_process_uses_it(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = subprocess.Popen(
+        [sys.executable, "-c", USE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert user.stdout is not None and user.stdout.readline() == "held\n"
+        bucket_cache.remove_copy(cache / "name")
+        folder = bucket_cache.cached_copy("name", 1, write_again)
+        assert user.poll() is None
+        assert (folder / "f").read_text() == "again"
+        # The other process uses the new copy as it did the first one: nobody removes it.
+        bucket_cache._release(folder)
+        monkeypatch.setenv("RAYBIO_CACHE_SIZE", "1")
+        with pytest.raises(StorageError, match="all other copies are in use"):
+            bucket_cache.cached_copy("other", 1, write_again)
+        assert (folder / "f").is_file()
+    finally:
+        user.communicate("")
+    with pytest.raises(StorageError):
+        bucket_cache.cached_copy("other", 1_000, write_again)
+    assert not folder.exists()
+
+
+def test_a_process_that_waits_long_for_a_copy_says_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bucket_cache, "SILENT_SECONDS", 0.2)
+    cache.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with (cache / ".name.making").open("a") as maker:
+            fcntl.flock(maker, fcntl.LOCK_EX)
+            waiting = pool.submit(bucket_cache.cached_copy, "name", 1, write_again)
+            wait_for(lambda: "another process makes this copy" in caplog.text)
+            assert not waiting.done()
+        assert waiting.result(60) == cache / "name"
+
+
+def test_what_an_interrupted_fetch_left_is_removed_for_room(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "f").write_bytes(bytes(1_000_000))
+        raise OSError("interrupted")
+
+    with pytest.raises(StorageError, match="interrupted"):
+        bucket_cache.cached_copy("half", 1_000_000, fail)
+    assert (cache / ".half.partial" / "f").is_file()
+    monkeypatch.setenv("RAYBIO_CACHE_SIZE", "0.5MB")
+    bucket_cache.cached_copy("name", 1_000, write_again)
+    assert not (cache / ".half.partial").exists()
+
+
 def test_a_disk_without_room_is_refused_before_anything_is_fetched(
     remote: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +532,21 @@ def test_source_files_in_a_bucket_are_described_like_local_ones(
     assert matching([pattern])[0].read_bytes() == b"new"
     deep = matching([f"{folder}/**/*.xml.gz", str(folder / "baseline" / "c.txt")])
     assert [file.name for file in deep] == ["a.xml.gz", "b.xml.gz", "d.xml.gz", "c.txt"]
+
+
+def test_one_object_is_found_without_listing_what_lies_next_to_it(
+    source_files: tuple[list[Path], BucketPath], s3: S3
+) -> None:
+    local_files, folder = source_files
+    s3.requests.clear()
+    (file,) = matching([f"{folder}/baseline/a.xml.gz"])
+    assert file.read_bytes() == local_files[0].read_bytes()
+    assert not [request.path for request in s3.requests if "list-type" in request.path]
+    # It is the copy that a pattern finds.
+    assert matching([f"{folder}/baseline/a*.gz"]) == [file]
+    (empty,) = (folder / "baseline" / name for name in ("empty.txt",))
+    BucketFolder(folder / "baseline").write("empty.txt", b"")
+    assert matching([str(empty)])[0].read_bytes() == b""
 
 
 def test_patterns_without_objects_and_other_uris_are_refused(

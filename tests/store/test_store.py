@@ -270,6 +270,19 @@ def test_two_processes_do_not_write_the_same_store(tmp_path):
         pass
 
 
+def test_a_committed_draft_leaves_the_draft_of_the_next_writer(tmp_path):
+    column = {"value": pa.array([1])}
+    with Draft(tmp_path / "store") as first:
+        first.commit(Store, {"a.arrow": column}, {"rows": 1}, {})
+        second = Draft(tmp_path / "store", force=True).__enter__()
+        (second.folder / "b.arrow").write_bytes(b"spooled")
+    assert (second.folder / "b.arrow").read_bytes() == b"spooled"
+    store = second.commit(Store, {"a.arrow": {"value": pa.array([2])}}, {"rows": 1}, {})
+    second.__exit__(None, None, None)
+    assert store.column("a.arrow", "value").to_pylist() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 def test_rows_that_are_not_sorted_by_group_are_refused(tmp_path):
     with pytest.raises(StoreError, match="sorted by group"):
         write_store(tmp_path / "store", **parts(group_N=(0, 1, 0, 1, 1)))

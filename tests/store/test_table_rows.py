@@ -1,5 +1,6 @@
 """Tables of inputs with named columns."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,61 @@ def test_rows_have_the_ids_of_their_table_or_numbers(
     (rows,) = read_input_rows(path, "sequence")
     assert rows.keys == keys
     assert rows.contents == ["MKV", "ACD"]
+
+
+def test_booleans_and_numbers_are_the_same_texts_in_every_form(tmp_path: Path) -> None:
+    rows = [
+        {"label": True, "score": 1.0, "id": 1e20, "number": 0.1},
+        {"label": False, "score": 2.5, "id": 2.0, "number": 1e-7},
+        {"label": None, "score": -0.0, "id": None, "number": 123456789.0},
+    ]
+    names = list(rows[0])
+    expected = [
+        ["True", "False", ""],
+        ["1.0", "2.5", "-0.0"],
+        ["1e+20", "2.0", ""],
+        ["0.1", "1e-07", "123456789.0"],
+    ]
+    cells = ["" if value is None else str(value) for row in rows for value in row.values()]
+    lines = [",".join(cells[start : start + 4]) for start in range(0, len(cells), 4)]
+    (tmp_path / "a.csv").write_text("\n".join([",".join(names), *lines, ""]))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "a.parquet")
+    coded = pa.table([column.dictionary_encode() for column in table.columns], names=names)
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), coded.schema) as writer:
+        writer.write_table(coded)
+    for kind in ("csv", "jsonl", "parquet", "arrow"):
+        (block,) = read_columns(tmp_path / f"a.{kind}", "columns", lambda _: names)
+        assert block.columns == expected, kind
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        ([0.1, 1 / 3, 1e-7, 3.0, None], pa.float32(), ["0.1", "0.33333334", "1e-07", "3.0", ""]),
+        ([0.1, None, 3.0], pa.float16(), ["0.1", "", "3.0"]),
+        ([[0.1, 1.0], None, [], [2.0]], pa.list_(pa.float32()), ["0.1|1.0", "", "", "2.0"]),
+        ([[True, None], [False]], pa.large_list(pa.bool_()), ["True|", "False"]),
+        ([["a", "b"], None, ["c"]], pa.list_(pa.large_string()), ["a|b", "", "c"]),
+        ([[["a", "b"], ["c"]], [[]]], pa.list_(pa.list_(pa.string())), ["a|b|c", ""]),
+        ([], pa.list_(pa.string()), None),
+    ],
+)
+def test_values_of_parquet_are_texts_with_the_digits_of_their_type(
+    tmp_path: Path, values: list, kind: pa.DataType, expected: list[str] | None
+) -> None:
+    if kind == pa.float16():
+        values = [None if value is None else np.float16(value) for value in values]
+    table = pa.table({"a": pa.array(values, kind)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    blocks = list(read_columns(tmp_path / "a.parquet", "a", lambda _: ["a"], separator="|"))
+    assert [block.columns for block in blocks] == ([] if expected is None else [[expected]])
+    # A slice of a file, as an Arrow stream is read.
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    blocks = list(read_columns(tmp_path / "a.arrow", "a", lambda _: ["a"], separator="|"))
+    assert [block.columns for block in blocks] == ([] if expected is None else [[expected]])
 
 
 def test_a_table_whose_first_column_is_no_text_has_ids_or_none(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from raybio.core.cache import cache_folder
 from raybio.core.errors import StorageError
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
-from raybio.store import token_cache
+from raybio.store import prefetch, token_cache
 from raybio.store.token_cache import CachedTokens, preparation
 
 NUM_ROWS = 300
@@ -94,6 +94,23 @@ def test_cached_tokens_are_those_that_are_tokenized_now(cache: Path) -> None:
     all_T, _ = tokens.tokenize(texts(np.arange(NUM_ROWS)))
     assert (folder / "tokens.bin").stat().st_size == 2 * len(all_T)
     assert (folder / "pointers.bin").stat().st_size == 8 * (NUM_ROWS + 1)
+
+
+def test_pages_of_the_tokens_that_are_read_are_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokens_of(Texts())
+    tokens.make()
+    row_R = np.array([NUM_ROWS - 1, 3])
+    tokens(row_R)
+    cached = token_cache._OPENED[tokens._name]
+    assert cached.token_T.itemsize == 2
+    requested: list[int] = []
+    monkeypatch.setattr(prefetch, "is_large", lambda _: True)
+    monkeypatch.setattr(
+        prefetch, "_madvise", lambda page, length, advice: requested.append(page + length)
+    )
+    tokens(row_R)
+    address = cached.token_T.ctypes.data
+    assert requested == [address + 2 * int(cached.indptr_N1[row + 1]) for row in row_R]
 
 
 def test_each_length_store_and_tokenizer_has_a_cache_of_its_own() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raybio.core.errors import ConfigError, named_by
 from raybio.core.files import RUN
@@ -107,6 +108,7 @@ def explore(
         opened, field = open_input_store(store, field)
     elif field is not None:
         raise ConfigError(f"--field {field}: is for a store; give --store, or leave it out")
+    id_N = None
     if has_embeddings:
         if pooling is not None or strip_stop:
             raise ConfigError(f"{source}: holds embeddings; leave out --pooling and --strip-stop")
@@ -114,7 +116,8 @@ def explore(
         if opened is not None:
             # Refuses other ids before neighbors are searched.
             assert field is not None
-            rows_of_store(opened, ids_of_store(opened, field), keys, choose_form)
+            id_N = ids_of_store(opened, field)
+            rows_of_store(opened, id_N, keys, choose_form)
         points = points_of_file(folder, keys, max_points)
     else:
         model = model_of_folder(folder, pooling)
@@ -127,7 +130,7 @@ def explore(
         points = points_of_model(model, chosen, quarantine, max_points)
         for line in skipped_lines(quarantine.summary()):
             say(line)
-    data = _data(points, opened, field, inputs, labels, read_fasta, choose_form, say)
+    data = _data(points, opened, field, id_N, inputs, labels, read_fasta, choose_form, say)
     data["title"] = Path(source).name
     data["about"] = _about(points, opened)
     write_page(out, data)
@@ -171,13 +174,17 @@ def _data(
     points: Points,
     store: Store | None,
     field: str | None,
+    id_N: pa.Array | None,
     inputs: Path | None,
     labels: Path | None,
     read_fasta: ReadFasta,
     choose_form: ChooseForm,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Return what the page shows; items are the points, and ids that are not on the map."""
+    """Return what the page shows; items are the points, and ids that are not on the map.
+
+    ``id_N`` has the ids of the store, if they were read already.
+    """
     texts = points.texts
     colorings: dict[str, list[str]] = {}
     keys_by_kind: dict[str, list[list[str]]] = {}
@@ -188,7 +195,8 @@ def _data(
         texts = texts_of_file(inputs, points.keys, read_fasta)
     if store is not None:
         assert field is not None
-        id_N = ids_of_store(store, field)
+        if id_N is None:
+            id_N = ids_of_store(store, field)
         row_K = rows_of_store(store, id_N, keys, choose_form)
         linked_names = [
             key if row < 0 else id_N[row].as_py()

@@ -318,6 +318,25 @@ def test_embeddings_named_by_headers_of_uniprot_find_the_accessions_of_a_store(
     assert data["colorings"][0]["values"] == [0, 0, -1, 0, 0, -1]
 
 
+def test_a_store_is_read_once(
+    tiny_store: ProteinStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tiny_store.keys.to_pylist()
+    vectors = np.random.default_rng(0).normal(size=(len(keys), 4)).astype(np.float32)
+    source = write(tmp_path / "e.parquet", keys, vectors)
+    num_rows = []
+    inputs = ProteinStore.inputs
+
+    def count(store: ProteinStore, field: str, start: int, end: int) -> tuple[pa.Array, pa.Array]:
+        num_rows.append(end - start)
+        return inputs(store, field, start, end)
+
+    monkeypatch.setattr(ProteinStore, "inputs", count)
+    run(source, "--store", tiny_store.path, "--out", tmp_path / "map.html")
+    # The ids, and the text of each point.
+    assert sum(num_rows) == 2 * len(keys)
+
+
 def test_other_ids_than_those_of_a_store_are_refused_before_neighbors_are_searched(
     tiny_store: ProteinStore, tmp_path: Path
 ) -> None:
