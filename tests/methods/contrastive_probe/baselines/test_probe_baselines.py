@@ -269,6 +269,24 @@ def test_a_language_model_of_nan_is_refused_with_its_name(benchmark_folder, tmp_
         evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
 
 
+@pytest.mark.parametrize("methods", [["mask-average"], ["x-factr"]])
+def test_a_language_model_with_a_logit_of_inf_is_refused_with_its_name(
+    benchmark_folder, tmp_path, methods
+):
+    folder = sure_of("risk", tmp_path / "overflowed")
+    model = BertForMaskedLM.from_pretrained(folder)
+    queries = read_baseline_queries(benchmark_folder, "full")
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = -torch.inf
+    model.save_pretrained(folder)
+    assert evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = torch.inf
+    model.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=f"model '{folder}': its logits are not finite"):
+        evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
+
+
 def test_a_model_that_supports_no_method_is_refused_at_once(benchmark_folder, always_risk):
     messages = []
     with pytest.raises(
