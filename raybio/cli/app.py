@@ -19,8 +19,8 @@ from raybio.core.errors import RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 
-NON_PATH_OPTIONS = ("--tracking-uri", "--url", "--text")
-"""Options whose value is an address of a server, or a text that may hold any."""
+NON_PATH_OPTIONS = ("--tracking-uri", "--url")
+"""Options whose value is an address of a server."""
 
 
 _URI_IN_VALUE = re.compile(
@@ -48,7 +48,7 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
     with guarded_output():
         try:
             chosen, rest = chosen_app(app, arguments)
-            check_uris(rest, uri_options_of(chosen, rest))
+            check_uris(rest, uri_options_of(chosen, rest), text_options_of(chosen, rest))
             get_command(app).main(args=[*arguments], prog_name="raybio")
         except RaybioError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -83,6 +83,21 @@ def uri_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
             elif isinstance(info, OptionInfo) and bool in (kind, *get_args(kind)):
                 flags |= _names(name, info)
     return names | flags if "" in names else names
+
+
+def text_options_of(app: typer.Typer, arguments: Sequence[str]) -> set[str]:
+    """Return the names of the options that take free text, of the command of the arguments.
+
+    A command names their parameters in its attribute ``text_parameters``. If one is an argument,
+    the result holds "" for it.
+    """
+    names = set()
+    for callback in _callbacks(app, arguments):
+        texts = getattr(callback, "text_parameters", ())
+        for name, _, info in _parameters(callback):
+            if name in texts:
+                names |= {""} if isinstance(info, ArgumentInfo) else _names(name, info)
+    return names
 
 
 def _parameters(callback: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -130,20 +145,26 @@ def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[...,
             yield inspect.unwrap(callback)
 
 
-def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> None:
+def check_uris(
+    arguments: Sequence[str],
+    uri_options: Collection[str] = (),
+    text_options: Collection[str] = (),
+) -> None:
     """Refuse URIs in place of local paths, and URIs that are not supported.
 
-    Nothing has been created yet. All arguments except ``NON_PATH_OPTIONS`` are checked, so options
-    need no checks of their own.
+    Nothing has been created yet. All arguments except free text and ``NON_PATH_OPTIONS`` are
+    checked, so options need no checks of their own.
 
     Args:
         arguments: the command line.
         uri_options: options that take URIs; "" for arguments.
+        text_options: options that take free text, which may hold any link; "" for arguments.
 
     Raises:
         ConfigError: with the option and the URI.
     """
     option = ""
+    not_paths = {*NON_PATH_OPTIONS, *text_options}
     for argument in arguments:
         is_option = argument.startswith("--")
         value = argument
@@ -156,7 +177,7 @@ def check_uris(arguments: Sequence[str], uri_options: Collection[str] = ()) -> N
                     location(source, option)
         elif uri is not None and option in uri_options:
             location(value.strip(), option or "argument")
-        elif uri is not None and option not in NON_PATH_OPTIONS:
+        elif uri is not None and option not in not_paths:
             check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:
             option = ""

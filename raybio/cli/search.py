@@ -152,3 +152,6 @@ def query(
         print(f"{out}: {num_rows:,} neighbors")
     for line in skipped_lines(queries.quarantine.summary()):
         print(line, file=sys.stderr)
+
+
+query.text_parameters = ("text",)  # type: ignore[attr-defined]

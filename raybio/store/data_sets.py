@@ -20,6 +20,9 @@ TSV = ".tsv"
 JSON_LINES = ".jsonl"
 SUFFIXES = (TSV, ".csv", JSON_LINES, PARQUET, ARROW)
 
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})(?!\d)")
+"""Matches number and count in ``train-00000-of-00002.parquet``."""
+
 STATE = "state.json"
 """File in a folder that ``save_to_disk`` wrote; it names the Arrow files."""
 
@@ -90,12 +93,25 @@ def check_shards(folder: Path, files: Sequence[Path]) -> None:
                 f"{folder}: holds {other.name} and {file.name}, whose rows would be read twice; "
                 "keep one"
             )
-    count = re.search(r"-of-(\d+)", files[0].name)
-    if count is not None and len(files) != int(count[1]):
-        raise DataError(
-            f"{folder}: holds {len(files)} of the {int(count[1])} files of {files[0].name}; fetch "
-            "the others"
-        )
+    # Files of other names are parts of their own.
+    shards_by_split: dict[tuple[str, int], list[tuple[str, Path]]] = {}
+    for file in files:
+        shard = _SHARD.search(file.name)
+        if shard is not None:
+            split = (file.name[: shard.start()], int(shard[2]))
+            shards_by_split.setdefault(split, []).append((shard[1], file))
+    for (_, count), shards in shards_by_split.items():
+        num_found = len({number for number, _ in shards})
+        first = shards[0][1].name
+        if num_found < count:
+            raise DataError(
+                f"{folder}: holds {num_found} of the {count} files of {first}; fetch the others"
+            )
+        if len(shards) > count:
+            raise DataError(
+                f"{folder}: holds {len(shards)} files of {first}, more than its {count}; keep one "
+                "of each number"
+            )
 
 
 def _is_dataset(path: Path) -> bool:

@@ -205,6 +205,18 @@ def test_sources_of_trainings_in_a_bucket_are_the_store_of_local_ones(
     assert stores[0] == stores[1]
 
 
+def test_a_pattern_of_sentences_in_a_bucket_is_each_file_that_matches(
+    tmp_path: Path, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"Aspirin may treat {name}.\nIt is so.\n")
+        BucketFolder(bucket).upload(tmp_path / name, f"sentences/{name}")
+    assert prepare_given_store(["--sentences", f"{bucket}/sentences/*.txt"]) == (
+        prepare_given_store(["--sentences", f"{tmp_path}/*.txt"])
+    )
+
+
 def test_pairs_that_were_counted_in_a_bucket_are_read_by_every_node(
     tmp_path: Path,
     bucket: BucketPath,

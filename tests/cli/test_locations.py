@@ -107,6 +107,7 @@ class Option(NamedTuple):
     command: str
     name: str
     takes_uris: bool
+    is_text: bool = False
 
     @property
     def is_argument(self) -> bool:
@@ -126,7 +127,8 @@ def options_of(words: str, command: str, callback: Any) -> Iterator[Option]:
         ]
         usual = name if isinstance(info, typer.models.ArgumentInfo) else f"--{name.strip('_')}"
         option = declared[0] if declared else usual.replace("_", "-")
-        yield Option(words, command, option, info.parser in URI_PARSERS)
+        is_text = name in getattr(callback, "text_parameters", ())
+        yield Option(words, command, option, info.parser in URI_PARSERS, is_text)
     for option in getattr(callback, "uri_options", ()):
         yield Option(words, command, option, takes_uris=True)
 
@@ -201,7 +203,7 @@ def test_there_are_options_of_both_kinds() -> None:
 
 def test_every_other_option_refuses_uris(call: Callable[[Option, list[str]], Any]) -> None:
     for option in OPTIONS:
-        if option.takes_uris or option.name in cli_app.NON_PATH_OPTIONS:
+        if option.takes_uris or option.is_text or option.name in cli_app.NON_PATH_OPTIONS:
             continue
         given = [] if option.is_argument else [option.name]
         if option.words == "push" and option.is_argument:

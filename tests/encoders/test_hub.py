@@ -42,6 +42,7 @@ from raybio.encoders.sources import find_source, pin_commit
 from raybio.encoders.text import build_text_encoder, check_mask_head, check_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
+from raybio.methods.mtb_mccl.frozen_encoder import frozen_config
 from raybio.core.errors import ConfigError
 from raybio.core.digest import weights_digest
 for order in sys.argv[1:]:
@@ -63,6 +64,10 @@ for order in sys.argv[1:]:
         if task == "relation":
             config = RelationEncoderConfig(source=source, revision=revision, projection="linear")
             print(weights_digest(build_relation_encoder(config, seed=1).state_dict().items()))
+            continue
+        if task == "frozen":
+            config = frozen_config(source)
+            print(config.projection, config.max_length, config.max_document_tokens)
             continue
         if task in ("text", "pinned", "masked"):
             config = TextEncoderConfig(source=source, revision=revision)
@@ -200,13 +205,17 @@ def test_the_mask_head_of_an_export_at_the_hub_is_loaded(tmp_path):
     assert line == f"{COMMIT} {weights_digest(encoder.state_dict().items())}"
 
 
-def test_the_projection_of_a_relation_encoder_at_the_hub_is_loaded(tmp_path):
+def test_projection_and_settings_of_a_relation_encoder_at_the_hub_are_loaded(tmp_path):
     config = RelationEncoderConfig(source=save_tiny(tmp_path / "source"), projection="linear")
     encoder = build_relation_encoder(config, seed=3)
-    folder = export_relation_encoder(encoder, tmp_path / "export", card={}, settings={})
+    folder = export_relation_encoder(
+        encoder, tmp_path / "export", card={}, settings={"max_document_tokens": 900}
+    )
+    orders = ["relation@tiny/export@main", "frozen@tiny/export@main", f"frozen@{folder}@main"]
     with serve_hub({"tiny/export": folder}) as address:
-        (line,) = run(["relation@tiny/export@main"], tmp_path / "cache", address)
+        line, *settings = run(orders, tmp_path / "cache", address)
     assert line == weights_digest(encoder.state_dict().items())
+    assert settings == ["linear auto 900"] * 2
 
 
 @pytest.mark.nightly

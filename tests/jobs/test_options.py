@@ -11,7 +11,8 @@ import typer
 import typer.models
 from rich.text import Text
 
-from raybio.cli.app import NON_PATH_OPTIONS, check_uris
+from raybio.cli import evaluate, search
+from raybio.cli.app import NON_PATH_OPTIONS, check_uris, text_options_of
 from raybio.cli.lazy import LazyGroup
 from raybio.cli.main import Commands
 from raybio.core.errors import ConfigError
@@ -129,7 +130,7 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     named_so = {
         option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))
     }
-    assert named_so | {"--text"} == set(NON_PATH_OPTIONS)
+    assert named_so == set(NON_PATH_OPTIONS)
     for option in {option.name for option in options if option.kind is not bool} - set(
         NON_PATH_OPTIONS
     ):
@@ -189,7 +190,14 @@ def test_the_source_of_an_encoder_may_be_a_uri(value: str) -> None:
     "text", ["GEO (https://x.org/geo/) is a database", "Data: https://x.org", "https://x.org"]
 )
 def test_a_text_may_hold_any_link(text: str) -> None:
-    check_uris(["query", "index", "--text", text, f"--text={text}"])
+    arguments = ["query", "index", "--text", text, f"--text={text}"]
+    check_uris(arguments, text_options=text_options_of(search.app, arguments))
+    arguments = ["ask", text, "--k", "3", text]
+    texts = text_options_of(evaluate.app, arguments)
+    check_uris(arguments, text_options=texts)
+    with pytest.raises(ConfigError, match="^--index: got the URI"):
+        check_uris(["--index", "s3://bucket/a"], text_options=texts)
+    assert text_options_of(evaluate.app, ["probe"]) == set()
 
 
 @pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])

@@ -81,6 +81,9 @@ def ask(
             print(f"{rank:4}  {neighbor.distance:9.4f}  {neighbor.name}")
 
 
+ask.text_parameters = ("query",)  # type: ignore[attr-defined]
+
+
 def search_saved(
     embed: "TextEmbedder",
     names: Sequence[str],

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import glob
 
 from raybio.cli.options import path_or_uri
 from raybio.cli.stores import local_copy, matching
@@ -49,7 +50,7 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
         )
     sentences = []
     for source in given.sentences:
-        if isinstance(source, BucketPath):
+        if isinstance(source, BucketPath) and not glob.has_magic(source.key):
             sentences.append(local_copy(source, "--sentences"))
         else:
             sentences += matching([str(source)], "--sentences")

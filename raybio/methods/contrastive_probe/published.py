@@ -1,5 +1,6 @@
 """Figures of the paper, read from ``published.yaml``."""
 
+from collections.abc import Collection
 from functools import cache
 from typing import NamedTuple
 
@@ -41,6 +42,11 @@ def table_3() -> tuple[PublishedRow, ...]:
 def paper_prompts() -> dict[str, str]:
     """Return relation -> manual prompt (Table 5), relations in ascending order."""
     return dict(published(PACKAGE)["prompts"])
+
+
+def is_medlama(relations: Collection[str]) -> bool:
+    """Return whether a benchmark has the relations of MedLAMA, to which Tables 3 and 10 belong."""
+    return set(relations) == paper_prompts().keys()
 
 
 @cache

@@ -17,7 +17,7 @@ from raybio.methods.contrastive_probe.label_free_selection import (
 )
 from raybio.methods.contrastive_probe.published import (
     BIOLAMA_SOURCES,
-    paper_prompts,
+    is_medlama,
     table_3,
     table_7,
     table_10,
@@ -44,7 +44,7 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
     medlama = {
         name: query_set
         for name, query_set in set_by_name.items()
-        if name in ("full", "hard") and _relations(query_set) == paper_prompts().keys()
+        if name in ("full", "hard") and is_medlama(query_set["results"][0]["by_relation"]["1"])
     }
     tables = {}
     if "full" in medlama:
@@ -87,10 +87,6 @@ def length_table(bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]]) -> Ta
         accuracies = [_percent(length_bin["accuracy"]) for length_bin in bins]
         rows.append([span, f"{bins[0]['num_queries']:,}", *accuracies])
     return rows
-
-
-def _relations(query_set: Mapping[str, Any]) -> set[str]:
-    return set(query_set["results"][0]["by_relation"]["1"])
 
 
 def _table_3(full: Mapping[str, Any]) -> Table:

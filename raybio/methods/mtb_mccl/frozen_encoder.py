@@ -1,12 +1,13 @@
 """Encoders that are no longer trained: our exports, or any text encoder."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from raybio.core.errors import ConfigError, RecordError
 from raybio.core.records import read_record
+from raybio.encoders.config import SCRATCH
+from raybio.encoders.sources import fetch_file
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
@@ -75,12 +76,16 @@ def truncation_remarks(
 def frozen_config(source: str) -> RelationEncoderConfig:
     """Return the settings by which ``load_frozen`` loads an encoder.
 
+    Args:
+        source: folder or hub id.
+
     Raises:
-        ConfigError: if its records are damaged.
+        ConfigError: if the source cannot be found or reached, or its records are damaged.
     """
     config = RelationEncoderConfig(source=source)
+    path = None if source == SCRATCH else fetch_file(source, SETTINGS, config.revision)
     try:
-        settings = read_record(Path(source).expanduser() / SETTINGS, "export settings")
+        settings = None if path is None else read_record(path, "export settings")
     except RecordError as error:
         raise ConfigError(str(error)) from None
     except OSError as error:

@@ -12,6 +12,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods.contrastive_probe.accuracy import evaluate_predictions
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.published import paper_prompts
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from tests.encoders.tiny_text import save_tiny
 from tests.methods.known_answers import sure_of, write_benchmark
@@ -38,7 +39,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_report_has_our_rows_next_to_the_published_ones_and_says_what_was_skipped(
+def test_the_report_has_our_rows_and_those_of_rivals_and_says_what_was_skipped(
     benchmark_folder, always_risk, tmp_path
 ):
     out = tmp_path / "report"
@@ -56,7 +57,8 @@ def test_the_report_has_our_rows_next_to_the_published_ones_and_says_what_was_sk
     assert done.exit_code == 0, done.output
     text = (out / "baselines.md").read_text()
     assert "A random sample of 2 queries of each relation**" in text
-    assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
+    # The benchmark is not MedLAMA.
+    assert "ublished" not in text
     data = json.loads((out / "baselines.json").read_text())
     chance = data["chance"]
     assert 0 < chance["micro_acc_at_1"] < chance["micro_acc_at_10"] <= 1
@@ -120,6 +122,15 @@ def test_baselines_are_compared_by_length_of_the_answers(
         "lengths_acc1.png",
         "lengths_acc10.png",
     ]
+
+
+def test_a_benchmark_with_the_relations_of_medlama_has_the_published_rows(always_risk, tmp_path):
+    queries = {relation: [("asthma", ["risk"])] for relation in paper_prompts()}
+    folder = write_benchmark(tmp_path / "medlama", queries)
+    done = run("--model", always_risk, "--benchmark", folder, "--methods", "mask-average")
+    assert done.exit_code == 0, done.output
+    assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in done.output
+    assert "Table 3, on MedLAMA's full set" in done.output
 
 
 def test_a_source_of_biolama_has_its_own_published_rows(always_risk, tmp_path):

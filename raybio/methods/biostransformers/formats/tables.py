@@ -12,7 +12,9 @@ Else the first line decides:
 - tab-separated, as the authors train on: PMID, title, abstract, and one column for each MeSH term.
   A header that begins with PMID is skipped.
 - comma-separated without header, as the authors released: PMID, title, terms joined by ``;``, as
-  many random other terms (ignored).
+  many random other terms (ignored). A table of abstracts is refused by its first row: its third
+  column has another number of terms than the fourth, a single one that ends with a full stop, or
+  one longer than any MeSH term. Later rows like that are skipped.
 """
 
 import csv
@@ -39,6 +41,10 @@ _NO_TERMS = ("year", "date", "journal", "author", "doi", "pmcid", "language", "s
 """Beginnings of the names of columns that hold no terms, as exports of articles have them."""
 
 WIDTH = "line with too many or too few columns"
+NO_PAIRS = "line whose third column is no list of terms, as many as in the fourth"
+
+_MAX_TERM_LENGTH = 150
+"""Characters; the longest MeSH term has about 100."""
 
 
 class Article(NamedTuple):
@@ -185,11 +191,14 @@ def _check_header(line: str, path: Path) -> None:
 
 
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    for row in rows:
+    for number, row in enumerate(rows):
         if len(row) == 4:
             pmid, title, terms, other_terms = row
             line = rows.line_num
-            if terms.count(";") != other_terms.count(";"):
+            if not _are_terms(terms, other_terms):
+                if number > 0:
+                    _skip(NO_PAIRS, ",".join(row), path, line, quarantine)
+                    continue
                 # Probably PMID, title, abstract and terms.
                 raise DataError(
                     f"{path}, line {line}: has columns of {terms.count(';') + 1} and "
@@ -201,6 +210,17 @@ def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article
         elif row:
             detail = f"{len(row)} columns, want 4: {','.join(row)}"
             _skip(WIDTH, detail, path, rows.line_num, quarantine)
+
+
+def _are_terms(terms: str, other_terms: str) -> bool:
+    """Return whether the third column holds terms, as many as the fourth; abstracts are none."""
+    names = terms.split(";")
+    is_sentence = len(names) == 1 and terms.rstrip().endswith(".")
+    return (
+        len(names) == len(other_terms.split(";"))
+        and max(map(len, names)) <= _MAX_TERM_LENGTH
+        and not is_sentence
+    )
 
 
 def _named(

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import torch
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    LogitsProcessor,
+    LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import load_pretrained, load_weights
+from raybio.methods.contrastive_probe.baselines.masked_lm import checked_log_softmax
 
 SENTINEL = "<extra_id_0>"
 NEXT_SENTINEL = "<extra_id_1>"
@@ -57,7 +61,11 @@ class AnswerGenerator:
             num_beams: number of hypotheses.
             num_answers: number of hypotheses returned.
             more_tokens: maximum tokens by which an output is longer than its text.
+
+        Raises:
+            ConfigError: if logits are NaN or +inf.
         """
+        check = LogitsProcessorList([_FiniteCheck(self.model.name_or_path)])
         ids = self.tokenizer(list(texts))["input_ids"]
         answers: list[list[str]] = [[] for _ in texts]
         by_length = sorted(range(len(texts)), key=lambda row: len(ids[row]))
@@ -74,6 +82,7 @@ class AnswerGenerator:
                     max_length=length + more_tokens,
                     max_new_tokens=None,
                     do_sample=False,
+                    logits_processor=check,
                 )
                 outputs = self.tokenizer.batch_decode(generated, skip_special_tokens=False)
                 for index, row in enumerate(batch):
@@ -94,6 +103,22 @@ class AnswerGenerator:
             if start >= 0:
                 answer = answer[start + len(before) :]
         return answer.strip(" .")
+
+
+class _FiniteCheck(LogitsProcessor):
+    """Refuses NaN, from which a beam search would give empty answers."""
+
+    def __init__(self, source: str):
+        self.source = source
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return logits or log-probabilities (beams, V) as they are.
+
+        Raises:
+            ConfigError: if one is NaN or +inf.
+        """
+        checked_log_softmax(scores, self.source)
+        return scores
 
 
 def load_answer_generator(source: str) -> AnswerGenerator:

@@ -58,7 +58,7 @@ class MaskedLanguageModel:
         computed at these positions only.
 
         Raises:
-            ConfigError: if a logit is NaN.
+            ConfigError: if logits are NaN or infinite.
         """
         token_NL = token_NL.to(self.model.device)
         position_NJ = position_NJ.to(self.model.device)
@@ -78,12 +78,7 @@ class MaskedLanguageModel:
             ).logits
         finally:
             hook.remove()
-        if logits_NJV.isnan().any():
-            raise ConfigError(
-                f"model {self.model.name_or_path!r}: its logits are not finite, want numbers. Are "
-                "its weights of a training that diverged?"
-            )
-        return logits_NJV.float().log_softmax(2)
+        return checked_log_softmax(logits_NJV, self.model.name_or_path)
 
     def at_masks(self, texts: Sequence[np.ndarray]) -> Tensor:
         """Return log-probabilities (N, V) at the mask of each text (token ids)."""
@@ -123,6 +118,26 @@ class MaskedLanguageModel:
         """Return token ids of names inside a text: after a space, without special tokens."""
         ids = self.tokenizer([f" {name}" for name in names], add_special_tokens=False)["input_ids"]
         return [tuple(name_ids) for name_ids in ids]
+
+
+def checked_log_softmax(logits: Tensor, source: str) -> Tensor:
+    """Return log-probabilities (..., V), float32, of logits (..., V). Logits of -inf are allowed.
+
+    Args:
+        logits: of a language model.
+        source: its folder or hub id, for the message.
+
+    Raises:
+        ConfigError: if a logit is NaN or +inf, or all logits of a token are -inf.
+    """
+    log_prob = logits.float().log_softmax(-1)
+    # A logit of +inf gives NaN, too.
+    if log_prob.isnan().any():
+        raise ConfigError(
+            f"model {source!r}: its logits are not finite, want numbers. Are its weights of a "
+            "training that diverged?"
+        )
+    return log_prob
 
 
 def load_masked_lm(source: str) -> MaskedLanguageModel:

@@ -19,7 +19,12 @@ from raybio.methods.contrastive_probe.baselines.first_hits import fold
 from raybio.methods.contrastive_probe.baselines.queries import ExampleQuery
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.plots import plot_lengths
-from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES, table_3, table_7
+from raybio.methods.contrastive_probe.published import (
+    BIOLAMA_SOURCES,
+    is_medlama,
+    table_3,
+    table_7,
+)
 from raybio.methods.contrastive_probe.report import length_data
 from raybio.methods.contrastive_probe.report_tables import length_table
 from raybio.ops.significance import Interval
@@ -52,7 +57,8 @@ def report_data(
         settings: settings that the figures depend on.
         chance: accuracies of names in random order (``accuracy.chance_scores``).
         rivals: outcomes of what needs no model (``rivals.py``), by name.
-        query_set: "full", "hard" or a source of BioLAMA; selects the published rows.
+        query_set: "full", "hard" or a source of BioLAMA; selects the published rows, which
+            "full" and "hard" have if the relations are those of MedLAMA.
         seed: of the intervals.
     """
     relations = benchmark.relations
@@ -83,7 +89,7 @@ def report_data(
         },
         "results": [_result_data(result, relations, length_Q, seed) for result in results],
         "examples": examples_data,
-        "published": _published(query_set),
+        "published": _published(query_set, relations),
     }
 
 
@@ -194,9 +200,10 @@ def _label(result: Mapping[str, Any]) -> str:
     return f"{result['method']}, {result['model']}"
 
 
-def _published(query_set: str) -> dict[str, Any]:
+def _published(query_set: str, relations: Sequence[str]) -> dict[str, Any]:
+    """Return the published rows of MedLAMA or of a source of BioLAMA; none of other benchmarks."""
     rows: list[dict[str, Any]] = []
-    if query_set in ("full", "hard"):
+    if query_set in ("full", "hard") and is_medlama(relations):
         for row in table_3():
             accuracies = {"acc@1": row.acc_at_1, "acc@10": row.acc_at_10}
             rows.append({"method": row.approach, "model": row.model, **accuracies})

@@ -183,7 +183,7 @@ class RelationPredictor(Predictor):
                 inputs = self.open_files([path], max_bad_share=0.0, strip_stop=False)
                 opened = stack.enter_context(inputs)
             except DataError as error:
-                raise DataError(_by_inputs(str(error))) from None
+                raise DataError(_by_inputs(str(error), path)) from None
             yield opened
 
     def load(self) -> PredictBlock:
@@ -198,11 +198,17 @@ class RelationPredictor(Predictor):
         return predict
 
 
-def _by_inputs(message: str) -> str:
-    """Return a message on the file of inputs in memory as one on inputs, from 0."""
-    place = re.compile(rf"(\S*{re.escape(_VALUES)}, record at line |{re.escape(_VALUES)}:)(\d+)")
+def _by_inputs(message: str, path: Path) -> str:
+    """Return a message on the file of inputs in memory as one on inputs, from 0.
+
+    Args:
+        message: of a reader of documents.
+        path: the file.
+    """
+    whole = re.escape(str(path))
+    place = re.compile(rf"({whole}, record at line |{whole}:|{re.escape(_VALUES)}:)(\d+)")
     named = place.sub(lambda found: f"input {int(found[2]) - 2}", message)
-    return named.replace(
+    return named.replace(str(path), "the inputs").replace(
         "Repair the input, or allow more with --max-bad-share.", "Repair the input."
     )
 

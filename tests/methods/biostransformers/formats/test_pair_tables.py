@@ -104,6 +104,16 @@ def test_a_row_of_another_width_is_set_aside_and_never_cut_to_fit(tmp_path, cont
     assert (example.line, example.detail) == (2, detail)
 
 
+def test_a_later_row_of_other_columns_than_released_is_skipped(tmp_path):
+    path = tmp_path / "released.csv"
+    path.write_text("1,one,Mice;Rats,X;Y\n2,two,Mice;Rats,X\n3,three,It is a sentence.,X\n")
+    rows, quarantine = read(path)
+    assert [row[0] for row in rows] == [1]
+    ((_, examples),) = quarantine.examples_by_reason.items()
+    assert [example.line for example in examples] == [2, 3]
+    assert quarantine.num_seen("article") == 3
+
+
 def test_a_pmid_beyond_what_a_store_can_hold_is_set_aside(tmp_path):
     path = tmp_path / "articles.tsv"
     path.write_text(
@@ -148,6 +158,8 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
             b'12,Title,"An abstract, with a comma",Mice;Rats\n',
             "line 1: has columns of 1 and 2 terms .*'An abstract, with a comma'.*want PMID, title",
         ),
+        (b'1,Title,"An abstract of one sentence.",Mice\n', "line 1: .*'An abstract of one sent"),
+        (b"1,Title,Is it so? " + b"It is so " * 20 + b",Mice\n", "line 1: .*'Is it so"),
     ],
 )
 def test_files_of_other_kinds_are_refused(tmp_path, content, message):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import BertForMaskedLM
+from transformers import AutoModelForSeq2SeqLM, BertForMaskedLM
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
@@ -267,6 +267,43 @@ def test_a_language_model_of_nan_is_refused_with_its_name(benchmark_folder, tmp_
     queries = read_baseline_queries(benchmark_folder, "full")
     with pytest.raises(ConfigError, match=f"model '{folder}': its logits are not finite"):
         evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
+
+
+@pytest.mark.parametrize("methods", [["mask-average"], ["x-factr"]])
+def test_a_language_model_with_a_logit_of_inf_is_refused_with_its_name(
+    benchmark_folder, tmp_path, methods
+):
+    folder = sure_of("risk", tmp_path / "overflowed")
+    model = BertForMaskedLM.from_pretrained(folder)
+    queries = read_baseline_queries(benchmark_folder, "full")
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = -torch.inf
+    model.save_pretrained(folder)
+    assert evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
+    with torch.no_grad():
+        model.cls.predictions.bias[7] = torch.inf
+    model.save_pretrained(folder)
+    with pytest.raises(ConfigError, match=f"model '{folder}': its logits are not finite"):
+        evaluate_baselines([folder], methods, queries, decode=DecodeConfig())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_an_encoder_decoder_without_finite_logits_is_refused_with_its_name(
+    benchmark_folder, tmp_path, kind, value
+):
+    folder = str(tmp_path / kind)
+    with torch.random.fork_rng():
+        tokenizer = tokenizer_of(kind)
+        model_of(kind, len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[7].fill_(value)
+    model.save_pretrained(folder)
+    queries = read_baseline_queries(benchmark_folder, "full", queries_per_relation=1)
+    with pytest.raises(ConfigError, match=f"model '{folder}': its logits are not finite"):
+        evaluate_baselines([folder], ["generative"], queries, decode=DecodeConfig())
 
 
 def test_a_model_that_supports_no_method_is_refused_at_once(benchmark_folder, always_risk):

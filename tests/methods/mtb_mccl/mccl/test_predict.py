@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import embed_with_frozen, predict_classes
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
+from raybio.methods.mtb_mccl.mccl.predict import RelationPredictor
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.runtime.predict import predict_file, read_predictor
 from raybio.store.quarantine import Quarantine
@@ -334,6 +336,20 @@ def test_documents_come_back_as_pubtator_and_bioc_with_their_ids_and_offsets(
             raybio.load(trained).predict([good, wrong])
     with pytest.raises(DataError, match="input 0: got str 'a'.* want a document of BioC JSON"):
         raybio.load(trained).predict(["a"])
+
+
+def test_messages_on_documents_in_memory_name_no_temporary_path(tmp_path, monkeypatch) -> None:
+    (tmp_path / "my dir").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my dir"))
+    predictor = RelationPredictor(tmp_path / "model", is_directed=False)
+    good = {"id": "a", "passages": []}
+    for documents, message in (
+        ([good, {"id": "b", "passages": "Aspirin"}], "^input 1, field 'passages': 'Aspirin'"),
+        ([good], "document without text: 1, first input 0 .*Repair the input.$"),
+    ):
+        with pytest.raises(DataError, match=message) as error, predictor.open_values(documents):
+            pass
+        assert "my dir" not in str(error.value)
 
 
 def test_the_f1_of_found_relations_is_that_of_the_final_evaluation(

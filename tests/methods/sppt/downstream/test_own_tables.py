@@ -204,6 +204,20 @@ def test_missing_sequences_are_no_peptides(tmp_path: Path) -> None:
     assert store.manifest["quarantine"]["row without a sequence"]["count"] == 3
 
 
+@pytest.mark.parametrize(
+    "names", [("train-00000-of-00001.csv", "train_more.csv"), ("train-best-of-3.csv",)]
+)
+def test_files_without_number_and_count_are_not_parts_of_others(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in (*names, "test.csv"):
+        (folder / name).write_text(f"text,label\n{name},x\n{name} again,y\n")
+    manifest = prepared("text_classification", folder, tmp_path / "store").manifest
+    assert manifest["counts"]["rows"] == 2 * len(names) + 2
+
+
 def test_more_tags_than_a_store_can_hold_are_refused(tmp_path: Path) -> None:
     rows = [
         {"sequence": "MK", "label": f"tag{n} tag{n + 100}", "split": split}
@@ -223,6 +237,14 @@ def test_more_tags_than_a_store_can_hold_are_refused(tmp_path: Path) -> None:
             "holds 1 of the 2 files of train-00000-of-00002",
         ),
         (("train.csv", "train.tsv", "test.csv"), "holds train.csv and train.tsv, .* read twice"),
+        (
+            ("train-00000-of-00002.csv", "train-more.csv", "test.csv"),
+            "holds 1 of the 2 files of train-00000-of-00002.csv; fetch the others",
+        ),
+        (
+            ("train-00000-of-00001-a.csv", "train-00000-of-00001-b.csv", "test.csv"),
+            "holds 2 files of train-00000-of-00001-a.csv, more than its 1; keep one of each number",
+        ),
     ],
 )
 def test_a_split_with_missing_or_repeated_files_is_refused(

@@ -127,6 +127,11 @@ def read_layout(path: Path) -> LinkFile:
         advice = (
             f"Rename the two columns of ids {' and '.join(ID_COLUMNS[0])}; other columns may stay"
         )
+        if any(map(is_number, first)):
+            advice = (
+                f"Give the first line names: {' and '.join(ID_COLUMNS[0])} for the two columns of "
+                "ids; or keep these two, and perhaps a score in column 3"
+            )
         if "" in first:
             advice = f"Want one {DELIMITERS[delimiter]} between two columns, and no empty name"
         raise DataError(

@@ -329,6 +329,17 @@ def test_columns_of_other_names_are_refused_with_the_names_to_give_them(tmp_path
         prepare(tmp_path, ("e.csv", named, {"min_score": 0.5}), PROTEINS["plain FASTA"])
 
 
+def test_four_columns_without_a_header_are_refused_with_the_advice_to_name_them(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text("P04637,Q00987,0.9,x\nP04637,P38398,0.4,y\n")
+    with pytest.raises(
+        DataError, match="'x'; .*Give the first line names: protein_a and protein_b for the two"
+    ):
+        read_layout(path)
+    path.write_text("protein_a,protein_b,score,note\n" + path.read_text())
+    assert read_layout(path).columns == ("protein_a", "protein_b", "score")
+
+
 def test_a_prefix_given_without_its_separator_is_advised_with_it(tmp_path):
     rows = [(f"562.{a}", f"562.{b}") for a, b in PLAIN]
     edges = ("e.tsv", table(rows), {"strip_prefixes": ("562",)})
