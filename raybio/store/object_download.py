@@ -30,7 +30,9 @@ def download_listed(folder: BucketFolder, info: ObjectInfo, file: Path) -> None:
     # A listing knows no version number of a versioned bucket, and rounds times otherwise.
     now = folder.info(info.name)
     if now is None or (now.num_bytes, now.version.etag) != (info.num_bytes, info.version.etag):
-        raise StorageError(f"{folder.path / info.name}: was replaced meanwhile. Start again")
+        raise StorageError(
+            f"{folder.path / info.name}: was replaced while it was read. Give the command again"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     download_object(folder, info.name, file, info=now)
 
