@@ -14,7 +14,8 @@ from raybio.runtime.run.metrics_log import MetricsLog
 def make_run(folder: Path, name: str, method: str = "contrastive_probe") -> MetricsLog:
     run = RunFolder(folder, name)
     run.make()
-    write_record(run.identity, "run", {"method": method})
+    config = {"schedule": {"max_steps": 50}}
+    write_record(run.identity, "run", {"method": method, "config": config})
     return MetricsLog(run.metrics)
 
 
@@ -60,7 +61,7 @@ def test_an_unfinished_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     for name, status in (("running", None), ("stopped", "stopped"), ("whole", "finished")):
         write_run(tmp_path, name, {0: 0.1, 50: 0.2})
         if status:
-            write_record(RunFolder(tmp_path, name).result, "result", {"status": status})
+            write_record(RunFolder(tmp_path, name).result, "result", {"status": status, "step": 51})
     curves(run=["running", "stopped", "whole"], out=tmp_path / "out", runs=tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if "is not finished" in line]
     assert lines == [
