@@ -40,7 +40,7 @@ from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
-from raybio.runtime.spool import relay, spool
+from raybio.runtime.spool import mirror, relay, spool
 from raybio.runtime.spool.relay import _Link
 from raybio.runtime.tune.driver import SweepResult
 from raybio.runtime.tune.leaderboard import TrialRecord
@@ -431,7 +431,7 @@ def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(
     tmp_path, bucket, monkeypatch, outside_ray
 ):
     monkeypatch.setattr(_Link, "_ask", lambda self, call: call())
-    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.05)
+    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.05)
     monkeypatch.setattr(relay, "POLL_SECONDS", 0.02)
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
     place = TrialResources(1.0, 0.0, 1, "")
