@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from raybio.methods import METHODS
-from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.compare import compare_runs
+from raybio.runtime.compare.comparison_report import write_comparison
 from raybio.runtime.compare.runs import given_runs
 from tests import golden_records
 from tests.golden_records import GOLDEN

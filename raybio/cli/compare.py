@@ -52,7 +52,8 @@ def compare(
         from raybio.runtime.spool.spool import refresh_matching
 
         refresh_matching(folder, bucket, run)
-    from raybio.runtime.compare.compare import compare_runs, write_comparison
+    from raybio.runtime.compare.compare import compare_runs
+    from raybio.runtime.compare.comparison_report import write_comparison
     from raybio.runtime.compare.runs import given_runs
 
     comparison = compare_runs(
@@ -66,7 +67,7 @@ def _show(comparison: "Comparison", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from raybio.runtime.compare.compare import (
+    from raybio.runtime.compare.comparison_report import (
         cost_table,
         evaluations_table,
         settings_table,

@@ -59,16 +59,13 @@ def serve(
     with StopSignals() as signals:
         try:
             with served as address:
-                signals.install()
-                signals.is_starting = False
+                signals.ray_has_started()
                 if not signals.caught:
                     print(f"{chosen} is served at {address}; Ctrl-C ends it", flush=True)
                 while not signals.caught:
                     time.sleep(0.2)
         except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
-            # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
-            if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
-                raise
-        number = signals.caught[0] if signals.caught else signal.SIGTERM
+            signals.count_exit(error)
+        number = signals.caught[0]
     print(f"{signal.Signals(number).name}: {chosen} is no longer served")
     raise typer.Exit(128 + number)

@@ -70,6 +70,12 @@ def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray])
     )
 
 
+def same_units(unit_scores: Sequence[UnitScores]) -> bool:
+    """Return whether all are scores of the same units, in the same order."""
+    first_U = unit_scores[0].unit_U
+    return all(np.array_equal(scores.unit_U, first_U) for scores in unit_scores)
+
+
 def paired_difference(
     first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str
 ) -> PairedDifference:
@@ -86,16 +92,16 @@ def paired_difference(
     Raises:
         ValueError: if the runs were not evaluated on the same units.
     """
-    unit_U = first[0].unit_U
-    if not all(np.array_equal(scores.unit_U, unit_U) for scores in (*first, *second)):
+    if not same_units([*first, *second]):
         raise ValueError("runs that were evaluated on different units cannot be compared in pairs")
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
+    num_units = first_SU.shape[1]
     rng = np.random.default_rng(0)
-    if _has_seeds(len(unit_U), len(first), len(second)):
-        return PairedDifference(len(unit_U), *hierarchical_test(first_SU, second_SU, rng))
+    if _has_seeds(num_units, len(first), len(second)):
+        return PairedDifference(num_units, *hierarchical_test(first_SU, second_SU, rng))
     difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
-    return PairedDifference(len(unit_U), mean_interval(difference_U, rng), None)
+    return PairedDifference(num_units, mean_interval(difference_U, rng), None)
 
 
 def untrained_difference(
@@ -116,17 +122,17 @@ def untrained_difference(
     Raises:
         ValueError: if they were not evaluated on the same units.
     """
-    unit_U = trained[0].unit_U
-    if not all(np.array_equal(scores.unit_U, unit_U) for scores in (*trained, *untrained)):
+    if not same_units([*trained, *untrained]):
         raise ValueError("models that were evaluated on different units cannot be compared")
     # Rounded alike, since those of untrained models are stored in float32: equal ones differ by 0.
     trained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in trained])
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
+    num_runs, num_units = difference_SU.shape
     rng = np.random.default_rng(0)
-    if _has_seeds(len(unit_U), len(trained)):
-        return PairedDifference(len(unit_U), *hierarchical_mean(difference_SU, rng))
-    return PairedDifference(len(unit_U), mean_interval(difference_SU.mean(axis=0), rng), None)
+    if _has_seeds(num_units, num_runs):
+        return PairedDifference(num_units, *hierarchical_mean(difference_SU, rng))
+    return PairedDifference(num_units, mean_interval(difference_SU.mean(axis=0), rng), None)
 
 
 def around_scores(sampled: PairedDifference, difference: float) -> PairedDifference:

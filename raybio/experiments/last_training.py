@@ -6,14 +6,13 @@ beginning, for the steps that were best without those sentences, and keeps its l
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from raybio.core.config import override_all
 from raybio.core.records import read_recomputable
-from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
+from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
@@ -74,31 +73,23 @@ class LastTraining:
         Raises:
             RaybioError: as any training.
         """
-        import torch
-
-        from raybio.runtime.run.run_loop import train_single_process
+        from raybio.runtime.run.task_worker import train_here
         from raybio.runtime.spool.relay import worker_copy
 
-        assert self.run.precision is not None
-        torch.set_num_threads(max(1, int(reserved.cpus_per_worker)))
+        threads = max(1, int(reserved.cpus_per_worker))
         spec = WorkerSpec(
-            run=self.run, threads=None, start=self.start, relay=self.relay, lease=self.lease
+            run=self.run, threads=threads, start=self.start, relay=self.relay, lease=self.lease
         )
         with worker_copy(spec, rank=0) as copy:
             folder = copy.spec.run.folder
-            pin_on_worker(folder.encoder)
-            system = METHODS[self.run.method].build(self.run.config, self.run.store)
-            reports = train_single_process(
+            reports = train_here(
+                copy.spec,
+                device="cuda" if reserved.gpus_per_worker else "cpu",
+                stop=folder.stop,
+                remote=copy.remote,
                 # Models are evaluated in pairs, later: evaluating each takes longer than its
                 # training.
-                replace(system, final_evaluate=None),
-                self.run.config,
-                folder,
-                device="cuda" if reserved.gpus_per_worker else "cpu",
-                precision=self.run.precision,
-                stop=folder.stop,
-                goal=None,
-                remote=copy.remote,
+                is_evaluated=False,
             )
             with warnings_to(folder.notices):
                 for _ in reports:

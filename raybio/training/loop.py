@@ -5,8 +5,6 @@ store owns saving, and the caller that iterates decides what to do with a report
 """
 
 import logging
-import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +14,6 @@ import torch
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.interfaces import Collective, System
-from raybio.core.text import near_names, suggestion
 from raybio.core.version import changed_values
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
@@ -25,12 +22,14 @@ from raybio.training.determinism import (
     describe_arithmetic,
     set_environment,
 )
+from raybio.training.meter import Meter
 from raybio.training.precision import (
     Precision,
     check_precision,
     embedding_precision,
     resolve_precision,
 )
+from raybio.training.progress import Progress, has_stopped_improving, update_best
 from raybio.training.settings import COMPLETE, TrainingConfig
 from raybio.training.sharded_optimizer import ShardedAdamW
 from raybio.training.snapshot import BaseWeights, TrainingState
@@ -73,34 +72,6 @@ class Report:
     precision: str = ""
     best_step: int | None = None
     is_evaluation_pending: bool = False
-
-
-@dataclass
-class Progress:
-    """The loop's own state, which checkpoints hold.
-
-    Attributes:
-        step: optimizer updates so far.
-        evaluated_step: step of the last evaluation; -1 before the first.
-        best_metric: best value of ``schedule.early_stopping_metric``.
-        num_evaluations_without_improvement: evaluations since that value.
-        best_step: step after the start with the best value of ``schedule.best_metric``; its
-            checkpoint is kept.
-        best_step_metric: that value.
-        num_skipped: steps skipped by ``on_nonfinite``.
-        precision: ``fp32``, ``tf32`` or ``bf16``.
-        report: the report of ``step``, as keyword arguments of ``Report``; None before the first.
-    """
-
-    step: int = 0
-    evaluated_step: int = -1
-    best_metric: float | None = None
-    num_evaluations_without_improvement: int = 0
-    best_step: int | None = None
-    best_step_metric: float | None = None
-    num_skipped: int = 0
-    precision: str | None = None
-    report: dict[str, Any] | None = None
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
@@ -235,7 +206,7 @@ class _Run:
             if early_report.is_last:
                 self._wait_for_checkpoints()
                 return
-        meter = _Meter()
+        meter = Meter()
         self.system.model.train()
         for step, batch in meter.timed(batches(self.progress.step)):
             report = self._train_one(step, batch, meter, should_stop, should_checkpoint)
@@ -280,7 +251,7 @@ class _Run:
         """Return why a resumed run trains no step; an empty string if it does."""
         if self._is_finished():
             return "finished"
-        if self._has_stopped_improving():
+        if has_stopped_improving(self.progress, self.schedule):
             return "early_stopping"
         return ""
 
@@ -288,7 +259,7 @@ class _Run:
         self,
         step: int,
         batch: TokenBatch,
-        meter: "_Meter",
+        meter: Meter,
         should_stop: Callable[[], bool],
         should_checkpoint: Callable[[], bool],
     ) -> Report | None:
@@ -314,7 +285,7 @@ class _Run:
         )
         return self._report(meter, "stopped" if is_stopped else "", is_checkpoint_requested)
 
-    def _read_step(self, meter: "_Meter") -> None:
+    def _read_step(self, meter: Meter) -> None:
         """Read the metrics of the launched step, if they have not been read.
 
         Raises:
@@ -329,7 +300,7 @@ class _Run:
         if self.watch is not None:
             self.watch.observe_step(self.num_read, metrics)
 
-    def _report(self, meter: "_Meter", reason: str, is_checkpoint_requested: bool) -> Report | None:
+    def _report(self, meter: Meter, reason: str, is_checkpoint_requested: bool) -> Report | None:
         """Evaluate and save if that is due; return the report of the step, None if none is due."""
         step = self.progress.step
         schedule = self.schedule
@@ -348,7 +319,7 @@ class _Run:
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
         if is_evaluation:
             metrics |= self._evaluate()
-            if not reason and self._has_stopped_improving():
+            if not reason and has_stopped_improving(self.progress, self.schedule):
                 reason = "early_stopping"
             if reason or self.progress.best_step == step:
                 is_checkpoint = self.checkpoints is not None
@@ -403,7 +374,7 @@ class _Run:
         self.progress.evaluated_step = self.progress.step
         if self.watch is not None:
             self.watch.observe_evaluation(self.progress.step, metrics)
-        self._update_best(metrics)
+        update_best(self.progress, self.schedule, metrics)
         return metrics
 
     def _is_evaluation_due(self, is_finished: bool) -> bool:
@@ -420,12 +391,6 @@ class _Run:
     def _is_finished(self) -> bool:
         return self.progress.step >= self.schedule.max_steps
 
-    def _has_stopped_improving(self) -> bool:
-        if self.schedule.early_stopping_metric is None:
-            return False
-        num_evaluations = self.progress.num_evaluations_without_improvement
-        return num_evaluations >= self.schedule.early_stopping_patience
-
     def _check_metrics(self) -> None:
         name = self.schedule.best_metric
         if name is not None and self.system.evaluate is None:
@@ -434,35 +399,6 @@ class _Run:
                 "rows to evaluate. Prepare a store with some, or set schedule.keep_best and "
                 "schedule.early_stopping_metric to null"
             )
-
-    def _update_best(self, metrics: dict[str, float]) -> None:
-        progress = self.progress
-        stopping = self._value(metrics, "early_stopping_metric")
-        if stopping is not None and _is_better(stopping, progress.best_metric):
-            progress.best_metric = stopping
-            progress.num_evaluations_without_improvement = 0
-        elif stopping is not None:
-            progress.num_evaluations_without_improvement += 1
-        kept = self._value(metrics, "keep_best")
-        kept = stopping if kept is None else kept
-        # The start is the table's initial encoder, and no result of training.
-        if progress.step and kept is not None and _is_better(kept, progress.best_step_metric):
-            progress.best_step_metric = kept
-            progress.best_step = progress.step
-
-    def _value(self, metrics: dict[str, float], setting: str) -> float | None:
-        """Return the value of the metric that a setting of the schedule names; None for null."""
-        name = getattr(self.schedule, setting)
-        if name is not None and name not in metrics:
-            split, _, score = name.partition("/")
-            near = near_names(name, metrics)
-            if split in ("dev", "valid", "validation") and f"val/{score}" in metrics:
-                near = [f"val/{score}"]
-            raise ConfigError(
-                f"schedule.{setting} {name!r} is not evaluated; there are {sorted(metrics)}."
-                f"{suggestion(near)}"
-            )
-        return None if name is None else metrics[name]
 
     def restore_best(self) -> int | None:
         """Put the best weights into the model; return their step, None if it has them already."""
@@ -543,60 +479,6 @@ class _Run:
             state = TrainingState(self.system.model, optimizer, vars(progress), self.base, gathered)
             self.checkpoints.save(state, progress.step, progress.best_step)
         return True
-
-
-def _is_better(value: float, best: float | None) -> bool:
-    """Whether a value is above the best one; an undefined value (NaN) never is."""
-    return value > (-math.inf if best is None else best)
-
-
-class _Meter:
-    """Losses of the last step, and rates since the last reading.
-
-    Tokens are counted without padding. The time in which the loop waits for input is part of the
-    whole; on a GPU, which still computes meanwhile, it costs less than that.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._tokens = 0.0
-        self._steps = 0
-        self._stall_seconds = 0.0
-        self._since = time.perf_counter()
-
-    def timed(self, batches: Iterator[tuple[int, TokenBatch]]) -> Iterator[tuple[int, TokenBatch]]:
-        """Yield the batches, and add the time that each takes to arrive."""
-        while True:
-            since = time.perf_counter()
-            item = next(batches, None)
-            self._stall_seconds += time.perf_counter() - since
-            if item is None:
-                return
-            yield item
-
-    def add(self, metrics: dict[str, float]) -> None:
-        """Add the metrics of a step."""
-        self._last = metrics
-        self._tokens += metrics["tokens"]
-        self._steps += 1
-
-    def read(self) -> dict[str, float]:
-        """Return the last losses and the rates since the last reading."""
-        seconds = time.perf_counter() - self._since
-        rates = {
-            "tokens_per_second": self._tokens / seconds,
-            "steps_per_second": self._steps / seconds,
-            "stall_seconds": self._stall_seconds,
-        }
-        self._tokens = 0.0
-        self._steps = 0
-        self._stall_seconds = 0.0
-        self.restart_clock()
-        return self._last | rates
-
-    def restart_clock(self) -> None:
-        """Exclude the time since the last reading from the rates."""
-        self._since = time.perf_counter()
 
 
 def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:

@@ -34,19 +34,20 @@ from raybio.methods.relation_graphs.evaluation.evaluate_export import (
 )
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.resources import TrialResources
-from raybio.runtime.run import run_loop
+from raybio.runtime.run import preemption, task_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks_here
-from raybio.runtime.spool import relay, spool
+from raybio.runtime.spool import mirror, relay, spool
 from raybio.runtime.spool.relay import _Link
 from raybio.runtime.tune.driver import SweepResult
 from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import SweepSpec, Trial
 from raybio.store.bucket import BucketFolder
 from raybio.store.store import open_store
+from raybio.training.checkpoint import list_checkpoints, step_of_checkpoint
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -371,8 +372,14 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
     assert not config.evaluation.has_choice
 
 
+@pytest.fixture
+def outside_ray(monkeypatch):
+    """Of a training that is no Ray task, no node is taken away."""
+    monkeypatch.setattr(preemption, "notice_of_this_node", lambda: lambda: False)
+
+
 def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_after_a_stop(
-    tmp_path,
+    tmp_path, outside_ray
 ):
     place = TrialResources(1.0, 0.0, 1, "")
     whole, stopped = last_training(tmp_path), last_training(tmp_path, "stopped")
@@ -401,9 +408,30 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_af
     assert read_record(stopped.folder.outcome, "outcome")["weights_sha256"] == digest
 
 
-def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(tmp_path, bucket, monkeypatch):
+def test_a_last_training_does_not_start_from_a_damaged_store(tmp_path, outside_ray):
+    training = last_training(tmp_path)
+    store = open_store(training.run.store)
+    name, _ = max(store.manifest["files"].items(), key=lambda file: file[1]["bytes"])
+    flip_a_byte(store.path / name)
+    with pytest.raises(StoreError, match=f"{name}: sha256 is"):
+        training.work(TrialResources(1.0, 0.0, 1, ""))
+    assert not training.is_done
+
+
+def test_a_last_training_saves_its_steps_when_its_node_will_be_taken_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(preemption, "notice_of_this_node", lambda: lambda: True)
+    every = {"schedule.checkpoint_every_steps": 1_000, "schedule.keep_checkpoints": 9}
+    training = last_training(tmp_path, **every)
+    training.work(TrialResources(1.0, 0.0, 1, ""))
+    saved = {step_of_checkpoint(path) for path in list_checkpoints(training.folder.checkpoints)}
+    assert saved >= {1, 2, 3, 4, 5}
+
+
+def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(
+    tmp_path, bucket, monkeypatch, outside_ray
+):
     monkeypatch.setattr(_Link, "_ask", lambda self, call: call())
-    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.05)
+    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.05)
     monkeypatch.setattr(relay, "POLL_SECONDS", 0.02)
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
     place = TrialResources(1.0, 0.0, 1, "")
@@ -413,7 +441,7 @@ def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(tmp_path, bucket
     class KilledError(Exception):
         """The process ends here."""
 
-    train = run_loop.train_single_process
+    train = task_worker.train_single_process
 
     def train_until_a_checkpoint_is_there(*arguments, **options):
         for report in train(*arguments, **options):
@@ -438,7 +466,7 @@ def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(tmp_path, bucket
         return own
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_loop, "train_single_process", train_until_a_checkpoint_is_there)
+        patch.setattr(task_worker, "train_single_process", train_until_a_checkpoint_is_there)
         with pytest.raises(KilledError):
             start()
     shutil.rmtree(tmp_path / "disk")
@@ -456,7 +484,7 @@ def test_a_last_training_in_a_bucket_resumes_with_an_empty_disk(tmp_path, bucket
 
 
 def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, capsys, outside_ray
 ):
     place = TrialResources(1.0, 0.0, 1, "")
 

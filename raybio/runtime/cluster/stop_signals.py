@@ -41,6 +41,22 @@ class StopSignals:
                 before = signal.signal(number, self._handle)
                 self._before.setdefault(number, before)
 
+    def ray_has_started(self) -> None:
+        """Take the handlers from Ray; from now on, a signal only becomes files."""
+        self.install()
+        self.is_starting = False
+
+    def count_exit(self, error: KeyboardInterrupt | SystemExit) -> None:
+        """Count the signal that ended the start of Ray by an exception; raise any other exit.
+
+        A second signal of ours does so, and Ray's own handler of SIGTERM, which it installs
+        meanwhile: that exits with the signal's number.
+        """
+        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
+            raise error
+        if not self.caught:
+            self.caught.append(signal.SIGTERM)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP and number in self.caught:
             return

@@ -21,6 +21,7 @@ from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
     around_scores,
+    same_units,
     untrained_difference,
 )
 from raybio.runtime.compare.group_tests import pair_tests, untested
@@ -197,8 +198,7 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
             if unit_scores is None or value_U is None or not np.isfinite(value_U).all():
                 return None
             scores.append(unit_scores)
-    first_U = trained[0].unit_U
-    if not all(np.array_equal(scores.unit_U, first_U) for scores in (*trained, *untrained)):
+    if not same_units([*trained, *untrained]):
         return None
     score = mean(run.scores[split][measure]["value"] for run in group.runs)
     difference = score - _mean_score(group, stage, split, measure)

@@ -9,7 +9,7 @@ import numpy as np
 
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
-from raybio.evaluation.unit_scores import around_scores, paired_difference
+from raybio.evaluation.unit_scores import around_scores, paired_difference, same_units
 from raybio.ops.significance import mean_interval, paired_test
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
@@ -46,7 +46,7 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
         if not all(split in run.unit_scores for run in (*one.runs, *two.runs)):
             continue
         sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
-        if not _same_units(sides):
+        if not same_units([*sides[0], *sides[1]]):
             notes.append(
                 f"{one.label} and {two.label} were evaluated on different units ({split}): no test"
             )
@@ -119,11 +119,6 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
     return not any(
         np.isnan(scores.value_by_measure[measure]).any() for side in sides for scores in side
     )
-
-
-def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:
-    first = sides[0][0].unit_U
-    return all(np.array_equal(scores.unit_U, first) for side in sides for scores in side)
 
 
 def _queries(run: GivenRun) -> Any:

@@ -8,14 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from raybio.core.final_report import Score, SplitScores, Stage, UnitScores
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.table_layout import UNDEFINED, UNFINISHED, TableLayout, unfinished_remarks
 from raybio.evaluation.plots import plot_comparison, plot_table
-from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs
+from raybio.evaluation.unit_scores import MIN_SEEDS, interval_over_runs, same_units
 from raybio.ops.significance import mean_over_seeds
 from raybio.runtime.compare.relations import (
     Relation,
@@ -225,9 +223,7 @@ def over_repetitions(
         if not all(split in scores for scores in scores_of_runs):
             continue
         units = [scores[split] for scores in units_of_runs if split in scores]
-        is_same = len(units) == len(scores_of_runs) and all(
-            np.array_equal(scores.unit_U, units[0].unit_U) for scores in units
-        )
+        is_same = len(units) == len(scores_of_runs) and same_units(units)
         means[split] = {}
         for measure in scores_of_runs[0][split]:
             values = [scores[split][measure]["value"] for scores in scores_of_runs]

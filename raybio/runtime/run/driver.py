@@ -74,8 +74,7 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
             threads=compute.threads_per_worker,
             verbose=run.spec.verbose,
         ) as resources:
-            signals.install()
-            signals.is_starting = False
+            signals.ray_has_started()
             error = None
             if not signals.caught:
                 # Not before Ray has started: its environment is read when it is imported.
@@ -98,11 +97,9 @@ def _run(run: OpenRun, compute: Compute, signals: StopSignals, start: str) -> Re
         status = "stopped"
         raise
     except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
-        # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
-        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
-            raise
+        signals.count_exit(error)
         status = "stopped"
-        raise _interrupted(run, signals.caught or [signal.SIGTERM]) from None
+        raise _interrupted(run, signals.caught) from None
     finally:
         run.conclude(status)
         run.settle(status, KILLED_SECONDS if status == "stopped" else FINISH_SECONDS)

@@ -179,17 +179,12 @@ def _train(runs: Sequence[OpenRun], num_runs: int) -> None:
         broken: Exception | None = None
         try:
             with started(threads=threads, verbose=runs[0].spec.verbose):
-                signals.install()
-                signals.is_starting = False
+                signals.ray_has_started()
                 nodes = cluster_nodes()
                 if not signals.caught:
                     _work_off(_Queue(runs, nodes, num_runs), tasks, refused, signals)
         except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
-            # Ray's own handler of SIGTERM, installed meanwhile, exits with the signal's number.
-            if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
-                raise
-            if not signals.caught:
-                signals.caught.append(signal.SIGTERM)
+            signals.count_exit(error)
         except Exception as error:
             broken = error
             raise

@@ -1,21 +1,25 @@
 """A training run as a Ray task: one process that makes its own batches."""
 
 import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
 from raybio.methods import METHODS
+from raybio.runtime.run import preemption
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import record_failure
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.run.preemption import notice_of_this_node
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
 from raybio.store.store import open_store
+from raybio.training.loop import Report
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 
 
@@ -43,29 +47,14 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
     # A task that waited for CPUs when a signal came does not start.
     if has_failed or folder.stop.exists() or not folder.is_newest_start(spec.start):
         return
-    assert run.precision is not None
-    assert spec.threads is not None
-    torch.set_num_threads(spec.threads)
     try:
         with warnings_to(folder.notices):
-            if run.setup is not None:
-                run.setup(0, folder.path)
-            pin_on_worker(folder.encoder)
-            # The driver has verified its own machine's copy.
-            open_store(run.store, verify=True)
-            system = METHODS[run.method].build(run.config, run.store)
-            start_preparation(system.prepare_node)
-            reports = train_single_process(
-                system,
-                run.config,
-                folder,
+            reports = train_here(
+                spec,
                 device="cuda" if use_gpu else "cpu",
-                precision=run.precision,
                 stop=folder.stop,
-                goal=None,
-                start=spec.start,
-                should_checkpoint=notice_of_this_node(),
                 remote=remote,
+                start=spec.start,
             )
             for _ in reports:
                 pass
@@ -77,3 +66,54 @@ def _train(spec: WorkerSpec, remote: RemoteCheckpoints | None, *, use_gpu: bool)
         record_failure(folder, error)
         if not folder.failure.exists():
             raise
+
+
+def train_here(
+    spec: WorkerSpec,
+    *,
+    device: str,
+    stop: Path,
+    remote: RemoteCheckpoints | None,
+    start: str | None = None,
+    is_evaluated: bool = True,
+) -> Iterator[Report]:
+    """Train a run in this process, a Ray task or actor, and yield its reports.
+
+    Args:
+        spec: the run, as this process sees it, with its precision and threads.
+        device: ``cuda`` or ``cpu``.
+        stop: a file; once it exists, the run ends at its next step.
+        remote: the run's checkpoints in a bucket; None: they are in its folder.
+        start: as in ``train_single_process``.
+        is_evaluated: whether a finished run has its final evaluation.
+
+    Raises:
+        ClusterError: if something is unavailable that may come back.
+        RaybioError: for anything else that ends the training.
+    """
+    run = spec.run
+    folder = run.folder
+    assert run.precision is not None
+    assert spec.threads is not None
+    if run.setup is not None:
+        run.setup(0, folder.path)
+    torch.set_num_threads(spec.threads)
+    pin_on_worker(folder.encoder)
+    # The driver has verified its own machine's copy.
+    open_store(run.store, verify=True)
+    system = METHODS[run.method].build(run.config, run.store)
+    start_preparation(system.prepare_node)
+    if not is_evaluated:
+        system = replace(system, final_evaluate=None)
+    yield from train_single_process(
+        system,
+        run.config,
+        folder,
+        device=device,
+        precision=run.precision,
+        stop=stop,
+        goal=spec.goal,
+        start=start,
+        should_checkpoint=preemption.notice_of_this_node(),
+        remote=remote,
+    )

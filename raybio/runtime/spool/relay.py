@@ -27,7 +27,8 @@ from raybio.core.files import RUN, locked
 from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool import lease as leases
-from raybio.runtime.spool.spool import files_of, is_mirrored
+from raybio.runtime.spool.index import files_of
+from raybio.runtime.spool.mirror import is_mirrored
 from raybio.store.bucket import BucketFolder
 from raybio.training.checkpoint_files import MANIFEST
 from raybio.training.remote_checkpoints import RemoteCheckpoints, last_step_of_log

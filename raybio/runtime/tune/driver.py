@@ -273,12 +273,8 @@ def _carry_out(
     except LongRunError:
         status = "KILLED"
         raise
-    except (KeyboardInterrupt, SystemExit) as error:
-        # While Ray was starting. Its own handler of SIGTERM exits with the signal's number.
-        if isinstance(error, SystemExit) and error.code == signal.SIGTERM and not signals.caught:
-            signals.caught.append(signal.SIGTERM)
-        if not signals.caught:
-            raise
+    except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
+        signals.count_exit(error)
         raise _interrupted(signals) from None
     finally:
         has_failed = status == "FAILED" and not signals.caught
@@ -357,8 +353,7 @@ def _run_tune(
     """
     # Tune frees the resources of stopped trials through the dashboard's State API.
     with started(threads=None, with_dashboard=True, verbose=spec.run.verbose):
-        signals.install()
-        signals.is_starting = False
+        signals.ray_has_started()
         fitting = _trial_resources(spec, cluster_nodes())
         print(fitting.explanation, flush=True)
         if not spec.run.verbose:

@@ -22,7 +22,6 @@ from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioError
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder, pin_on_worker
 from raybio.runtime.run.folder import RunFolder, record_failure
@@ -294,31 +293,14 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
 
 def _train_here(process: _Process) -> StepValues:
     """Train in this process, and yield (step, value) of each evaluation."""
-    import torch
-
-    from raybio.runtime.run.node_preparation import start_preparation
-    from raybio.runtime.run.preemption import notice_of_this_node
-    from raybio.runtime.run.run_loop import train_single_process
+    from raybio.runtime.run.task_worker import train_here
 
     spec = process.spec
-    folder = process.folder
-    config = process.config
-    if spec.run.setup is not None:
-        spec.run.setup(0, folder.path)
-    torch.set_num_threads(spec.threads)
-    device = "cuda" if spec.run.compute.gpus_per_worker else "cpu"
-    system = METHODS[spec.space.method].build(config, spec.run.store)
-    start_preparation(system.prepare_node)
-    reports = train_single_process(
-        system,
-        config,
-        folder,
-        device=device,
-        precision=spec.precision_of(config),
+    reports = train_here(
+        process.copy.spec,
+        device="cuda" if spec.run.compute.gpus_per_worker else "cpu",
         stop=process.stop,
-        goal=spec.goal,
         remote=process.copy.remote,
-        should_checkpoint=notice_of_this_node(),
     )
     for report in reports:
         line = {

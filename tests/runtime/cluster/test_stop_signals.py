@@ -15,7 +15,7 @@ def test_a_signal_becomes_a_file_and_what_handled_it_before_does_so_again(
 ) -> None:
     before = signal.getsignal(number)
     with StopSignals(tmp_path / "stop") as signals:
-        signals.is_starting = False
+        signals.ray_has_started()
         os.kill(os.getpid(), number)
         assert signals.caught == [number]
         assert (tmp_path / "stop").exists()
@@ -34,7 +34,7 @@ def test_a_signal_while_ray_starts_is_answered_at_once(
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         signals.caught.pop()
-        signals.is_starting = False
+        signals.ray_has_started()
         os.kill(os.getpid(), signal.SIGINT)
         assert capsys.readouterr().err == ""
         assert len(signals.caught) == 2
@@ -52,3 +52,14 @@ def test_a_closed_terminal_counts_once_and_not_under_nohup(tmp_path: Path) -> No
             assert signals.caught == []
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_exit_of_rays_own_handler_counts_as_its_signal_and_another_exit_is_none() -> None:
+    signals = StopSignals()
+    with pytest.raises(SystemExit):
+        signals.count_exit(SystemExit(2))
+    assert signals.caught == []
+    signals.count_exit(SystemExit(signal.SIGTERM))
+    assert signals.caught == [signal.SIGTERM]
+    signals.count_exit(KeyboardInterrupt())
+    assert signals.caught == [signal.SIGTERM]

@@ -25,9 +25,8 @@ from raybio.evaluation.curves import CurvePoint
 from raybio.evaluation.plots import plot_curves
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.compare import (
-    Comparison,
-    compare_runs,
+from raybio.runtime.compare.compare import Comparison, compare_runs
+from raybio.runtime.compare.comparison_report import (
     cost_table,
     evaluations_table,
     settings_table,

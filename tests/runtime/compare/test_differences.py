@@ -19,7 +19,8 @@ from raybio.evaluation.unit_scores import stored_unit_scores, write_unit_scores
 from raybio.methods import METHODS
 from raybio.methods.sppt.table import LINK_RETRIEVAL
 from raybio.ops.significance import hierarchical_mean, hierarchical_test, holm
-from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.compare import compare_runs
+from raybio.runtime.compare.comparison_report import write_comparison
 from raybio.runtime.compare.differences import differences
 from raybio.runtime.compare.relations import Relation, relations_table, word_of
 from raybio.runtime.compare.runs import GivenRun, Group, given_runs

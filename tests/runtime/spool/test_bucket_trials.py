@@ -21,7 +21,7 @@ from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import RunSpec
-from raybio.runtime.spool import relay, spool
+from raybio.runtime.spool import mirror, relay, spool
 from raybio.runtime.spool.relay import _Link, _Relay
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune import run_trial as trials
@@ -132,7 +132,7 @@ def new_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[BucketPath | None], Sweep]:
     monkeypatch.setattr(_Link, "_ask", lambda self, call: call())
-    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.05)
+    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.05)
     monkeypatch.setattr(relay, "POLL_SECONDS", 0.02)
     monkeypatch.setattr("raybio.runtime.tracking.tracker.KILLED_SECONDS", 0.1)
     monkeypatch.setattr("raybio.runtime.run.preemption.notice_of_this_node", lambda: lambda: False)

@@ -10,7 +10,8 @@ import pytest
 from raybio.core.errors import ClusterError, ConfigError, RaybioError, StorageError
 from raybio.core.location import BucketPath
 from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
-from raybio.runtime.spool import spool
+from raybio.runtime.spool import mirror, spool
+from raybio.runtime.spool.index import files_of
 from raybio.runtime.spool.lease import LEASE, LostLeaseError
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_model import model_path
@@ -22,7 +23,7 @@ FILES = ("run.json", "metrics.jsonl", "plots/loss.png", "result.json")
 @pytest.fixture
 def folder(bucket: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """The spool of an empty run."""
-    monkeypatch.setattr(spool, "MIRROR_SECONDS", 0.02)
+    monkeypatch.setattr(mirror, "MIRROR_SECONDS", 0.02)
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "disk"))
     folder = RunFolder(spool.spool_of(bucket / "runs"), "mine")
     folder.make()
@@ -56,20 +57,20 @@ def test_the_index_is_not_written_for_each_file(
 ) -> None:
     names = [f"plots/{number}.png" for number in range(45)]
     written = []
-    write_index = spool._write_index
+    write_index = mirror.write_index
 
-    def counted(folder: RunFolder, index: dict) -> None:
+    def counted(folder: Path, index: dict) -> None:
         written.append(len(index))
         write_index(folder, index)
 
     with spool.held(folder, bucket / "runs") as held:
-        monkeypatch.setattr(spool, "_write_index", counted)
+        monkeypatch.setattr(mirror, "write_index", counted)
         with held.mirror._writing:  # so that one pass sends all
             write(folder, *names)
         held.mirror.write_all()
         assert names_in(bucket) == set(names)
         assert written == [20, 40, 45]
-        assert spool.is_mirrored(folder.path, "plots")
+        assert mirror.is_mirrored(folder.path, "plots")
         held.mirror.write_all()
         assert written == [20, 40, 45]
 
@@ -99,7 +100,7 @@ def test_a_copy_that_is_deleted_while_a_run_is_held_takes_nothing_from_the_bucke
     shutil.rmtree(folder.path)
     folder.make()
     with spool.held(folder, bucket / "runs"):
-        assert {path.name for path in spool.files_of(folder)} >= {"run.json", "result.json"}
+        assert {path.name for path in files_of(folder)} >= {"run.json", "result.json"}
 
 
 def test_a_driver_that_stood_still_writes_nothing_over_the_files_of_the_next_one(
@@ -123,7 +124,7 @@ def test_a_driver_that_stood_still_writes_nothing_over_the_files_of_the_next_one
             (folder.path / "metrics.jsonl").write_text("of the old one")
             with pytest.raises(LostLeaseError, match="started again by another driver"):
                 first.mirror.write_all()
-            (folder.path / "metrics.jsonl").write_bytes(bytes(spool.PART_BYTES + 1))
+            (folder.path / "metrics.jsonl").write_bytes(bytes(mirror.PART_BYTES + 1))
             with pytest.raises(LostLeaseError, match="started again by another driver"):
                 first.mirror.write_all()
             (folder.path / "metrics.jsonl").unlink()
@@ -169,10 +170,10 @@ def test_who_waits_for_a_file_that_the_bucket_refuses_for_good_learns_why(
     folder: RunFolder, bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wait() -> None:
-        while not spool.is_mirrored(folder.path, "export"):
+        while not mirror.is_mirrored(folder.path, "export"):
             time.sleep(0.02)
 
-    monkeypatch.setattr(spool, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(mirror, "REFUSED_SECONDS", 0.0)
     with spool.held(folder, bucket / "runs"):
         s3.fail("denied", containing="export/", times=10_000)
         write(folder, "export/model.safetensors")
@@ -240,7 +241,7 @@ def test_a_killed_upload_does_not_fail_the_next_one(
 ) -> None:
     (tmp_path / "model").write_bytes(b"new")
     (tmp_path / ".model.sent").write_bytes(b"old")
-    spool._upload(BucketFolder(bucket / "runs"), tmp_path / "model", "model")
+    mirror._upload(BucketFolder(bucket / "runs"), tmp_path / "model", "model")
     assert BucketFolder(bucket / "runs").read("model") == b"new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -282,7 +283,7 @@ def test_a_folder_that_cannot_be_read_takes_nothing_from_the_bucket(
             raise OSError(5, "Input/output error", str(path))
         return scandir(path)
 
-    scandir = spool.os.scandir
+    scandir = os.scandir
     with (
         pytest.raises(OSError, match="Input/output error"),
         spool.held(folder, bucket / "runs") as held,

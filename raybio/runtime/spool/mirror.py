@@ -1,0 +1,287 @@
+"""A spool is written to the bucket whenever its files change, in a thread of the driver."""
+
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from raybio.core.errors import RaybioError, StorageError
+from raybio.core.files import replace_text
+from raybio.runtime.run.folder import SHARED_SCORES, WRITTEN_LAST, RunFolder
+from raybio.runtime.spool.index import (
+    INDEX,
+    files_of,
+    is_checkpoint,
+    read_index,
+    state_of,
+    write_index,
+)
+from raybio.runtime.spool.lease import Lease
+from raybio.store.bucket import PART_BYTES, BucketFolder, ObjectVersion
+
+MIRROR_SECONDS = 2.0
+"""Between two looks for files that have changed."""
+
+QUIET_FACTOR = 20.0
+"""Minimum wait before a report file is sent again, as a multiple of its last upload time."""
+
+WARN_SECONDS = 60.0
+
+REFUSED_SECONDS = 300.0
+"""A bucket that has refused the mirror for so long is not waited for by those who need a file."""
+
+FILES_PER_INDEX = 20
+"""Files that are sent before the index is written: it names all files."""
+
+NUM_TRIES = 5
+"""Tries to write a file that is not as this driver wrote it, although it holds the lease."""
+
+REFUSAL = ".mirror-refusal"
+"""File with the reason why the bucket has refused the mirror for ``REFUSED_SECONDS``."""
+
+_log = logging.getLogger(__name__)
+
+
+class Mirror:
+    """Writes the files of a spool to the bucket whenever they change, in a thread."""
+
+    def __init__(self, folder: RunFolder, bucket: BucketFolder, lease: Lease) -> None:
+        """Begin to mirror.
+
+        Args:
+            folder: the spool.
+            bucket: the run's folder in the bucket.
+            lease: without it nothing is written.
+        """
+        self._folder = folder
+        self._bucket = bucket
+        self._lease = lease
+        self._index = read_index(folder.path)
+        self._not_before: dict[str, float] = {}
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._warned = -WARN_SECONDS
+        self._is_lost = False
+        self._refused_since: float | None = None
+        self._thread = threading.Thread(target=self._follow, name="mirror", daemon=True)
+        self._thread.start()
+
+    def write_all(self) -> None:
+        """Make the bucket equal to the spool now.
+
+        Raises:
+            ClusterError: if another driver has taken over the run.
+            StorageError: if the bucket cannot be written.
+        """
+        self._write(is_all=True)
+
+    def close(self) -> None:
+        """End the thread and make the bucket equal to the spool; as ``write_all``."""
+        self._ended.set()
+        self._thread.join()
+        self._write(is_all=True)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(MIRROR_SECONDS):
+            try:
+                self._write(is_all=False)
+                self._record_refusal(None)
+            except (RaybioError, OSError) as error:
+                self._warn(error)
+                # A full disk keeps nobody from trying again.
+                with contextlib.suppress(RaybioError, OSError):
+                    self._record_refusal(error)
+
+    def _record_refusal(self, error: Exception | None) -> None:
+        """Write for other processes why the bucket has no files for ``REFUSED_SECONDS``."""
+        path = self._folder.path / REFUSAL
+        if error is None:
+            self._refused_since = None
+            path.unlink(missing_ok=True)
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= REFUSED_SECONDS:
+            replace_text(path, str(error))
+
+    def _warn(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._warned >= WARN_SECONDS:
+            self._warned = now
+            _log.warning("%s; the bucket gets the run's files later", error)
+
+    def _write(self, *, is_all: bool) -> None:
+        with self._writing:
+            self._refuse_lost_copy()
+            # Listed before the other files: these files state that the others are complete.
+            last = [name for name in self._names() if _rank(name)]
+            names = self._names()
+            others = [name for name in names if not _rank(name)]
+            absent = self._index.keys() - set(names)
+            gone = [name for name in absent if not is_checkpoint(name)]
+            if gone:
+                self._lease.check()
+                self._lease.confirm()  # deletions know no condition
+                # ``result.json`` first: it states that the others are complete.
+                for name in sorted(gone, key=_rank, reverse=True):
+                    # Each time: the folder may be deleted while files are looked at.
+                    self._refuse_lost_copy()
+                    self._bucket.delete(name)
+                    del self._index[name]
+                write_index(self._folder.path, self._index)
+            num_unrecorded = 0
+            try:
+                for name in (*others, *sorted(last, key=_rank)):
+                    if is_all or time.monotonic() >= self._not_before.get(name, 0.0):
+                        num_unrecorded += self._send(name)
+                    if num_unrecorded == FILES_PER_INDEX:
+                        num_unrecorded = 0
+                        self._record_sent()
+            finally:
+                if num_unrecorded:
+                    self._record_sent()
+            if is_all:
+                self._send_shared()
+
+    def _refuse_lost_copy(self) -> None:
+        """Refuse to go on with a spool that was deleted: its files are not gone from the run.
+
+        Raises:
+            StorageError: from then on, also if workers fill the folder again.
+        """
+        path = self._folder.path
+        is_opened = self._folder.identity.name in self._index
+        missing = [path / INDEX] if not (path / INDEX).exists() else []
+        if is_opened and not self._folder.identity.exists():
+            missing.append(self._folder.identity)
+        self._is_lost = self._is_lost or bool(missing)
+        if self._is_lost:
+            raise StorageError(
+                f"{path}: files of the driver's copy were deleted (such as {INDEX} or run.json) "
+                "while it was in use; the bucket keeps its files. The same command resumes from it"
+            )
+
+    def _names(self) -> list[str]:
+        return [path.relative_to(self._folder.path).as_posix() for path in files_of(self._folder)]
+
+    def _record_sent(self) -> None:
+        # The folder may have been deleted meanwhile: an index alone would hide it.
+        self._refuse_lost_copy()
+        write_index(self._folder.path, self._index)
+
+    def _send(self, name: str) -> bool:
+        """Send a file if it has changed, and return whether it did."""
+        path = self._folder.path / name
+        known = self._index.get(name)
+        try:
+            state = state_of(path)
+            if known is not None and known[:3] == state:
+                return False
+            self._lease.check()
+            began = time.monotonic()
+            version = self._put(path, name, known)
+        except FileNotFoundError:
+            return False  # replaced or removed meanwhile
+        if path.suffix == ".jsonl":
+            now = time.monotonic()
+            self._not_before[name] = now + QUIET_FACTOR * (now - began)
+        self._index[name] = [*state, *version]
+        return True
+
+    def _put(self, path: Path, name: str, known: list[Any] | None) -> ObjectVersion:
+        """Write a file in place of the version that is known, and return the new version.
+
+        Another driver may have taken over since the lease was looked at, if this process stood
+        still: then its version is there, and stays.
+
+        Raises:
+            LostLeaseError: if another driver has taken over.
+            StorageError: if the bucket refuses.
+        """
+        if path.stat().st_size > PART_BYTES:
+            # Uploads in parts know no condition. Large files are models and logs.
+            self._lease.confirm()
+            return _upload(self._bucket, path, name)
+        # Read at once: a file that grows while it is sent would be torn.
+        content = path.read_bytes()
+        version = None if known is None else ObjectVersion(*known[3:])
+        for _ in range(NUM_TRIES):
+            written = (
+                self._bucket.create(name, content)
+                if version is None
+                else self._bucket.replace(name, content, version)
+            )
+            if written is not None:
+                return written
+            self._lease.confirm()
+            # A write of this driver whose answer was lost, or a late one of the driver before.
+            info = self._bucket.info(name)
+            version = None if info is None else info.version
+        raise StorageError(
+            f"{self._bucket.path / name}: another process writes it, although this driver holds "
+            "the run. End that process"
+        )
+
+    def _send_shared(self) -> None:
+        shared = self._folder.path.parent / SHARED_SCORES
+        paths = sorted(shared.glob("*.json"))
+        if not paths:
+            return
+        bucket = BucketFolder(self._bucket.path.parent / SHARED_SCORES)
+        present = {info.name for info in bucket.list()}
+        for path in paths:
+            if path.name not in present:
+                bucket.upload(path, path.name)
+
+
+def _upload(bucket: BucketFolder, path: Path, name: str) -> ObjectVersion:
+    """Upload a large file, and return the version of the object."""
+    snapshot = path.with_name(f".{path.name}.sent")
+    # A killed process may have left one.
+    snapshot.unlink(missing_ok=True)
+    try:
+        # Files that grow are copied; others are replaced as a whole, so that a link is enough.
+        if path.suffix == ".jsonl":
+            shutil.copyfile(path, snapshot)
+        else:
+            os.link(path, snapshot)
+        bucket.upload(snapshot, name)
+    finally:
+        snapshot.unlink(missing_ok=True)
+    info = bucket.info(name)
+    return ObjectVersion(None, None) if info is None else info.version
+
+
+def _rank(name: str) -> int:
+    """Return in what order a file is written: 0 for most, more for those of ``WRITTEN_LAST``."""
+    file = name.rpartition("/")[2]
+    return WRITTEN_LAST.index(file) + 1 if file in WRITTEN_LAST else 0
+
+
+def is_mirrored(folder: Path, below: str) -> bool:
+    """Return whether the bucket has the present files below a path of a spool.
+
+    Args:
+        folder: what is mirrored: the run, or its sweep.
+        below: path of a folder in it.
+
+    Raises:
+        StorageError: if it has not, and has refused the mirror for ``REFUSED_SECONDS``.
+    """
+    refusal = ""
+    with contextlib.suppress(FileNotFoundError):
+        refusal = (folder / REFUSAL).read_text(encoding="utf-8")
+    index = read_index(folder)
+    paths = [path for path in (folder / below).rglob("*") if path.is_file()]
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            known = index.get(path.relative_to(folder).as_posix())
+            if known is None or known[:3] != state_of(path):
+                if refusal:
+                    raise StorageError(refusal)
+                return False
+    return True
