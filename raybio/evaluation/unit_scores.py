@@ -8,7 +8,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,10 @@ def same_units(unit_scores: Sequence[UnitScores]) -> bool:
 
 
 def paired_difference(
-    first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str
+    first: Sequence[UnitScores],
+    second: Sequence[UnitScores],
+    measure: str,
+    shown: float | None = None,
 ) -> PairedDifference:
     """Compare two groups of runs in a measure, on the same units.
 
@@ -88,6 +91,8 @@ def paired_difference(
         first: one run, or repetitions of one.
         second: likewise.
         measure: the measure.
+        shown: the difference in tables, of all units. Where a sample of the units is kept, the
+            sample's difference is moved to it, with interval and p-value. None: it stays.
 
     Raises:
         ValueError: if the runs were not evaluated on the same units.
@@ -97,6 +102,7 @@ def paired_difference(
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
     num_units = first_SU.shape[1]
+    first_SU = first_SU + _shift(float(first_SU.mean() - second_SU.mean()), shown, num_units)
     rng = np.random.default_rng(0)
     if _has_seeds(num_units, len(first), len(second)):
         return PairedDifference(num_units, *hierarchical_test(first_SU, second_SU, rng))
@@ -105,7 +111,10 @@ def paired_difference(
 
 
 def untrained_difference(
-    trained: Sequence[UnitScores], untrained: Sequence[UnitScores], measure: str
+    trained: Sequence[UnitScores],
+    untrained: Sequence[UnitScores],
+    measure: str,
+    shown: float | None = None,
 ) -> PairedDifference:
     """Compare runs with a model that needs no training, on the same units.
 
@@ -118,6 +127,7 @@ def untrained_difference(
         trained: scores of each run.
         untrained: scores of the untrained model in the same runs.
         measure: the measure.
+        shown: as of ``paired_difference``.
 
     Raises:
         ValueError: if they were not evaluated on the same units.
@@ -129,26 +139,16 @@ def untrained_difference(
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
     num_runs, num_units = difference_SU.shape
+    difference_SU = difference_SU + _shift(float(difference_SU.mean()), shown, num_units)
     rng = np.random.default_rng(0)
     if _has_seeds(num_units, num_runs):
         return PairedDifference(num_units, *hierarchical_mean(difference_SU, rng))
     return PairedDifference(num_units, mean_interval(difference_SU.mean(axis=0), rng), None)
 
 
-def around_scores(sampled: PairedDifference, difference: float) -> PairedDifference:
-    """Move the difference of a sample of the units to that of the scores, which tables show.
-
-    p is that of the sample. Where all units are kept, nothing changes.
-
-    Args:
-        sampled: difference of unit scores.
-        difference: difference of the scores.
-    """
-    if sampled.num_units < MAX_UNITS:
-        return sampled
-    value, low, high = sampled.difference
-    shift = difference - value
-    return replace(sampled, difference=Interval(difference, low + shift, high + shift))
+def _shift(difference: float, shown: float | None, num_units: int) -> float:
+    """Return what moves the difference of a sample of the units to the one that tables show."""
+    return 0.0 if shown is None or num_units < MAX_UNITS else shown - difference
 
 
 def interval_over_runs(

@@ -49,6 +49,24 @@ def test_a_planted_difference_is_significant_and_equal_means_are_so_no_more_ofte
     assert same.difference.value == 0
 
 
+def test_interval_and_p_of_a_sample_are_those_of_the_difference_in_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(1)
+    difficulty = rng.normal(size=300)
+    first, second = runs_of(difficulty, 0.0, rng), runs_of(difficulty, 0.0, rng)
+    alone = paired_difference(first, second, "hit")
+    assert paired_difference(first, second, "hit", 1.0) == alone  # all units are kept
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", 300)
+    for difference in (paired_difference, untrained_difference):
+        own = difference(first, second, "hit")
+        moved = difference(first, second, "hit", 1.0)
+        assert moved.difference.value == pytest.approx(1)
+        assert moved.difference.low - 1 == pytest.approx(own.difference.low - own.difference.value)
+        assert own.p is not None and own.p > 0.05
+        assert moved.p is not None and moved.p < 0.01
+
+
 def test_seeds_that_differ_widen_the_interval_which_units_alone_do_not_show() -> None:
     rng = np.random.default_rng(2)
     difficulty = rng.normal(size=300)

@@ -20,7 +20,6 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.unit_scores import (
     MIN_SEEDS,
     PairedDifference,
-    around_scores,
     same_units,
     untrained_difference,
 )
@@ -202,4 +201,4 @@ def _paired(group: Group, stage: Stage, split: str, measure: str) -> PairedDiffe
         return None
     score = mean(run.scores[split][measure]["value"] for run in group.runs)
     difference = score - _mean_score(group, stage, split, measure)
-    return around_scores(untrained_difference(trained, untrained, measure), difference)
+    return untrained_difference(trained, untrained, measure, difference)

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import mean
-from typing import Any
 
 import numpy as np
 
 from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
-from raybio.evaluation.unit_scores import around_scores, paired_difference, same_units
+from raybio.evaluation.unit_scores import paired_difference, same_units
 from raybio.ops.significance import mean_interval, paired_test
 from raybio.runtime.compare.run_test import RunTest, corrected
 from raybio.runtime.compare.runs import GivenRun, Group
@@ -37,8 +36,7 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
 
     Returns the tests, and notes on why some scores are not tested.
     """
-    queries = [_queries(run) for run in (*one.runs, *two.runs)]
-    if any(each != queries[0] for each in queries):
+    if not _have_same_queries(one, two):
         return [], [f"{one.label} and {two.label} were evaluated with different queries: no test"]
     notes = []
     tests = []
@@ -63,8 +61,7 @@ def pair_tests(one: Group, two: Group, layout: TableLayout) -> tuple[list[RunTes
                 mean(run.scores[split][measure]["value"] for run in group.runs)
                 for group in (one, two)
             )
-            sampled = paired_difference(sides[0], sides[1], measure)
-            paired = around_scores(sampled, first - second)
+            paired = paired_difference(sides[0], sides[1], measure, first - second)
             numbers = (paired.num_units, *paired.difference, paired.p)
             tests.append(RunTest("units", one.label, two.label, split, measure, *numbers))
     return tests, notes
@@ -74,6 +71,8 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
     """Test every pair of groups with enough common seeds by the runs' final scores."""
     tests = []
     for one, two in combinations(groups, 2):
+        if not _have_same_queries(one, two):
+            continue
         by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
         draws = sorted(by_draw[0].keys() & by_draw[1].keys(), key=str)
         if len(draws) < MIN_PAIRED_SEEDS:
@@ -121,9 +120,13 @@ def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
     )
 
 
-def _queries(run: GivenRun) -> Any:
-    """Return what a method says of its queries, such as whether they are titles or abstracts."""
-    return None if run.final_report is None else run.final_report.details.get("queries")
+def _have_same_queries(one: Group, two: Group) -> bool:
+    """Return whether all final evaluations have the same queries, such as titles or abstracts."""
+    queries = [
+        None if run.final_report is None else run.final_report.details.get("queries")
+        for run in (*one.runs, *two.runs)
+    ]
+    return all(each == queries[0] for each in queries)
 
 
 def untested(runs: Sequence[GivenRun]) -> list[str]:

@@ -483,15 +483,21 @@ def test_notes_say_what_was_not_tested_and_what_differs_in_evaluation(tmp_path: 
     ]
 
 
-def test_runs_with_other_queries_are_not_tested_in_pairs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_seeds", [1, 6])
+def test_runs_with_other_queries_are_not_tested(tmp_path: Path, num_seeds: int) -> None:
+    """Neither on units, nor in pairs of seeds."""
     for name, field in (("a", "title"), ("b", "abstract")):
-        folder = write_run(tmp_path, name, noisy(1), {"objective.lambda_spml": len(field) / 10})
-        result = read_record(folder.result, "result")
-        result["final"]["queries"] = {"field": field}
-        write_record(folder.result, "result", result)
+        for seed in range(num_seeds):
+            settings = {"objective.lambda_spml": len(field) / 10, "seed": seed}
+            folder = write_run(tmp_path, f"{name}{seed}", noisy(seed), settings)
+            result = read_record(folder.result, "result")
+            result["final"]["queries"] = {"field": field}
+            write_record(folder.result, "result", result)
     found = compared(tmp_path)
     assert found.tests == []
-    assert "a and b were evaluated with different queries: no test" in found.notes
+    runs = f" ({num_seeds} runs)" if num_seeds > 1 else ""
+    note = f"a0{runs} and b0{runs} were evaluated with different queries: no test"
+    assert note in found.notes
 
 
 def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> None:
