@@ -16,7 +16,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
 
 if TYPE_CHECKING:
-    from raybio.runtime.embed import NumberType, Unit
+    from raybio.runtime.embed_actors import NumberType, Unit
     from raybio.training.embedding_model import InputEmbedder
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -97,7 +97,9 @@ def embed(
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
-    from raybio.runtime.embed import EmbeddingFormat, check_output_path, embed_file
+    from raybio.runtime.embed import embed_file
+    from raybio.runtime.embed_actors import EmbeddingFormat
+    from raybio.runtime.embed_output import check_output_path
 
     check_output_path(out)
     here = local_copy(source, "--input")

@@ -8,39 +8,32 @@ that all workers must see. In the end they become one Parquet file.
 Shape letters: R inputs of a part, D embedding width.
 """
 
-import contextlib
-import glob
-import logging
-import re
-import shutil
-import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import torch
 
-from raybio.core.cache import cache_folder
 from raybio.core.digest import digest_of
 from raybio.core.errors import (
-    ClusterError,
     ConfigError,
     DataError,
-    RaybioError,
     StoreError,
-    first_line,
 )
-from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute
 from raybio.runtime.cluster.connection import connected
-from raybio.runtime.cluster.resources import Resources, check_resources
+from raybio.runtime.cluster.resources import check_resources
+from raybio.runtime.embed_actors import DEFAULT_FORMAT, EmbeddingFormat, embed_parts
 from raybio.runtime.embed_inputs import EmbeddingInputs, inputs_of
+from raybio.runtime.embed_output import (
+    check_output_path,
+    delete_leftovers,
+    is_folder_of_files,
+    output_here,
+)
 from raybio.runtime.embed_parts import (
     VERSION,
     DamagedPartsError,
@@ -53,51 +46,13 @@ from raybio.runtime.embed_parts import (
     join,
     write_shards,
 )
-from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.precision import Plan, worker_processors
-from raybio.runtime.run.spec import LeaseKey
-from raybio.runtime.spool.lease import AN_EMBEDDING, Lease, check_key
-from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
-from raybio.store.bucket import BucketFolder
-from raybio.store.object_download import download_object
+from raybio.runtime.spool.lease import Lease
 from raybio.store.quarantine import Quarantine
-from raybio.store.remote_model import fetch_bucket_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import (
     decide_precision,
-    embedding_precision,
-    resolve_precision,
 )
-
-NumberType = Literal["float32", "float16"]
-Unit = Literal["input", "token"]
-
-PROGRESS_SECONDS = 30.0
-"""Least time between two lines on the progress of an embedding."""
-
-
-@dataclass(frozen=True)
-class EmbeddingFormat:
-    """The arithmetic of a bulk embedding, and how its output is stored.
-
-    Attributes:
-        dtype: of the stored numbers: "float32" or "float16".
-        precision: of the encoder: "fp32", "tf32" or "bf16". Pooling and output are not rounded.
-        per: "input", or "token" for the hidden states of each token instead of their pooling.
-    """
-
-    dtype: NumberType = "float32"
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    per: Unit = "input"
-
-    def digest(self, model_digest: str) -> str:
-        """Return what identifies embeddings of a model in this format."""
-        if self == EmbeddingFormat():
-            return model_digest
-        content = {"model": model_digest, "dtype": self.dtype, "precision": self.precision}
-        if self.per != "input":
-            content["per"] = self.per
-        return digest_of(content)
 
 
 @dataclass(frozen=True)
@@ -131,7 +86,7 @@ def embed_file(
     field: str | None = None,
     strip_stop: bool = False,
     max_bad_share: float = 0.1,
-    form: EmbeddingFormat = EmbeddingFormat(),
+    form: EmbeddingFormat = DEFAULT_FORMAT,
     verbose: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> EmbedSummary:
@@ -304,7 +259,7 @@ class _Embedding:
         Raises:
             StoreError: if it comes from another model or input or is damaged.
         """
-        with _output_here(self.out) as here:
+        with output_here(self.out) as here:
             if not here.exists() or (here.is_dir() and not any(here.iterdir())):
                 return None
             if self.rows_per_file is not None:
@@ -405,7 +360,7 @@ class _Embedding:
         folder = absolute(self.parts.folder)
         actor_arguments = (self.model, self.model_in_bucket, self.form, folder, key)
         with connected(self.workers, self.cpus_per_worker, verbose=self.verbose) as resources:
-            _embed_parts(actor_arguments, missing, resources, verbose=self.verbose, say=self.say)
+            embed_parts(actor_arguments, missing, resources, verbose=self.verbose, say=self.say)
 
     def _join(self, inputs: _CutInput) -> int:
         """Join the embedded parts to the output; return its rows.
@@ -415,8 +370,8 @@ class _Embedding:
             ClusterError: if another command has taken over the output.
         """
         write = join if self.rows_per_file is None else write_shards
-        with _output_here(self.out) as here:
-            _delete_leftovers(here)
+        with output_here(self.out) as here:
+            delete_leftovers(here)
             num_rows = write(
                 self.parts,
                 inputs.digests,
@@ -432,184 +387,6 @@ class _Embedding:
             if self.lease is not None:
                 self.lease.check()
         return num_rows
-
-
-def _delete_leftovers(out: Path) -> None:
-    """Delete what killed commands left next to an output, which this one holds alone.
-
-    They are files of ``join`` and folders of ``atomic_folder``.
-    """
-    for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
-        end = path.name.removeprefix(f".{out.name}.")
-        if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
-            # A hidden folder of the user's own may have such a name.
-            if {entry.name for entry in path.iterdir()} <= {"new", "old"}:
-                shutil.rmtree(path)
-        elif path.is_file() and end.isdecimal():
-            path.unlink()
-
-
-def check_output_path(out: Location) -> None:
-    """Refuse a path at which no output can be written, before long work starts.
-
-    Raises:
-        ConfigError: for a local path that cannot be written, a bucket without a path, another
-            suffix than ``.parquet``, or a folder in a bucket.
-        StorageError: for a bucket that is missing or refuses.
-    """
-    if isinstance(out, BucketPath) and not out.key:
-        raise ConfigError(
-            f"--out {out}: want a file in the bucket, such as {out}/embeddings.parquet"
-        )
-    if is_folder_of_files(out):
-        if isinstance(out, BucketPath):
-            raise ConfigError(f"--out {out}: want a .parquet file; folders are written to disks")
-        check_writable_folder(out)
-        return
-    if not out.name.lower().endswith(".parquet"):
-        raise ConfigError(
-            f"--out {out}: embeddings are written as Parquet; want a .parquet file, or a folder, "
-            "without a suffix, for a file a part"
-        )
-    if isinstance(out, BucketPath):
-        BucketFolder(out.parent, is_patient=False).check_conditional_writes("--out")
-    else:
-        check_writable_file(out)
-
-
-def is_folder_of_files(out: Location) -> bool:
-    """Return whether an output has a file a part: its name has no suffix."""
-    return "." not in out.name
-
-
-@contextlib.contextmanager
-def _output_here(out: Location) -> Iterator[Path]:
-    """Yield the local path of the output.
-
-    One in a bucket is fetched before and, if it was not there, uploaded after the block.
-    """
-    if not isinstance(out, BucketPath):
-        yield out
-        return
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="embed-", dir=cache_folder()) as folder:
-        here = Path(folder) / out.name
-        bucket = BucketFolder(out.parent)
-        is_there = bucket.info(out.name) is not None
-        if is_there:
-            download_object(bucket, out.name, here)
-        yield here
-        if here.exists() and not is_there:
-            bucket.upload(here, out.name)
-
-
-def _embed_parts(
-    actor_arguments: tuple[Any, ...],
-    missing: list[int],
-    resources: Resources,
-    *,
-    verbose: bool,
-    say: Callable[[str], None],
-) -> None:
-    """Embed parts by actors of Ray Data, one a worker."""
-    import ray.data
-
-    context = ray.data.DataContext.get_current()
-    # Nothing moves while a part is embedded, which takes an hour by a large model on CPUs.
-    context.execution_no_progress_timeout_s = -1
-    context.enable_progress_bars = False
-    context.print_on_execution_start = verbose
-    if not verbose:
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
-        # It warns that there are no progress bars.
-        logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
-        _EmbedPart,
-        fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
-        batch_size=None,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
-        num_cpus=resources.cpus_per_worker,
-        num_gpus=resources.gpus_per_worker or None,
-    )
-    num_embedded = 0
-    started = last_said = time.monotonic()
-    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-        for row in batch.to_pylist():
-            raise_error_of(row)
-        num_embedded += batch.num_rows
-        now = time.monotonic()
-        if num_embedded < len(missing) and now - last_said >= PROGRESS_SECONDS:
-            last_said = now
-            left = (now - started) / num_embedded * (len(missing) - num_embedded)
-            say(f"{num_embedded:,} of {len(missing):,} parts, about {in_words(left)} left")
-
-
-class _EmbedPart:
-    """A Ray Data actor: loads the model once, then turns input parts into output parts."""
-
-    def __init__(
-        self,
-        model: InputEmbedder,
-        model_in_bucket: BucketPath | None,
-        form: EmbeddingFormat,
-        parts: Location,
-        lease: LeaseKey | None,
-        threads: int | None,
-        device: str = "cpu",
-    ) -> None:
-        self.parts = Parts(parts)
-        if lease is not None:
-            # Ray may leave a worker of a dead driver alive for a while.
-            self.parts = Parts(parts, partial(check_key, lease, AN_EMBEDDING))
-        self.form = form
-        self.failure: RaybioError | OSError | None = None
-        if threads is not None:
-            torch.set_num_threads(threads)
-        try:
-            self._load(model, model_in_bucket, device)
-        except (RaybioError, OSError) as error:
-            # Raised here, it would reach the driver as an error of Ray.
-            self.failure = error
-
-    def _load(self, model: InputEmbedder, model_in_bucket: BucketPath | None, device: str) -> None:
-        if model_in_bucket is not None:
-            model = replace(model, folder=str(fetch_bucket_model(model_in_bucket, "--model")[1]))
-        self.encoder = model.load().to(device)
-        self.precision = resolve_precision(self.form.precision, device)
-        self.dtype = np.dtype(self.form.dtype)
-        self.embed = model.embed_table
-        if self.form.per == "token":
-            assert isinstance(model, EmbeddingModel)
-            self.embed = model.embed_token_table
-        # After loading: a folder that was overwritten since the start gives parts that the driver
-        # does not accept.
-        self.part_digest = self.form.digest(model.digest())
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        rows = []
-        for number in batch.column("part").to_pylist():
-            try:
-                if self.failure is not None:
-                    raise self.failure
-                self._embed(number)
-                rows.append(NO_ERROR)
-            except (RaybioError, OSError) as error:
-                rows.append(error_columns(error))
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                problem = ClusterError(
-                    f"part {number:,}: {first_line(error)}. Embedded parts stay; choose another "
-                    "--out and fewer --rows-per-part, or a machine with more memory"
-                )
-                rows.append(error_columns(problem))
-        return pa.Table.from_pylist(rows)
-
-    def _embed(self, number: int) -> None:
-        table, input_digest = self.parts.read_input(number)
-        with embedding_precision(self.precision):
-            contents = table.column("content").to_pylist()
-            embedded = self.embed(self.encoder, table.column("key"), contents, self.dtype)
-        self.parts.write(number, embedded, input_digest=input_digest, model_digest=self.part_digest)
 
 
 def _tables(

@@ -19,6 +19,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
+from raybio.evaluation.evaluator import Evaluator
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
 from raybio.store.store import Store
@@ -50,6 +51,32 @@ CONTRASTIVE_LOSSES = {
     "sppt_synthetic": ["spml"],
 }
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
+
+RIVALS = {
+    "sppt_protein": ["degree", "common neighbors", "3-mers", "look-up", "composition"],
+    "sppt_info_nce": ["degree", "common neighbors", "3-mers", "look-up", "composition"],
+    "sppt_mag": ["degree", "common neighbors", "TF-IDF", "look-up"],
+    "sppt_synthetic": ["character 2-4-grams"],
+    "finetune": [
+        f"{model} on {features}"
+        for features in ("1-3-mers", "frozen encoder")
+        for model in ("ridge", "kNN")
+    ],
+    "biostransformers": ["frequent terms", "TF-IDF", "BM25", "nearest articles"],
+    "contrastive_probe": ["character 2-4-grams", "oracle prior"],
+    "mtb_pretrain": ["entity types", "TF-IDF"],
+    "relation_finetune": ["softmax on frozen encoder", "ridge on TF-IDF"],
+    "relation_graphs": ["look-up", "character 2-4-grams", "initial - chosen settings"],
+}
+"""Rows of ``Evaluator.rivals``."""
+
+CPU = torch.device("cpu")
+
+LINKS = {"sppt_protein", "sppt_info_nce", "sppt_mag"}
+"""Methods that rank links: ``test_shared_scores.py`` compares their workers."""
+
+WITH_ENCODER = {"finetune", "relation_finetune", "relation_graphs"}
+"""Methods with a rival that reads the initial encoder, whose weights the seed draws."""
 
 
 @pytest.fixture(scope="module", params=list(METHODS))
@@ -215,6 +242,50 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
 
 def final_scores(system: System) -> dict[str, Any]:
     return system.final_evaluate(system.model, SingleProcess()).scores
+
+
+def evaluator_of(name: str, store: str | Path, **settings: object) -> Evaluator:
+    evaluate = METHODS[name].build(tiny_config(name, **settings), store).final_evaluate
+    return evaluate.__self__
+
+
+@pytest.mark.first_tier(*(METHODS.keys() - {"relation_graphs"}))
+def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
+    name: str, store: Store
+) -> None:
+    rows = dict(evaluator_of(name, store.path).rivals(CPU, SingleProcess()))
+    assert list(rows) == RIVALS[name]
+    other = {"optim.peak_lr": 0.5} if name in WITH_ENCODER else {"seed": 7}
+    for rival, row in evaluator_of(name, store.path, **other).rivals(CPU, SingleProcess()):
+        assert row.scores == rows[rival].scores, rival
+    for row in rows.values():
+        for of_split in row.scores.values():
+            for score in of_split.values():
+                assert score.get("low", 0) <= score["value"] <= score.get("high", 1), score
+    setting = "evaluation.rivals"
+    if any(field.path == setting for field in fields(METHODS[name].config)):
+        without = evaluator_of(name, store.path, **{setting: False})
+        assert list(without.rivals(CPU, SingleProcess())) == []
+
+
+def check_rivals(rank: int, collective: Collective, folder: Path, name: str, store: str) -> None:
+    evaluator = evaluator_of(name, store)
+    shared = dict(evaluator.rivals(CPU, collective))
+    for rival, alone in evaluator.rivals(CPU, SingleProcess()):
+        for split, of_split in alone.scores.items():
+            for measure, score in of_split.items():
+                expected = pytest.approx(score, abs=1e-6)
+                assert shared[rival].scores[split][measure] == expected, (rank, rival, split)
+        assert shared[rival].details == alone.details, (rank, rival)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("method", [method for method in RIVALS if method not in LINKS])
+def test_every_worker_computes_the_rivals_of_one(
+    method: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = request.getfixturevalue(CASES[method].store)
+    run_workers(partial(check_rivals, name=method, store=str(store.path)), 2, tmp_path)
 
 
 def test_gradient_caching_gives_the_gradient_of_the_plain_step_with_dropout_on(

@@ -31,8 +31,10 @@ from raybio.methods.sppt.proteins.embedding_model import ProteinEmbeddingModel
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.runtime import embed
-from raybio.runtime.embed import EmbeddingFormat, embed_file
+from raybio.runtime import embed, embed_actors
+from raybio.runtime.embed import embed_file
+from raybio.runtime.embed_actors import EmbeddingFormat
+from raybio.runtime.embed_output import delete_leftovers
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder, model_of_run
 from raybio.runtime.search.build import build_index
@@ -254,7 +256,9 @@ def test_bf16_and_float16_are_another_output_of_the_same_model(
     expected = one_by_one(protein_encoder(pooling="mean"), sequences, 40)
     digests = {model.digest()}
     for form in (EmbeddingFormat("float16", "fp32"), EmbeddingFormat("float32", "bf16")):
-        embed._EmbedPart(model, None, form, parts.folder, None, None)(pa.table({"part": [0]}))
+        embed_actors._EmbedPart(model, None, form, parts.folder, None, None)(
+            pa.table({"part": [0]})
+        )
         assert form.digest(model.digest()) not in digests
         digests.add(form.digest(model.digest()))
         made_from = {"input_digest": inputs[0], "model_digest": form.digest(model.digest())}
@@ -296,7 +300,7 @@ def test_what_killed_commands_left_next_to_an_output_is_deleted(tmp_path: Path) 
     (tmp_path / ".out.settings").mkdir()
     (tmp_path / ".out.settings" / "mine.toml").write_text("mine")
     kept.append(".out.settings")
-    embed._delete_leftovers(tmp_path / "out")
+    delete_leftovers(tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
@@ -420,7 +424,7 @@ def test_parts_that_are_missing_or_damaged_are_embedded_again_and_the_result_is_
     (parts / "part-000003.json").unlink()
     (parts / "part-000004.parquet").unlink()
     kept = (parts / "part-000005.parquet").stat().st_mtime_ns
-    monkeypatch.setattr(embed, "PROGRESS_SECONDS", math.inf)
+    monkeypatch.setattr(embed_actors, "PROGRESS_SECONDS", math.inf)
     said: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(embed.Parts, "delete", lambda self: None)
@@ -466,7 +470,7 @@ def test_parts_of_a_model_that_was_overwritten_are_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor are inputs whose bytes have changed."""
-    monkeypatch.setattr(embed, "PROGRESS_SECONDS", math.inf)
+    monkeypatch.setattr(embed_actors, "PROGRESS_SECONDS", math.inf)
     out, whole = tmp_path / "embeddings.parquet", tmp_path / "whole.parquet"
     parts = stop_before_join(exported(tmp_path / "model"), fasta, out)
     flip(parts / "input-000003.arrow")
@@ -540,7 +544,7 @@ def test_a_part_may_take_longer_than_ray_waits_for_progress(fasta: Path, tmp_pat
 def test_it_says_how_many_parts_are_embedded_and_how_long_the_rest_takes(
     fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embed, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(embed_actors, "PROGRESS_SECONDS", 0)
     said: list[str] = []
     model = exported(tmp_path / "model")
     embed_file(model, fasta, tmp_path / "out.parquet", rows_per_part=4, say=said.append)

@@ -21,8 +21,9 @@ from raybio.core.location import BucketPath
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
-from raybio.runtime import embed
+from raybio.runtime import embed, embed_actors
 from raybio.runtime.embed import embed_file
+from raybio.runtime.embed_output import check_output_path
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LEASE, acquire
 from raybio.runtime.task_errors import raise_error_of
@@ -70,12 +71,12 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(embed, "connected", lambda *_, **__: contextlib.nullcontext(resources))
 
     def embed_parts(of_actors: tuple[Any, ...], missing: list[int], *_: Any, **__: Any) -> None:
-        actor = embed._EmbedPart(*of_actors, None)
+        actor = embed_actors._EmbedPart(*of_actors, None)
         for number in missing:
             for row in actor(pa.table({"part": [number]})).to_pylist():
                 raise_error_of(row)
 
-    monkeypatch.setattr(embed, "_embed_parts", embed_parts)
+    monkeypatch.setattr(embed, "embed_parts", embed_parts)
     return disk
 
 
@@ -152,7 +153,7 @@ def test_two_commands_never_work_on_one_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of_folder(tmp_path / "export")
-    embed_parts = embed._embed_parts
+    embed_parts = embed.embed_parts
     wanted = {
         bucket / "a.parquet": r"at work on this embedding: process \d+ on .* another --out",
         tmp_path / "a.parquet": "another command is at work on this embedding.* another --out",
@@ -164,7 +165,7 @@ def test_two_commands_never_work_on_one_output(
                 embed_file(model, fasta, out)
             embed_parts(*given, **options)
 
-        monkeypatch.setattr(embed, "_embed_parts", second)
+        monkeypatch.setattr(embed, "embed_parts", second)
         assert embed_file(model, fasta, out).num_rows == 23
     assert not (tmp_path / "a.parquet.parts").exists()
     assert not BucketFolder(bucket / "a.parquet.parts").list()
@@ -181,7 +182,7 @@ def test_two_commands_never_work_on_one_output(
             other.release()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(embed, "_embed_parts", taken_over)
+    monkeypatch.setattr(embed, "embed_parts", taken_over)
     with pytest.raises(KeyboardInterrupt):
         embed_file(model, fasta, bucket / "b.parquet")
     assert not etags(bucket / "b.parquet.parts", "part")
@@ -191,12 +192,12 @@ def test_outputs_and_models_that_cannot_be_used_are_refused_before_anything_is_r
     run: BucketPath, bucket: BucketPath, here: Path
 ) -> None:
     with pytest.raises(ConfigError, match="want a file in the bucket, such as"):
-        embed.check_output_path(bucket)
+        check_output_path(bucket)
     with pytest.raises(StorageError, match="--out s3://no-such: there is no bucket 'no-such'"):
-        embed.check_output_path(BucketPath("s3", "no-such", "a.parquet"))
+        check_output_path(BucketPath("s3", "no-such", "a.parquet"))
     for place in (bucket / "embeddings.csv", here.parent / "embeddings.csv"):
         with pytest.raises(ConfigError, match=r"embeddings.csv: embeddings are written as Parquet"):
-            embed.check_output_path(place)
+            check_output_path(place)
     BucketFolder(bucket / "runs" / "young").write("run.json", b"{}")
     with pytest.raises(ConfigError, match="--run s3://.*young: that run has no model of its own"):
         fetch_bucket_model(bucket / "runs" / "young", "--run")

@@ -24,7 +24,7 @@ import pyarrow as pa
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
-from raybio.runtime import embed
+from raybio.runtime import embed, embed_actors
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.task_errors import NO_ERROR
 
@@ -40,12 +40,12 @@ export_encoder(encoder, folder / "export", card={}, max_tokens=16)
 
 def embed_parts(of_actors, missing, *_, **__):
     # In this process, in place of Ray's actors: the peak is that of driver and worker together.
-    actor = embed._EmbedPart(*of_actors, 1)
+    actor = embed_actors._EmbedPart(*of_actors, 1)
     for number in missing:
         assert actor(pa.table({"part": [number]})).to_pylist() == [NO_ERROR]
 
 embed.connected = lambda *_, **__: contextlib.nullcontext(SimpleNamespace(threads_per_worker=1))
-embed._embed_parts = embed_parts
+embed.embed_parts = embed_parts
 
 def status(name):
     return int(re.search(rf"{name}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024

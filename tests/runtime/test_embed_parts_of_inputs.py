@@ -19,7 +19,8 @@ from raybio.methods.mtb_mccl.frozen_encoder import load_frozen
 from raybio.methods.relation_graphs.encoders.word_model import WordModel
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime import embed
-from raybio.runtime.embed import EmbeddingFormat, embed_file
+from raybio.runtime.embed import embed_file
+from raybio.runtime.embed_actors import EmbeddingFormat
 from raybio.runtime.model_folders import embedder_of_folder, model_of_folder
 from raybio.store.quarantine import Quarantine
 from raybio.training.collective import SingleProcess

@@ -10,7 +10,7 @@ import pytest
 
 from raybio.core.errors import ClusterError, DataError, DiskError, StorageError
 from raybio.core.location import BucketPath
-from raybio.runtime import embed
+from raybio.runtime import embed_actors
 from raybio.runtime.map_rows import _map_row, map_rows
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LostLeaseError
@@ -45,11 +45,11 @@ def test_a_worker_that_cannot_load_the_model_says_so_in_a_row(
     def refused(*_: object) -> None:
         raise StorageError("s3://models: refuses")
 
-    monkeypatch.setattr(embed, "fetch_bucket_model", refused)
+    monkeypatch.setattr(embed_actors, "fetch_bucket_model", refused)
     model = model_of_folder(export(tmp_path / "model", 0))
     bucket = BucketPath("s3", "models", "first")
-    form = embed.EmbeddingFormat()
-    actor = embed._EmbedPart(model, bucket, form, tmp_path / "parts", None, None)
+    form = embed_actors.EmbeddingFormat()
+    actor = embed_actors._EmbedPart(model, bucket, form, tmp_path / "parts", None, None)
     with pytest.raises(StorageError, match="s3://models: refuses"):
         raise_error_of(actor(pa.table({"part": [0]})).to_pylist()[0])
 

@@ -1,37 +1,28 @@
 """Rivals of term retrieval against loops."""
 
-import json
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from raybio.core.interfaces import Collective
 from raybio.evaluation.lexical import tfidf_scores
 from raybio.methods.biostransformers import rivals as rivals_module
 from raybio.methods.biostransformers import store as article_store
 from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
-from raybio.methods.biostransformers.evaluate import TermRetrievalEvaluator
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.biostransformers.rivals import (
     FREQUENT,
-    NEAREST,
     nearest_scores,
     retrieve_by_nearest,
     retrieve_by_rivals,
 )
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.biostransformers.system import build
 from raybio.methods.biostransformers.term_retrieval import draw_term_queries, term_chance
 from raybio.store.writer import Draft
-from raybio.training.collective import SingleProcess
 from tests import oracles
-from tests.methods.conformance_cases import tiny_config
-from tests.training.workers import run_workers
 
 NAME = "biostransformers"
 TERMS = ("Heart Failure", "Humans", "Liver", "Mice")
@@ -166,28 +157,6 @@ def test_texts_of_unseen_words_are_ranked_at_chance():
             ), (name, k)
 
 
-def evaluator_of(store: ArticleStore, **settings) -> TermRetrievalEvaluator:
-    return build(tiny_config(NAME, **settings), store.path).final_evaluate.__self__
-
-
-def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
-    tiny_articles: ArticleStore,
-) -> None:
-    rows = [
-        dict(evaluator_of(tiny_articles, seed=seed).rivals("cpu", SingleProcess()))
-        for seed in (0, 7)
-    ]
-    assert list(rows[0]) == [FREQUENT, "TF-IDF", "BM25", NEAREST]
-    assert {name: row.scores for name, row in rows[0].items()} == {
-        name: row.scores for name, row in rows[1].items()
-    }
-    for row in rows[0].values():
-        for of_direction in row.scores.values():
-            assert all(one["low"] <= one["value"] <= one["high"] for one in of_direction.values())
-    nothing = evaluator_of(tiny_articles, **{"evaluation.rivals": False})
-    assert dict(nothing.rivals("cpu", SingleProcess())) == {}
-
-
 def test_terms_are_counted_in_training_articles_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,20 +172,3 @@ def test_terms_are_counted_in_training_articles_alone(
             expected[term] += 1
     assert 0 < sum(expected) < 199
     assert store.num_training_articles_T().tolist() == expected
-
-
-@pytest.mark.nightly
-def test_every_worker_computes_the_scores_of_one(
-    tiny_articles: ArticleStore, tmp_path: Path
-) -> None:
-    run_workers(partial(save_rivals, store=str(tiny_articles.path)), 2, tmp_path)
-    alone = evaluator_of(tiny_articles).rivals("cpu", SingleProcess())
-    expected = {name: row.scores for name, row in alone}
-    for rank in range(2):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
-
-
-def save_rivals(rank: int, collective: Collective, folder: Path, store: str) -> None:
-    evaluator = build(tiny_config(NAME), store).final_evaluate.__self__
-    scores = {name: row.scores for name, row in evaluator.rivals("cpu", collective)}
-    (folder / f"{rank}.json").write_text(json.dumps(scores))

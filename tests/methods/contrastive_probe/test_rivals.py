@@ -1,7 +1,6 @@
 """Rivals of the probe against loops over queries and names."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +8,16 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.core.final_report import CHARACTERS
-from raybio.core.interfaces import Collective
 from raybio.methods.contrastive_probe.accuracy import chance_scores, evaluate_predictions
 from raybio.methods.contrastive_probe.config import ProbeConfig
-from raybio.methods.contrastive_probe.evaluate import ProbeEvaluator
 from raybio.methods.contrastive_probe.rivals import (
     ORACLE_PRIOR,
     predict_by_rivals,
     prior_scores,
 )
 from raybio.methods.contrastive_probe.run_probe import write_probe_report
-from raybio.methods.contrastive_probe.store import ClozeStore
-from raybio.methods.contrastive_probe.system import build
-from raybio.training.collective import SingleProcess
 from tests.encoders.tiny_text import save_tiny
-from tests.methods.conformance_cases import tiny_config
 from tests.methods.contrastive_probe.small_benchmark import benchmark_of, random_benchmark
-from tests.training.workers import run_workers
 
 NAME = "contrastive_probe"
 
@@ -117,39 +109,6 @@ def test_names_without_a_common_character_are_found_at_chance():
     chance = chance_scores(reworded, ProbeConfig(exclude_head=True))
     for k in (1, 5, 10):
         assert found.micro(k) == pytest.approx(chance[f"micro_acc_at_{k}"]["value"], abs=0.04)
-
-
-def evaluator_of(store: ClozeStore, **settings) -> ProbeEvaluator:
-    return build(tiny_config(NAME, **settings), store.path).final_evaluate.__self__
-
-
-def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(tiny_sentences) -> None:
-    rows = [
-        dict(evaluator_of(tiny_sentences, seed=seed).rivals("cpu", SingleProcess()))
-        for seed in (0, 7)
-    ]
-    assert list(rows[0]) == [CHARACTERS, ORACLE_PRIOR]
-    for name, row in rows[0].items():
-        assert row.scores == rows[1][name].scores
-        for score in row.scores["full"].values():
-            assert score["low"] <= score["value"] <= score["high"]
-    nothing = evaluator_of(tiny_sentences, **{"evaluation.rivals": False})
-    assert dict(nothing.rivals("cpu", SingleProcess())) == {}
-
-
-@pytest.mark.nightly
-def test_every_worker_computes_the_scores_of_one(tiny_sentences, tmp_path: Path) -> None:
-    run_workers(partial(save_rivals, store=str(tiny_sentences.path)), 2, tmp_path)
-    alone = evaluator_of(tiny_sentences).rivals("cpu", SingleProcess())
-    expected = {name: row.scores for name, row in alone}
-    for rank in range(2):
-        assert json.loads((tmp_path / f"{rank}.json").read_text()) == expected
-
-
-def save_rivals(rank: int, collective: Collective, folder: Path, store: str) -> None:
-    evaluator = build(tiny_config(NAME), store).final_evaluate.__self__
-    scores = {name: row.scores for name, row in evaluator.rivals("cpu", collective)}
-    (folder / f"{rank}.json").write_text(json.dumps(scores))
 
 
 def test_the_report_of_a_probe_has_the_rivals_below_chance(tmp_path: Path) -> None:

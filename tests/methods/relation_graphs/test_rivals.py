@@ -1,8 +1,6 @@
 """Rivals of word encoders against loops."""
 
-import json
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.core.final_report import CHARACTERS
-from raybio.core.interfaces import Collective
 from raybio.methods.relation_graphs.annotations.folds import read_fold
 from raybio.methods.relation_graphs.annotations.tags import tags_of
 from raybio.methods.relation_graphs.classifiers.look_up import LookUp
@@ -26,7 +23,6 @@ from raybio.training.collective import SingleProcess
 from tests import word_oracles
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.relation_graphs.word_stores import store_of, write_sentences
-from tests.training.workers import run_workers
 
 NAME = "relation_graphs"
 DRUG_CAUSES = [("Drug", 0, 1), ("Adverse-Effect", 2, 3)]
@@ -201,8 +197,6 @@ def test_rivals_choose_on_validation_and_the_initial_row_as_the_trained_one(
     initial = chooses.score(chooses.initial_encoder().eval(), SingleProcess(), "initial")
     assert initial.scores == rows[CHOSEN].scores
     assert initial.details["knn_settings"] == rows[CHOSEN].details["knn_settings"]
-    nothing = evaluator_of(store, **{"evaluation.rivals": False})
-    assert dict(nothing.rivals("cpu", SingleProcess())) == {}
 
 
 def test_without_validation_sentences_nothing_is_chosen(store: WordStore) -> None:
@@ -224,22 +218,3 @@ def test_sentences_without_any_relation_end_in_a_table_of_entities(tmp_path: Pat
     report = system.final_evaluate(system.model, SingleProcess())
     assert report.scores["chance"]["test"]["ner_f1"]["value"] > 0
     assert report.scores["chance"]["test"]["re_f1"]["value"] == 0
-
-
-@pytest.mark.nightly
-def test_every_worker_computes_the_scores_of_one(store: WordStore, tmp_path: Path) -> None:
-    run_workers(partial(save_rivals, store=str(store.path)), 2, tmp_path)
-    alone = evaluator_of(store).rivals("cpu", SingleProcess())
-    expected = {name: row.scores for name, row in alone}
-    for rank in range(2):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        for name, of_row in expected.items():
-            for split, scores in of_row.items():
-                for measure, score in scores.items():
-                    assert found[name][split][measure] == pytest.approx(score, abs=1e-6)
-
-
-def save_rivals(rank: int, collective: Collective, folder: Path, store: str) -> None:
-    evaluator = build(tiny_config(NAME), store).final_evaluate.__self__
-    scores = {name: row.scores for name, row in evaluator.rivals("cpu", collective)}
-    (folder / f"{rank}.json").write_text(json.dumps(scores))

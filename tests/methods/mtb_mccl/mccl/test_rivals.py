@@ -7,7 +7,6 @@ import pytest
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import Ridge
 
-from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.mccl import rivals
 from raybio.methods.mtb_mccl.mccl.classifier import (
     GoldPairs,
@@ -22,7 +21,6 @@ from raybio.methods.mtb_mccl.pair_words import PairWords
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.mtb_mccl.mccl.test_classifier import known
-from tests.training.workers import run_workers
 
 SPLITS = ("train", "dev", "test")
 
@@ -166,19 +164,3 @@ def test_the_final_table_shows_rivals_of_the_same_labels(tiny_documents) -> None
     )
     for name, found in other.rivals("cpu", SingleProcess()):
         assert found.scores == report.scores[name]
-    without = evaluator_of(tiny_documents.path, **{"evaluation.rivals": False})
-    assert list(without.rivals("cpu", SingleProcess())) == []
-
-
-def _two_workers(rank: int, collective: Collective, folder: Path) -> None:
-    evaluator = evaluator_of(Path((folder / "store").read_text()))
-    shared = dict(evaluator.rivals("cpu", collective))
-    for name, alone in evaluator.rivals("cpu", SingleProcess()):
-        assert shared[name].scores == alone.scores, (rank, name)
-        assert shared[name].details == alone.details
-
-
-@pytest.mark.nightly
-def test_workers_agree_with_a_single_process(tiny_documents, tmp_path) -> None:
-    (tmp_path / "store").write_text(str(tiny_documents.path))
-    run_workers(_two_workers, 2, tmp_path)

@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.mtb.rivals import pair_rivals
 from raybio.methods.mtb_mccl.mtb.system import build
 from raybio.methods.mtb_mccl.pair_words import PairTfidf, PairWords
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
-from tests.training.workers import run_workers
 
 
 def words_of(features: list[list[int]], types: list[int]) -> PairWords:
@@ -75,8 +72,6 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
     )
     for name, found in other.rivals("cpu", SingleProcess()):
         assert found.scores == report.scores[name]
-    without = evaluator_of(tiny_documents.path, **{"evaluation.rivals": False})
-    assert list(without.rivals("cpu", SingleProcess())) == []
 
 
 def test_units_of_the_scores_are_the_entity_pairs(tiny_documents) -> None:
@@ -93,16 +88,3 @@ def test_units_of_the_scores_are_the_entity_pairs(tiny_documents) -> None:
         assert {tuple(sorted(divmod(unit, size))) for unit in unit_U.tolist()} == pairs
         units.append(unit_U.tolist())
     assert units[0] == units[1]
-
-
-def _two_workers(rank: int, collective: Collective, folder: Path) -> None:
-    evaluator = evaluator_of(Path((folder / "store").read_text()))
-    shared = dict(evaluator.rivals("cpu", collective))
-    for name, alone in evaluator.rivals("cpu", SingleProcess()):
-        assert shared[name].scores == alone.scores, (rank, name)
-
-
-@pytest.mark.nightly
-def test_workers_agree_with_a_single_process(tiny_documents, tmp_path) -> None:
-    (tmp_path / "store").write_text(str(tiny_documents.path))
-    run_workers(_two_workers, 2, tmp_path)

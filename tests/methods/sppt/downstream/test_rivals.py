@@ -426,9 +426,6 @@ def test_the_final_table_shows_rivals_that_no_setting_of_training_changes(tiny_t
     again = METHODS["finetune"].build(other, tiny_task.path).final_evaluate.__self__
     for name, found in again.rivals("cpu", SingleProcess()):
         assert found.scores == report.scores[name]
-    without = override_all(config, {"evaluation.rivals": False})
-    evaluator = METHODS["finetune"].build(without, tiny_task.path).final_evaluate.__self__
-    assert list(evaluator.rivals("cpu", SingleProcess())) == []
 
 
 def _rivals_of_two_workers(rank: int, collective: Collective, folder: Path) -> None:
@@ -441,6 +438,6 @@ def _rivals_of_two_workers(rank: int, collective: Collective, folder: Path) -> N
 
 
 @pytest.mark.nightly
-def test_workers_agree_with_a_single_process(tmp_path) -> None:
+def test_two_workers_compute_the_rivals_of_residues_as_one(tmp_path) -> None:
     structures(tmp_path)
     run_workers(_rivals_of_two_workers, 2, tmp_path)

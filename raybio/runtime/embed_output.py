@@ -1,0 +1,85 @@
+"""The output of a bulk embedding: where it may be written, and its local file."""
+
+import contextlib
+import glob
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from raybio.core.cache import cache_folder
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_file, check_writable_folder
+from raybio.core.location import BucketPath, Location
+from raybio.store.bucket import BucketFolder
+from raybio.store.object_download import download_object
+
+
+def delete_leftovers(out: Path) -> None:
+    """Delete what killed commands left next to an output, which this one holds alone.
+
+    They are files of ``join`` and folders of ``atomic_folder``.
+    """
+    for path in out.parent.glob(f".{glob.escape(out.name)}.*"):
+        end = path.name.removeprefix(f".{out.name}.")
+        if path.is_dir() and re.fullmatch(r"[a-z0-9_]{8}", end):
+            # A hidden folder of the user's own may have such a name.
+            if {entry.name for entry in path.iterdir()} <= {"new", "old"}:
+                shutil.rmtree(path)
+        elif path.is_file() and end.isdecimal():
+            path.unlink()
+
+
+def check_output_path(out: Location) -> None:
+    """Refuse a path at which no output can be written, before long work starts.
+
+    Raises:
+        ConfigError: for a local path that cannot be written, a bucket without a path, another
+            suffix than ``.parquet``, or a folder in a bucket.
+        StorageError: for a bucket that is missing or refuses.
+    """
+    if isinstance(out, BucketPath) and not out.key:
+        raise ConfigError(
+            f"--out {out}: want a file in the bucket, such as {out}/embeddings.parquet"
+        )
+    if is_folder_of_files(out):
+        if isinstance(out, BucketPath):
+            raise ConfigError(f"--out {out}: want a .parquet file; folders are written to disks")
+        check_writable_folder(out)
+        return
+    if not out.name.lower().endswith(".parquet"):
+        raise ConfigError(
+            f"--out {out}: embeddings are written as Parquet; want a .parquet file, or a folder, "
+            "without a suffix, for a file a part"
+        )
+    if isinstance(out, BucketPath):
+        BucketFolder(out.parent, is_patient=False).check_conditional_writes("--out")
+    else:
+        check_writable_file(out)
+
+
+def is_folder_of_files(out: Location) -> bool:
+    """Return whether an output has a file a part: its name has no suffix."""
+    return "." not in out.name
+
+
+@contextlib.contextmanager
+def output_here(out: Location) -> Iterator[Path]:
+    """Yield the local path of the output.
+
+    One in a bucket is fetched before and, if it was not there, uploaded after the block.
+    """
+    if not isinstance(out, BucketPath):
+        yield out
+        return
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="embed-", dir=cache_folder()) as folder:
+        here = Path(folder) / out.name
+        bucket = BucketFolder(out.parent)
+        is_there = bucket.info(out.name) is not None
+        if is_there:
+            download_object(bucket, out.name, here)
+        yield here
+        if here.exists() and not is_there:
+            bucket.upload(here, out.name)
