@@ -47,9 +47,16 @@ def test_nothing_there_and_names_that_would_leave_the_cache_are_refused(
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("kind", ["folder", "sources"])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("folder", "was replaced while it was read"),
+        ("weight*", "was replaced while it was read"),
+        ("weights", "was replaced meanwhile"),  # between two looks, of which the first finds it
+    ],
+)
 def test_an_object_that_is_replaced_between_its_look_and_its_download_is_noticed(
-    bucket: BucketPath, monkeypatch: pytest.MonkeyPatch, kind: str
+    bucket: BucketPath, monkeypatch: pytest.MonkeyPatch, kind: str, error: str
 ) -> None:
     folder = BucketFolder(bucket / "model")
     folder.write("weights", b"old")
@@ -63,10 +70,10 @@ def test_an_object_that_is_replaced_between_its_look_and_its_download_is_noticed
     def fetch() -> Path:
         if kind == "folder":
             return fetch_folder(bucket / "model") / "weights"
-        return fetch_input_files(bucket / "model" / "weights", "--input")[0]
+        return fetch_input_files(bucket / "model" / kind, "--input")[0]
 
     with monkeypatch.context() as patch:
         patch.setattr(BucketFolder, "info", replaced_after)
-        with pytest.raises(StorageError, match="was replaced while it was read"):
+        with pytest.raises(StorageError, match=error):
             fetch()
     assert fetch().read_bytes() == b"new"
