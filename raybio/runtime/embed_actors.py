@@ -151,12 +151,13 @@ class _EmbedPart:
                 rows.append(NO_ERROR)
             except (RaybioError, OSError) as error:
                 rows.append(error_columns(error))
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                problem = ClusterError(
-                    f"part {number:,}: {first_line(error)}. Embedded parts stay; choose another "
-                    "--out and fewer --rows-per-part, or a machine with more memory"
-                )
-                rows.append(error_columns(problem))
+            except torch.OutOfMemoryError as error:
+                # The largest forward pass has as many tokens, however few rows a part has.
+                advice = "another --out with --precision bf16, or a GPU with more memory"
+                rows.append(error_columns(_out_of_memory(number, error, advice)))
+            except MemoryError as error:
+                advice = "another --out with fewer --rows-per-part, or a machine with more memory"
+                rows.append(error_columns(_out_of_memory(number, error, advice)))
         return pa.Table.from_pylist(rows)
 
     def _embed(self, number: int) -> None:
@@ -165,3 +166,9 @@ class _EmbedPart:
             contents = table.column("content").to_pylist()
             embedded = self.embed(self.encoder, table.column("key"), contents, self.dtype)
         self.parts.write(number, embedded, input_digest=input_digest, model_digest=self.part_digest)
+
+
+def _out_of_memory(number: int, error: Exception, advice: str) -> ClusterError:
+    return ClusterError(
+        f"part {number:,}: {first_line(error)}. Embedded parts stay; choose {advice}"
+    )

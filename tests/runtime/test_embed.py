@@ -558,7 +558,7 @@ def test_it_says_how_many_parts_are_embedded_and_how_long_the_rest_takes(
 def test_a_part_that_does_not_fit_the_memory_is_one_message(fasta: Path, tmp_path: Path) -> None:
     model = exported(tmp_path / "model")
     failing = FailingModel(**{field.name: getattr(model, field.name) for field in fields(model)})
-    with pytest.raises(ClusterError, match=r"CUDA out of memory.* fewer --rows-per-part"):
+    with pytest.raises(ClusterError, match=r"CUDA out of memory.* --precision bf16, or a GPU"):
         embed_file(failing, fasta, tmp_path / "embeddings.parquet")
 
 
