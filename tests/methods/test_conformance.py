@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import BaseConfig, fields, value_at
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
-from raybio.core.final_report import FinalReport
+from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
 from raybio.evaluation.evaluator import Evaluator
@@ -249,6 +249,14 @@ def evaluator_of(name: str, store: str | Path, **settings: object) -> Evaluator:
     return evaluate.__self__
 
 
+def values_of(scores: SplitScores) -> dict[tuple[str, str], float]:
+    return {
+        (split, measure): score["value"]
+        for split, of_split in scores.items()
+        for measure, score in of_split.items()
+    }
+
+
 @pytest.mark.first_tier(*(METHODS.keys() - {"relation_graphs"}))
 def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
     name: str, store: Store
@@ -257,7 +265,10 @@ def test_a_run_has_the_rows_of_its_rivals_and_they_depend_on_no_seed(
     assert list(rows) == RIVALS[name]
     other = {"optim.peak_lr": 0.5} if name in WITH_ENCODER else {"seed": 7}
     for rival, row in evaluator_of(name, store.path, **other).rivals(CPU, SingleProcess()):
-        assert row.scores == rows[rival].scores, rival
+        if name == "sppt_synthetic":  # whose intervals are drawn by the run's seed
+            assert values_of(row.scores) == values_of(rows[rival].scores), rival
+        else:
+            assert row.scores == rows[rival].scores, rival
     for row in rows.values():
         for of_split in row.scores.values():
             for score in of_split.values():

@@ -165,7 +165,9 @@ def _with_dev(rows: list[Example], share: float) -> list[Example]:
     order = np.random.default_rng(SPLIT_SEED).permutation(len(candidates)).tolist()
     num_largest = 0
     for num_contents, position in enumerate(order):
-        is_mixed = 2 * num_largest <= len(drawn) or 2 * (num_contents + 1) > len(order)
+        is_mixed = (
+            num_largest <= 1 or 2 * num_largest <= len(drawn) or 2 * (num_contents + 1) > len(order)
+        )
         if len(drawn) >= num_wanted and is_mixed:
             break
         drawn.update(candidates[position])
