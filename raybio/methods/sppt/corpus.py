@@ -8,7 +8,7 @@ Shape letters: N proteins or texts in reading order, R rows of the store, G grou
 ranges of groups.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -189,9 +189,11 @@ def assemble(
         is_linked_N[block_E2[has_content_N[block_E2].all(axis=1)]] = True
     row_R = np.flatnonzero(is_linked_N)
     if len(row_R) == 0:
+        skipped = "; ".join(skipped_lines(provenance["quarantine"]))
         raise DataError(
             f"no link between two {corpus.noun} is left of {len(corpus.edge_E2):,} links and "
-            f"{len(corpus.keys):,} rows {_why_no_link(corpus, provenance['quarantine'])}"
+            f"{len(corpus.keys):,} rows ({skipped or 'none was skipped'}): do the ids of the two "
+            "inputs match?"
         )
     row_R = row_R[np.argsort(corpus.group_N[row_R], kind="stable")]
     row_N = np.full(len(corpus.keys), -1, dtype=np.int64)
@@ -231,20 +233,6 @@ def assemble(
         cluster_N=cluster_R,
     )
     return commit(draft, rows, provenance)
-
-
-def _why_no_link(corpus: Corpus, skipped: Mapping[str, Any]) -> str:
-    """Return what was skipped, and the likeliest cause of a corpus without links."""
-    lines = "; ".join(skipped_lines(skipped)) or "none was skipped"
-    cause = "do the ids of the two inputs match?"
-    if not skipped and not len(corpus.edge_E2):
-        cause = "the input of links has a header at most"
-    elif not len(corpus.edge_E2):
-        reason = max(skipped, key=lambda reason: skipped[reason]["count"])
-        # Reasons of a setting end with its option.
-        if reason.endswith(")") and "(--" in reason:
-            cause = f"most are a {reason}; change the option"
-    return f"({lines}): {cause}"
 
 
 class _Links(NamedTuple):

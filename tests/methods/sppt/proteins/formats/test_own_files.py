@@ -214,15 +214,8 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
-    excluded = (
-        r"is left of 0 links .*: most are a link with a score below 700 \(--min-score\); change"
-    )
-    with pytest.raises(DataError, match=excluded):
+    with pytest.raises(DataError, match=r"is left of 0 links .*skipped: link with a score below 7"):
         prepare(tmp_path / "none", ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=700)
-    with pytest.raises(
-        DataError, match=r"none was skipped\): the input of links has a header at most"
-    ):
-        prepare(tmp_path / "header", ("e.tsv", "protein1\tprotein2\n", {}), PROTEINS["tsv"])
 
 
 @pytest.mark.parametrize(
