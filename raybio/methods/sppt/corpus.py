@@ -153,6 +153,18 @@ class LinkCollector:
         self._quarantine.add_many("link", reason, "", num_more, [], is_bad=False)
 
 
+def check_has_links(files: Sequence[Path], quarantine: Quarantine) -> None:
+    """Refuse files of links that have none.
+
+    Raises:
+        DataError: if no line below their headers was read.
+    """
+    if not quarantine.num_seen("link"):
+        names = ", ".join(map(str, files))
+        verb = "has" if len(files) == 1 else "have"
+        raise DataError(f"{names}: {verb} a header and no links, want a link a line below it")
+
+
 def assemble(
     corpus: Corpus,
     spool: Spool,

@@ -214,15 +214,28 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
-    excluded = (
-        r"is left of 0 links .*: most are a link with a score below 700 \(--min-score\); change"
-    )
-    with pytest.raises(DataError, match=excluded):
-        prepare(tmp_path / "none", ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=700)
-    with pytest.raises(
-        DataError, match=r"none was skipped\): the input of links has a header at most"
-    ):
-        prepare(tmp_path / "header", ("e.tsv", "protein1\tprotein2\n", {}), PROTEINS["tsv"])
+
+
+@pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
+def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, others):
+    rows = [(a, b, f"{score / 1000:.3f}") for a, b, score in LINKS]
+    links = ("e.tsv", table(rows + others), {})
+    scores = [float(text) for _, _, text in rows + others]
+    with pytest.raises(DataError) as refused:
+        prepare(tmp_path, links, PROTEINS["tsv"], min_score=700)
+    text = str(refused.value)
+    assert f"the scores run from {min(scores):g} to {max(scores):g}" in text
+    assert text.endswith(f"Want --min-score {max(scores):g} at most")
+
+
+@pytest.mark.parametrize("is_protein_bad", [False, True])
+def test_a_file_with_a_header_alone_is_refused_for_having_no_links(tmp_path, is_protein_bad):
+    rows = [PROTEIN_NAMES, *PROTEIN_ROWS]
+    if is_protein_bad:
+        rows.append(("bad", TAXID, "MK*"))
+    proteins = ("p.tsv", table(rows), {"max_bad_share": 0.5})
+    with pytest.raises(DataError, match=r"e.tsv: has a header and no links, want a link a line"):
+        prepare(tmp_path, ("e.tsv", "protein1\tprotein2\n", {}), proteins)
 
 
 @pytest.mark.parametrize(
