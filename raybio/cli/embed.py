@@ -11,6 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location
 from raybio.core.text import skipped_lines
 from raybio.encoders.config import Pooling
+from raybio.runtime.embed_output import check_output_path
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
@@ -97,11 +98,11 @@ def embed(
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
+    check_output_path(out)
+    # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.embed import embed_file
     from raybio.runtime.embed_actors import EmbeddingFormat
-    from raybio.runtime.embed_output import check_output_path
 
-    check_output_path(out)
     here = local_copy(source, "--input")
     if run is not None:
         chosen, bucket = _embedder_of_run(run, runs)

@@ -117,13 +117,16 @@ def query(
     if out is not None and input_file is not None:
         check_not_input(out, [input_file])
     index_folder = local_copy(folder, "INDEX")
+    from raybio.runtime.search.index_store import open_index_store
+
+    store = open_index_store(index_folder)
+    # Imported here: torch takes seconds to import, and a folder without an index needs none.
     from raybio.runtime.search.build import K, describe_index
-    from raybio.runtime.search.index import EmbeddingIndex, open_index_store
+    from raybio.runtime.search.index import EmbeddingIndex
     from raybio.runtime.search.queries import Queries, neighbor_rows, neighbor_schema
     from raybio.store.data_sets import TSV
     from raybio.store.table_rows import write_rows, write_text_rows
 
-    store = open_index_store(index_folder)
     queries = Queries(
         store,
         input_file,

@@ -38,7 +38,7 @@ from raybio.runtime.embed_output import delete_leftovers
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.model_folders import model_of_folder, model_of_run
 from raybio.runtime.search.build import build_index
-from raybio.runtime.search.index import open_index_store
+from raybio.runtime.search.index_store import open_index_store
 from raybio.runtime.search.queries import Queries
 from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model

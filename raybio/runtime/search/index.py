@@ -6,7 +6,6 @@ Shape letters: Q queries, K neighbors, D width.
 import operator
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,8 @@ from raybio.encoders.config import Pooling
 from raybio.runtime.load import TrainedModel, load
 from raybio.runtime.search.embeddings import scaled
 from raybio.runtime.search.faiss_package import load_faiss
-from raybio.runtime.search.index_store import IndexStore
+from raybio.runtime.search.index_store import IndexStore, open_index_store
 from raybio.runtime.search.searcher import Approximation, Effort, Searcher
-from raybio.store.manifest import MANIFEST
-from raybio.store.store import open_store
-
-_BUILD_FIRST = "Build one with raybio search index"
 
 
 class Neighbors(NamedTuple):
@@ -128,17 +123,6 @@ def open_index(
     """Open a saved index; see ``raybio.open_index``."""
     store = open_index_store(folder)
     return EmbeddingIndex(store, None if model is None else load(model, pooling))
-
-
-def open_index_store(folder: str | os.PathLike[str]) -> IndexStore:
-    """Open the files of a saved index; their sha256 is checked if it was not on this machine.
-
-    Raises:
-        StoreError: if there is none, or it is damaged.
-    """
-    if not (Path(folder) / MANIFEST).is_file():
-        raise StoreError(f"{folder}: holds no index (no {MANIFEST}). {_BUILD_FIRST}")
-    return open_store(Path(folder), IndexStore, verify=True)
 
 
 def check_model(store: IndexStore, model_digest: str, name: str) -> None:

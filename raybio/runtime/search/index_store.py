@@ -3,13 +3,17 @@
 Shape letters: N vectors, D width, L inverted lists.
 """
 
+import os
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from raybio.core.errors import StoreError
 from raybio.store.columns import ArrowColumn, NumberColumn
-from raybio.store.store import Store
+from raybio.store.manifest import MANIFEST
+from raybio.store.store import Store, open_store
 
 Metric = Literal["cosine", "l2"]
 
@@ -50,3 +54,16 @@ class IndexStore(Store):
     def vectors(self) -> np.ndarray:
         """The vectors (N, D), mapped."""
         return self.flat_vectors.reshape(-1, self.facts["width"])
+
+
+def open_index_store(folder: str | os.PathLike[str]) -> IndexStore:
+    """Open the files of a saved index; their sha256 is checked if it was not on this machine.
+
+    Raises:
+        StoreError: if there is none, or it is damaged.
+    """
+    if not (Path(folder) / MANIFEST).is_file():
+        raise StoreError(
+            f"{folder}: holds no index (no {MANIFEST}). Build one with raybio search index"
+        )
+    return open_store(Path(folder), IndexStore, verify=True)

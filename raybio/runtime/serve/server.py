@@ -20,7 +20,8 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.cluster.resources import Node
 from raybio.runtime.load import load
-from raybio.runtime.search.index import check_model, open_index, open_index_store
+from raybio.runtime.search.index import check_model, open_index
+from raybio.runtime.search.index_store import open_index_store
 from raybio.runtime.serve.app import Limits, http_app
 
 APPLICATION = "raybio"

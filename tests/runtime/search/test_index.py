@@ -13,7 +13,8 @@ from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.runtime.search import build, searcher
 from raybio.runtime.search.build import build_index
 from raybio.runtime.search.embeddings import read_embeddings
-from raybio.runtime.search.index import EmbeddingIndex, open_index_store
+from raybio.runtime.search.index import EmbeddingIndex
+from raybio.runtime.search.index_store import open_index_store
 from raybio.runtime.search.searcher import Searcher
 
 NUM_ROWS = 3000
