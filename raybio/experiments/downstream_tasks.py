@@ -85,10 +85,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
         sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
         line = f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)})"
         if store.class_names:
-            shown = ", ".join(store.class_names[:MAX_SHOWN])
-            if len(store.class_names) > MAX_SHOWN:
-                shown += " …"
-            line += f", {len(store.class_names)} classes ({shown})"
+            line += f", {len(store.class_names)} classes ({_first_few(store.class_names)})"
         print(line, flush=True)
         _print_warnings(store)
         return store
@@ -97,7 +94,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
 
 
 def _print_warnings(store: TaskStore) -> None:
-    """Print skipped rows, rows that are also training rows, and classes without training rows."""
+    """Print skipped rows, rows that are also training rows, and doubtful classes."""
     for remark in skipped_remarks(store.manifest["quarantine"]):
         print(remark, flush=True)
     num_drawn = store.manifest.get(DRAWN, 0)
@@ -116,8 +113,31 @@ def _print_warnings(store: TaskStore) -> None:
                 flush=True,
             )
     for split, names in store.classes_absent_from_training().items():
-        shown = ", ".join(names[:5])
-        print(f"{split} classes absent from training, which can never be predicted: {shown}")
+        print(
+            f"{split} classes absent from training, which can never be predicted: "
+            f"{_first_few(names)}",
+            flush=True,
+        )
+    rare = store.rare_classes()
+    if rare:
+        verb = "class has" if len(rare) == 1 else "classes have"
+        print(
+            f"{len(rare):,} {verb} a single training row, too few to learn from: "
+            f"{_first_few(rare)}",
+            flush=True,
+        )
+    similar = [" and ".join(map(repr, names)) for names in store.similar_classes()]
+    if similar:
+        print(
+            "classes whose names differ only in case or outer blanks: "
+            f"{_first_few(similar)}. Give them one name if they are one",
+            flush=True,
+        )
+
+
+def _first_few(names: Sequence[str]) -> str:
+    """Return the first ``MAX_SHOWN`` names."""
+    return ", ".join(names[:MAX_SHOWN]) + (" …" if len(names) > MAX_SHOWN else "")
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:

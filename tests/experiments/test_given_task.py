@@ -227,6 +227,23 @@ def test_classes_that_training_does_not_have_are_reported(
     )
 
 
+@pytest.mark.parametrize("task", ["text_classification", "text_multilabel"])
+def test_classes_with_one_training_row_and_of_almost_one_name_are_reported(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    lines = ["text\tlabel\tsplit", "one\tADVERSE\ttrain", "two\trare\ttrain"]
+    for split in ("train", "dev", "test"):
+        lines += [f"{split} {number}\tadverse\t{split}" for number in range(2)]
+        lines += [f"{split} {number}\tother\t{split}" for number in range(2, 4)]
+    table = tmp_path / "texts.tsv"
+    table.write_text("\n".join(lines) + "\n")
+    with_tasks([task, "--data", str(table)])
+    printed = capsys.readouterr().out
+    assert "2 classes have a single training row, too few to learn from: ADVERSE, rare\n" in printed
+    assert "differ only in case or outer blanks: 'ADVERSE' and 'adverse'. Give them" in printed
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_published_settings(name: str) -> None:
     """Proteins stop early, and the rate of texts decays."""

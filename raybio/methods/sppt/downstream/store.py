@@ -121,6 +121,32 @@ class TaskStore(Store):
                 names_by_split[split] = [self.class_names[number] for number in absent]
         return names_by_split
 
+    def rare_classes(self) -> list[str]:
+        """Return the classes with a single training row.
+
+        Tasks on numbers or residues have none.
+        """
+        if TASKS[self.task].labels not in ("class", "class_set"):
+            return []
+        target = self.targets(self.split_rows("train"))
+        if target.ndim == 1:
+            num_rows_C = np.bincount(target.astype(np.int64), minlength=len(self.class_names))
+        else:
+            num_rows_C = (target > 0).sum(axis=0)
+        return [self.class_names[number] for number in np.flatnonzero(num_rows_C == 1)]
+
+    def similar_classes(self) -> list[list[str]]:
+        """Return groups of classes whose names differ only in case or outer blanks.
+
+        Tasks on numbers or residues have none.
+        """
+        if TASKS[self.task].labels not in ("class", "class_set"):
+            return []
+        names_by_plain: dict[str, list[str]] = {}
+        for name in self.class_names:
+            names_by_plain.setdefault(name.strip().casefold(), []).append(name)
+        return [names for names in names_by_plain.values() if len(names) > 1]
+
     def _classes_of(self, row_R: np.ndarray) -> np.ndarray:
         """Return the numbers of the classes that some of these rows have."""
         target = self.targets(row_R)
