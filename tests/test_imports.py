@@ -342,6 +342,42 @@ def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy(
     run(RUN_COMMANDS, json.dumps(commands))
 
 
+WATCHED = """
+import json, sys
+from raybio.cli.main import main
+words, first = json.loads(sys.argv[1])
+class Watched:
+    encoding = "utf-8"
+    lines = []
+    def write(self, text):
+        self.lines.append((text, "torch" in sys.modules))
+        return len(text)
+    def flush(self): pass
+    def isatty(self): return False
+sys.stdout = Watched()
+sys.argv = ["raybio", *words]
+try: main()
+except SystemExit as exit: assert not exit.code, exit.code
+assert Watched.lines[0] == (first, False), Watched.lines[:3]
+assert Watched.lines[-1][1]
+"""
+"""Run a command that loads torch, but prints its first line before."""
+
+
+def test_a_dry_run_with_a_store_prints_a_line_before_it_loads_torch(
+    tiny_store: Store, tmp_path: Path
+):
+    store = str(tiny_store.path)
+    given = ["--recipe", "small", "--set", "plan.global_batch_rows=16", "--dry-run"]
+    given += ["--store", store]
+    first = f"checking the trials against {store}"
+    budget = ["--budget", "max_steps=200", "--budget", "grace_steps=200"]
+    run(WATCHED, json.dumps([["sweep", "sppt_protein", *given, *budget], first]))
+    first = "dry run: checking the settings against the store"
+    runs = ["--runs", str(tmp_path)]
+    run(WATCHED, json.dumps([["train", "sppt_protein", *given, *runs], first]))
+
+
 def test_the_help_and_the_version_of_raybio_import_no_command():
     for option in ("--help", "--version", "swep"):
         run(

@@ -267,6 +267,8 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
         method=space.method, config=base, store=store or Path(), name="plan", runs=Path("sweeps")
     )
     spec = SweepSpec(space=space, run=run, checks_store=store is not None)
+    if store is not None:
+        print(f"checking the trials against {store}", flush=True)
     trials = planned(space, spec.check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; without any result, it would try")
@@ -280,11 +282,12 @@ def _print_plan(space: SearchSpace, options: RunOptions) -> None:
         summary += f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each"
     print(summary)
     if store is not None:
+        runs, _ = runs_folder(None)
+        print(f"looking for a similar run in {runs}", flush=True)
         # Imported here: without a store no run is similar, and it imports torch.
         from raybio.runtime.compare.cost import describe_sweep_time
         from raybio.runtime.tune.length import num_trainings
 
-        runs, _ = runs_folder(None)
         trial = replace(run, config=spec.config(trials[0]))
         print(describe_sweep_time(trial, num_trainings(spec), runs))
     print(f"compared by {space.metric}; the first trial shows whether that is evaluated")

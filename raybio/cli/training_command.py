@@ -237,6 +237,9 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
         part: resolve(request.method, part_options)
         for part, part_options in options_by_part(request.options, parts).items()
     }
+    if request.dry_run:
+        # What follows imports torch and transformers, and reads the store.
+        print("dry run: checking the settings against the store", flush=True)
     from raybio.cli.train_and_compare import train_and_compare
 
     train_and_compare(
