@@ -67,6 +67,9 @@ LINE_MASK = (1 << LINE_BITS) - 1
 
 LINKS_AT_ONCE = 1 << 20
 
+WITHOUT_LINK = "rows_without_a_link"
+"""Entry of a manifest: rows with content and no link, which the store leaves out."""
+
 
 class LinkCollector:
     """Undirected links between numbered rows, each once, in either direction.
@@ -232,6 +235,7 @@ def assemble(
         classes = link_classes(graph, heldout_E2, cluster_R)
         leakage = classes.counts() | {"clusters": int(cluster_R.max(initial=-1)) + 1}
         provenance = provenance | {"leakage": leakage}
+    provenance = provenance | {WITHOUT_LINK: int(has_content_N.sum()) - len(row_R)}
     rows = LinkedRows(
         keys=corpus.keys.take(pa.array(row_R)),
         content=content,

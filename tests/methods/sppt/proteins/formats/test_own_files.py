@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raybio.cli.stores import show_store
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
@@ -226,6 +227,30 @@ def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, ot
     text = str(refused.value)
     assert f"the scores run from {min(scores):g} to {max(scores):g}" in text
     assert text.endswith(f"Want --min-score {max(scores):g} at most")
+
+
+def test_proteins_without_a_link_are_counted_and_shown(tmp_path, capsys):
+    alone = [("ALONE1", TAXID, "MKTAYIAK"), ("ALONE2", TAXID, "MKTAYIAR")]
+    proteins = ("p.tsv", table([PROTEIN_NAMES, *PROTEIN_ROWS, *alone]), {})
+    store = prepare(tmp_path, EDGES["tsv"], proteins)
+    num_without = len(PROTEIN_ROWS) + len(alone) - len(store.keys)
+    assert store.manifest["rows_without_a_link"] == num_without
+    show_store(store, 0.0)
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if "proteins without a link" in line
+    )
+    assert f" {num_without} " in line
+
+
+def test_fasta_as_links_is_named(tmp_path):
+    links = ("e.fasta", fasta(UNIPROT), {})
+    with pytest.raises(DataError, match="e.fasta: is FASTA, as of --proteins; want a table of lin"):
+        prepare(tmp_path, links, PROTEINS["tsv"])
+
+
+def test_plain_text_with_the_suffix_of_gzip_is_named(tmp_path):
+    with pytest.raises(DataError, match="e.csv.gz: is no gzip stream. If it is plain text, take"):
+        prepare(tmp_path, ("e.csv.gz", table(PLAIN, ","), {}), PROTEINS["tsv"])
 
 
 @pytest.mark.parametrize("is_protein_bad", [False, True])
