@@ -15,7 +15,7 @@ from raybio.cli.lazy import chosen_app
 from raybio.cli.options import URI_PARSERS
 from raybio.cli.output import guarded_output
 from raybio.core.config import BaseConfig, C, fields
-from raybio.core.errors import RaybioError
+from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 
@@ -194,6 +194,12 @@ def settings_of(model: type[C], arguments: Mapping[str, Any]) -> C:
     Raises:
         ConfigError: for a value out of range.
     """
-    return model.from_mapping(
-        {name: value for name, value in arguments.items() if name in model.model_fields}
-    )
+    given = {name: value for name, value in arguments.items() if name in model.model_fields}
+    try:
+        return model.from_mapping(given)
+    except ConfigError as error:
+        text = str(error)
+        for name in given:
+            if text.startswith(f"{name}: "):
+                text = f"--{name.replace('_', '-')}: {text.removeprefix(f'{name}: ')}"
+        raise ConfigError(text) from None

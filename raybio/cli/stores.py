@@ -247,6 +247,10 @@ def show_store(store: "Store", started: float) -> None:
     names = COUNTS.get(store.kind, {})
     for name in sorted(counts, key=lambda name: name != "rows"):
         table.add_row(names.get(name, name.replace("_", " ")), f"{counts[name]:,}")
+    num_without_link = manifest.get("rows_without_a_link", 0)
+    if num_without_link:
+        noun = names.get("rows", "rows").removesuffix(" with a link")
+        table.add_row(f"{noun} without a link, left out", f"{num_without_link:,}")
     for name, count in manifest.get("leakage", {}).items():
         if name in LEAKAGE:
             table.add_row(LEAKAGE[name], f"{count:,}")

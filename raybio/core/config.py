@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError
-from raybio.core.text import near_names, suggestion
+from raybio.core.text import did_you_mean, near_names, suggestion
 
 
 class BaseConfig(BaseModel):
@@ -370,7 +370,12 @@ def _misfit(
         wanted = wanted.replace("a number", "a finite number")
     if len(got) > MAX_SHOWN:
         got = f"{got[:MAX_SHOWN]}…"
-    return f"{'.'.join(names)}: got {got}, want {wanted}"
+    is_choice = typing.get_origin(annotation) is typing.Literal
+    choices = typing.get_args(annotation) if is_choice else ()
+    hint = ""
+    if isinstance(mapping, str):
+        hint = did_you_mean(mapping, [choice for choice in choices if isinstance(choice, str)])
+    return f"{'.'.join(names)}: got {got}, want {wanted}{'.' * bool(hint)}{hint}"
 
 
 def _wanted(annotation: Any, range_: str) -> str:

@@ -133,8 +133,9 @@ def location(given: str | Path | BucketPath, option: str = "path") -> Location:
         raise ConfigError(f"{option}: got {shown!r}, want a bucket: {scheme}://BUCKET/PATH")
     if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
-            f"{option}: got {shown!r}; {bucket!r} cannot be the name of a bucket. Want "
-            f"{scheme}://BUCKET/PATH"
+            f"{option}: got {shown!r}; {bucket!r} cannot be the name of a bucket: want at least 3 "
+            f"letters, digits, '.', '_' or '-', a letter or digit at both ends, as {scheme}://"
+            "BUCKET/PATH"
         )
     key = key.strip("/")
     if any(part in ("", ".", "..") for part in key.split("/")) and key:

@@ -23,6 +23,11 @@ def size_text(num_bytes: float) -> str:
     return f"{size:,.3g} TB"
 
 
+def cut_text(text: str, length: int) -> str:
+    """Return a text of at most ``length`` letters; one that is cut ends with an ellipsis."""
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence that suggests the names nearest to a misspelt one; empty if none is near.
 

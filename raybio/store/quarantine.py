@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from raybio.core.errors import DataError
+from raybio.core.text import cut_text
+
+MAX_DETAIL = 80
+"""Letters of what identifies a skipped record."""
 
 
 class SkippedRecord(NamedTuple):
@@ -90,7 +94,7 @@ class Quarantine:
         for line, detail in examples:
             if len(kept) >= self.num_examples:
                 break
-            kept.append(SkippedRecord(file, int(line), str(detail)[:80]))
+            kept.append(SkippedRecord(file, int(line), cut_text(str(detail), MAX_DETAIL)))
         if is_bad:
             self._num_bad[kind] += num
             self._bad_reasons.setdefault(kind, set()).add(reason)

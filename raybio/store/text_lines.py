@@ -58,7 +58,7 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
             has_ids = "\t" in content
         key, tab, text = content.partition("\t") if has_ids else (str(number), "", content)
         if reason := _problem(key, tab, text, has_ids):
-            quarantine.add("text", reason, name, number, content[:80])
+            quarantine.add("text", reason, name, number, content)
             continue
         keys.append(key)
         texts.append(text)
@@ -105,7 +105,7 @@ def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
                 lines.append(line)
             else:
                 reason = "row without an id" if text.strip() else "row without a text"
-                quarantine.add("text", reason, path.name, line, key[:80])
+                quarantine.add("text", reason, path.name, line, key)
         yield _batch(keys, texts, lines)
 
 

@@ -143,7 +143,7 @@ def test_an_invalid_value_is_refused_with_its_path(path, value):
         ("optim.betas", "[0.5]", "optim.betas: got [0.5], want a list of a number, a number"),
         ("seed", "1.5", "seed: got 1.5, want a whole number >= 0"),
         ("seed", "[1]", "seed: got [1], want a whole number >= 0"),
-        ("kind", "fancier", "kind: got 'fancier', want plain or fancy"),
+        ("kind", "fancier", "kind: got 'fancier', want plain or fancy. Did you mean 'fancy'?"),
         ("margin", "wide", "margin: got 'wide', want a number or null"),
         ("cut", "often", "cut: got 'often', want a whole number or auto"),
         ("texts", "[]", "texts: got [], want a list of title or abstract of length >= 1"),

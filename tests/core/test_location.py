@@ -61,6 +61,7 @@ def test_a_path_in_a_bucket_is_joined_as_a_local_one() -> None:
         ("s3://", "want a bucket"),
         ("s3:///a", "want a bucket"),
         ("s3://-/a", "cannot be the name of a bucket"),
+        ("s3://tb/a", "'tb' cannot be the name of a bucket: want at least 3 letters, digits"),
         ("s3://bucket/a//b", "empty parts"),
         ("s3://bucket/../b", "'..'"),
         ("file://stores/a", "three slashes"),

@@ -58,7 +58,6 @@ def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--edges", "e.tsv"],
         [],
         ["--edges", "e", "--proteins", "p", "--species", "s"],
         ["--interactomes", "i"],
@@ -71,6 +70,28 @@ def test_half_a_layout_or_two_are_refused(arguments, tmp_path):
     assert isinstance(result.exception, ConfigError)
     assert "either --interactomes, --species and --sequences, or --edges and --proteins" in str(
         result.exception
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [(["--edges", "e.tsv"], "--proteins"), (["--proteins", "p.fasta"], "--edges")],
+)
+def test_links_without_proteins_and_the_reverse_are_refused_with_the_missing_option(
+    given, missing, tmp_path
+):
+    command = ["proteins", "--out", str(tmp_path / "store"), *given]
+    refused = CliRunner().invoke(prepare.app, command).exception
+    assert isinstance(refused, ConfigError)
+    assert str(refused) == f"{missing} is missing: want --edges and --proteins, both"
+
+
+def test_a_misspelt_choice_is_refused_by_the_name_of_its_option_with_a_suggestion(tmp_path):
+    command = ["proteins", "--out", str(tmp_path / "store"), "--held-out", "homolgy"]
+    refused = CliRunner().invoke(prepare.app, command).exception
+    assert isinstance(refused, ConfigError)
+    assert str(refused) == (
+        "--held-out: got 'homolgy', want random or homology or proteins. Did you mean 'homology'?"
     )
 
 

@@ -54,3 +54,12 @@ def test_the_limit_applies_to_each_kind_of_record():
     quarantine.check("protein")
     with pytest.raises(DataError, match="5 of 10 link records"):
         quarantine.check("link")
+
+
+def test_a_detail_that_is_cut_ends_with_an_ellipsis():
+    quarantine = Quarantine()
+    quarantine.add("row", "bad", "a.tsv", 1, "x" * 80)
+    quarantine.add("row", "bad", "a.tsv", 2, "x" * 81)
+    whole, cut = quarantine.examples_by_reason["bad"]
+    assert whole.detail == "x" * 80
+    assert cut.detail == "x" * 79 + "…"

@@ -246,6 +246,9 @@ def proteins(
     config = settings_of(PrepareConfig, locals() | given)
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
+    if any(tables) and not all(tables) and not any(tree_of_life):
+        missing = "--proteins" if edges else "--edges"
+        raise ConfigError(f"{missing} is missing: want --edges and --proteins, both")
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
         raise ConfigError(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"

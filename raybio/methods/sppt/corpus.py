@@ -67,6 +67,9 @@ LINE_MASK = (1 << LINE_BITS) - 1
 
 LINKS_AT_ONCE = 1 << 20
 
+WITHOUT_LINK = "rows_without_a_link"
+"""Entry of a manifest: rows with content and no link, which the store leaves out."""
+
 
 class LinkCollector:
     """Undirected links between numbered rows, each once, in either direction.
@@ -153,6 +156,18 @@ class LinkCollector:
         self._quarantine.add_many("link", reason, "", num_more, [], is_bad=False)
 
 
+def check_has_links(files: Sequence[Path], quarantine: Quarantine) -> None:
+    """Refuse files of links that have none.
+
+    Raises:
+        DataError: if no line below their headers was read.
+    """
+    if not quarantine.num_seen("link"):
+        names = ", ".join(map(str, files))
+        verb = "has" if len(files) == 1 else "have"
+        raise DataError(f"{names}: {verb} a header and no links, want a link a line below it")
+
+
 def assemble(
     corpus: Corpus,
     spool: Spool,
@@ -222,6 +237,7 @@ def assemble(
         classes = link_classes(graph, heldout_E2, cluster_R)
         leakage = classes.counts() | {"clusters": int(cluster_R.max(initial=-1)) + 1}
         provenance = provenance | {"leakage": leakage}
+    provenance = provenance | {WITHOUT_LINK: int(has_content_N.sum()) - len(row_R)}
     rows = LinkedRows(
         keys=corpus.keys.take(pa.array(row_R)),
         content=content,

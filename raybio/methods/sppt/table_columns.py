@@ -18,7 +18,7 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import read_lines
+from raybio.store.sources import GZIP_MAGIC, read_lines
 from raybio.store.table_rows import is_typed_table
 from raybio.store.table_rows import read_columns as read_row_columns
 
@@ -291,7 +291,10 @@ def _explain(
     if "straddling object" in text:
         return f"{path}: a line is longer than {block_bytes:,} bytes, want one record a line"
     if str(path).endswith(".gz"):
-        return f"{path}: the gzip stream is torn or is none ({text}). Fetch the file again."
+        with Path(path).open("rb") as file:
+            if file.read(len(GZIP_MAGIC)) != GZIP_MAGIC:
+                return f"{path}: is no gzip stream. If it is plain text, take .gz off its name."
+        return f"{path}: the gzip stream is torn ({text}). Fetch the file again."
     return f"{path}: cannot be read as a table with the columns {wanted} ({text})"
 
 

@@ -363,7 +363,8 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         if body:
             titled.append((f"Differences, {table.layout.splits[split]}", header, body))
         for title, names, rows in titled:
-            drawn = Table(title=title)
+            # A title wider than its table would break anywhere.
+            drawn = Table(title=title, min_width=min(len(title), 80))
             for number, name in enumerate(names):
                 # An interval has a line of its own, so that 80 columns are enough; nothing is cut.
                 drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")

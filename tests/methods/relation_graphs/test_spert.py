@@ -116,7 +116,7 @@ def test_a_bad_sentence_is_set_aside_with_its_file_number_and_reason_and_the_oth
     assert quarantine.count_by_reason == {reason: 1}
     example = quarantine.examples_by_reason[reason][0]
     assert (example.file, example.line) == ("a.json", 2)
-    assert example.detail.startswith(detail[:80])
+    assert example.detail.startswith(detail[:79])
     with pytest.raises(DataError, match="1 of 3 sentence records are bad"):
         quarantine.check("sentence")
 

@@ -198,6 +198,17 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
     assert shown.count("15.00]") == 9
 
 
+def test_a_title_wider_than_its_table_stays_on_one_line() -> None:
+    rows = {"random": {"train": {"lrap": SCORES["lrap"]}}}
+    sizes = {"train": "macro F1 of 26 rows"}
+    layout = replace(LAYOUT, measures={"lrap": "LRAP"})
+    table = ResultTable(rows, layout, sizes=sizes)
+    console = Console(width=100, record=True)
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    assert table.title("train") in console.export_text()
+
+
 def test_repetitions_are_shown_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
     variants = variants_of(
         request(tmp_path), [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 2))]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from raybio.core.errors import DataError
+from raybio.core.text import cut_text
 from raybio.methods.sppt.downstream.config import TASKS, TEST_SHARE, DownstreamTask
 from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
 from raybio.methods.sppt.downstream.store import IGNORED, TaskStore, commit_task
@@ -90,7 +91,7 @@ def _is_valid(example: Example, task: DownstreamTask, quarantine: Quarantine) ->
     quarantine.saw("row", 1)
     reason = _defect(example, task)
     if reason:
-        quarantine.add("row", reason, example.file, example.line, example.content[:40])
+        quarantine.add("row", reason, example.file, example.line, cut_text(example.content, 40))
     return not reason
 
 

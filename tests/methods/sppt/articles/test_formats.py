@@ -95,6 +95,12 @@ def test_a_title_that_is_not_utf_8_is_set_aside_with_its_line(tmp_path: Path) ->
     assert [one["line"] for one in facts["examples"]] == [9]
 
 
+def test_citations_with_a_header_alone_are_refused_for_having_no_links(tmp_path: Path) -> None:
+    source = write_tables(tmp_path, ["a\tt\tu"], [])
+    with pytest.raises(DataError, match=r"c.tsv: has a header and no links"):
+        prepare_linked_texts(tmp_path / "store", source)
+
+
 def test_held_out_links_are_not_in_the_graph(tmp_path: Path) -> None:
     articles = [f"{number}\tT{number}\t" for number in range(20)]
     ring = [f"{number}\t{(number + step) % 20}" for number in range(20) for step in (1, 2)]

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import date_number, single_group_corpus
-from raybio.methods.sppt.corpus import Corpus, LinkCollector
+from raybio.methods.sppt.corpus import Corpus, LinkCollector, check_has_links
 from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.table_columns import is_missing, read_table, skip_rows
 from raybio.store.quarantine import Quarantine
@@ -65,6 +65,7 @@ class LinkedTables:
             skip_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
             links.add(u_E[~is_unknown], v_E[~is_unknown], line.to_numpy()[~is_unknown], file)
         quarantine.check("link")
+        check_has_links([path], quarantine)
         return single_group_corpus(keys, spooled_N, links.merged(), date_N)
 
     def _read_articles(

@@ -113,6 +113,8 @@ def read_layout(path: Path) -> LinkFile:
     if not lines or not lines[0].strip():
         begins = "begins with an empty line" if lines else "is empty"
         raise DataError(f"{path}: {begins}, want {WANTED}")
+    if lines[0].startswith(">"):
+        raise DataError(f"{path}: is FASTA, as of --proteins; want {WANTED}")
     delimiter = next((mark for mark in DELIMITERS if mark in lines[0]), "")
     if not delimiter:
         raise DataError(

@@ -5,6 +5,7 @@ Memory does not depend on the size of the files.
 Shape letters: N proteins, E links of a block, D distinct ids of a block.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
@@ -50,6 +51,26 @@ class Links(NamedTuple):
     line_E: np.ndarray
 
 
+class ScoreRange:
+    """Range of the scores that were read.
+
+    Attributes:
+        low: the least score, infinite without any.
+        high: the highest score, minus infinity without any.
+    """
+
+    def __init__(self) -> None:
+        """Start without a score."""
+        self.low = math.inf
+        self.high = -math.inf
+
+    def add(self, score_E: np.ndarray) -> None:
+        """Take in scores; those that are no number are ignored."""
+        number_E = score_E[np.isfinite(score_E)]
+        self.low = min(self.low, float(number_E.min(initial=math.inf)))
+        self.high = max(self.high, float(number_E.max(initial=-math.inf)))
+
+
 class Rows(Protocol):
     """Rows of proteins by id."""
 
@@ -67,6 +88,7 @@ def read_links(
     rule: IdRule | None = None,
     min_score: float = 0,
     unknown: dict[str, None] | None = None,
+    scores: ScoreRange | None = None,
     block_bytes: int = LINKS_BLOCK_BYTES,
 ) -> Iterator[Links]:
     """Yield the links between known proteins of one species.
@@ -79,6 +101,7 @@ def read_links(
         rule: makes ids of the store of those of the file; None: they are equal.
         min_score: links with a lower score are skipped; 0: none are.
         unknown: takes ids that are not among the proteins, up to ``MAX_UNKNOWN``.
+        scores: takes the scores, if they are read: for ``min_score``, or of STRING's files.
         block_bytes: bytes that are read at once.
 
     Raises:
@@ -95,6 +118,8 @@ def read_links(
         score_E = np.zeros(len(a))
         if score:
             score_E = _string_scores(*score) if file.has_string_scores else _numbers(*score)
+            if scores is not None:
+                scores.add(score_E)
         ids = rule(pa.concat_arrays([a, b]))
         row = rows.find(ids)
         u_E = row[: len(a)]

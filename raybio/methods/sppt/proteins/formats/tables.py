@@ -25,7 +25,13 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order, number_groups
+from raybio.methods.sppt.corpus import (
+    Corpus,
+    LinkCollector,
+    check_has_links,
+    group_order,
+    number_groups,
+)
 from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.id_rule import (
@@ -44,6 +50,7 @@ from raybio.methods.sppt.proteins.formats.link_files import (
 from raybio.methods.sppt.proteins.formats.links import (
     LINKS_BLOCK_BYTES,
     MAX_SCORE,
+    ScoreRange,
     read_links,
     rows_by_id,
     taxid_of,
@@ -148,6 +155,7 @@ class Tables:
         )
         links = LinkCollector(quarantine, keys, spool.path.parent)
         unknown: dict[str, None] = {}
+        scores = ScoreRange()
         for layout in layouts:
             blocks = read_links(
                 layout,
@@ -157,6 +165,7 @@ class Tables:
                 rule=proteins.choice.rule,
                 min_score=config.min_score,
                 unknown=unknown,
+                scores=scores,
             )
             for u_E, v_E, line_E in blocks:
                 links.add(u_E, v_E, line_E, layout.path.name)
@@ -165,6 +174,13 @@ class Tables:
         if advice and num_skipped:
             advice += f"; skipped proteins ({num_skipped:,}) count as unknown"
         quarantine.check("link", advice)
+        check_has_links(self.edges, quarantine)
+        if scores.low <= scores.high < config.min_score:
+            files = ", ".join(map(str, self.edges))
+            raise DataError(
+                f"--min-score {config.min_score:g}: no link of {files} has it; the scores run from "
+                f"{scores.low:g} to {scores.high:g}. Want --min-score {scores.high:g} at most"
+            )
         edge_E2 = links.merged()
         if not len(edge_E2) and advice:
             raise DataError(f"{self.edges[0]}: no link is between two proteins. {advice}.")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raybio.cli.stores import show_store
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
@@ -214,8 +215,52 @@ def test_fractional_scores_are_compared_as_numbers(tmp_path):
     rows = [(a, b, f"{score / 1000:.1e}") for a, b, score in LINKS]
     store = prepare(tmp_path, ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=0.5)
     assert all_links(store) == {(a, b) for a, b, text in rows if float(text) >= 0.5}
-    with pytest.raises(DataError, match=r"is left of 0 links .*skipped: link with a score below 7"):
-        prepare(tmp_path / "none", ("e.tsv", table(rows), {}), PROTEINS["tsv"], min_score=700)
+
+
+@pytest.mark.parametrize("others", [[], [("unknown", "P2", "0.5"), ("P1", "P1", "0.5")]])
+def test_a_least_score_above_all_scores_is_refused_with_their_range(tmp_path, others):
+    rows = [(a, b, f"{score / 1000:.3f}") for a, b, score in LINKS]
+    links = ("e.tsv", table(rows + others), {})
+    scores = [float(text) for _, _, text in rows + others]
+    with pytest.raises(DataError) as refused:
+        prepare(tmp_path, links, PROTEINS["tsv"], min_score=700)
+    text = str(refused.value)
+    assert f"the scores run from {min(scores):g} to {max(scores):g}" in text
+    assert text.endswith(f"Want --min-score {max(scores):g} at most")
+
+
+def test_proteins_without_a_link_are_counted_and_shown(tmp_path, capsys):
+    alone = [("ALONE1", TAXID, "MKTAYIAK"), ("ALONE2", TAXID, "MKTAYIAR")]
+    proteins = ("p.tsv", table([PROTEIN_NAMES, *PROTEIN_ROWS, *alone]), {})
+    store = prepare(tmp_path, EDGES["tsv"], proteins)
+    num_without = len(PROTEIN_ROWS) + len(alone) - len(store.keys)
+    assert store.manifest["rows_without_a_link"] == num_without
+    show_store(store, 0.0)
+    line = next(
+        line for line in capsys.readouterr().out.splitlines() if "proteins without a link" in line
+    )
+    assert f" {num_without} " in line
+
+
+def test_fasta_as_links_is_named(tmp_path):
+    links = ("e.fasta", fasta(UNIPROT), {})
+    with pytest.raises(DataError, match="e.fasta: is FASTA, as of --proteins; want a table of lin"):
+        prepare(tmp_path, links, PROTEINS["tsv"])
+
+
+def test_plain_text_with_the_suffix_of_gzip_is_named(tmp_path):
+    with pytest.raises(DataError, match="e.csv.gz: is no gzip stream. If it is plain text, take"):
+        prepare(tmp_path, ("e.csv.gz", table(PLAIN, ","), {}), PROTEINS["tsv"])
+
+
+@pytest.mark.parametrize("is_protein_bad", [False, True])
+def test_a_file_with_a_header_alone_is_refused_for_having_no_links(tmp_path, is_protein_bad):
+    rows = [PROTEIN_NAMES, *PROTEIN_ROWS]
+    if is_protein_bad:
+        rows.append(("bad", TAXID, "MK*"))
+    proteins = ("p.tsv", table(rows), {"max_bad_share": 0.5})
+    with pytest.raises(DataError, match=r"e.tsv: has a header and no links, want a link a line"):
+        prepare(tmp_path, ("e.tsv", "protein1\tprotein2\n", {}), proteins)
 
 
 @pytest.mark.parametrize(
