@@ -37,7 +37,7 @@ def test_a_benchmark_is_built_and_its_counts_are_shown(tmp_path):
 
 def test_invalid_settings_are_refused_before_anything_is_read(tmp_path):
     refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out", "--per-relation", 0)
-    assert isinstance(refused.exception, ConfigError) and "per_relation" in str(refused.exception)
+    assert isinstance(refused.exception, ConfigError) and "--per-relation" in str(refused.exception)
     refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out")
     assert isinstance(refused.exception, DataError) and "holds no MRREL.RRF" in str(
         refused.exception
