@@ -1,6 +1,6 @@
 """Run the commands of a guide in the folder of this process, with one Ray for all of them.
 
-``raybio`` starts Ray for each command that wants it; what it is started in is the same.
+Commands join this Ray instead of starting one each.
 """
 
 import shutil

@@ -48,7 +48,7 @@ def test_what_is_changed_or_not_run_is_on_the_pages(name: str) -> None:
 @pytest.mark.parametrize("page", sorted(DOCS.glob("**/*.md")), ids=lambda page: page.stem)
 def test_trainings_of_a_page_that_differ_have_names_of_their_own(page: Path) -> None:
     """The second one would be refused: its folder holds a run with other settings."""
-    settings_by_name: dict[str, set[str]] = {}
+    settings_by_run: dict[tuple[str, str], set[str]] = {}
     for words in commands(page):
         if words[0] != "train" or "--name" not in words:
             continue
@@ -56,9 +56,9 @@ def test_trainings_of_a_page_that_differ_have_names_of_their_own(page: Path) -> 
         settings = {
             one for one in given if one.split()[0] not in {*RESUMING, "--compare", "--seeds"}
         }
-        name = words[words.index("--name") + 1]
+        run = (words[words.index("--runs") + 1] if "--runs" in words else "runs", name_of(words))
         if settings:  # without any, the recorded ones hold
-            assert settings_by_name.setdefault(name, settings) == settings, name
+            assert settings_by_run.setdefault(run, settings) == settings, run
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -96,6 +96,11 @@ def test_every_command_of_a_guide_runs(name: str, tmp_path: Path, empty_database
                     assert cells <= table[row], row
         for path in re.findall(r"`((?:runs|sweeps)/[\w.-]+/[\w./-]+)`", text):
             assert list(tmp_path.glob(re.sub("NAME|HASH|SETTING|VALUE", "*", path))), path
+
+
+def name_of(words: list[str]) -> str:
+    """Return the name that a training gives its run."""
+    return words[words.index("--name") + 1]
 
 
 def cells_by_row(markdown: str) -> dict[str, set[str]]:

@@ -17,6 +17,7 @@ from raybio.cli.console import stdout_console
 from raybio.cli.options import LocationType, location_option, sources_option
 from raybio.core.errors import ConfigError, StorageError
 from raybio.core.location import BucketPath, Location, is_uri, location
+from raybio.store.manifest import MANIFEST, WITHOUT_LINK
 
 if TYPE_CHECKING:
     from raybio.store.store import Store
@@ -197,15 +198,24 @@ class NewStore:
 LINKS = {"links": "links for training", "heldout_links": "held-out links, for evaluation"}
 
 COUNTS = {
-    "proteins": {"rows": "proteins with a link", "groups": "species", **LINKS},
-    "linked texts": {"rows": "articles with a link", **LINKS},
+    "proteins": {
+        "rows": "proteins with a link",
+        WITHOUT_LINK: "proteins without a link, left out",
+        "groups": "species",
+        **LINKS,
+    },
+    "linked texts": {
+        "rows": "articles with a link",
+        WITHOUT_LINK: "articles without a link, left out",
+        **LINKS,
+    },
     "articles": {"rows": "articles"},
     "documents": {"rows": "documents"},
     "sentences": {"rows": "sentences"},
     "topics": {"rows": "sentences"},
     "words": {"rows": "sentences"},
 }
-"""Kind of a store -> entries of its manifest's counts -> their names in the table of a store."""
+"""Kind of a store -> counts in its manifest -> their names in the table of a store."""
 
 LEAKAGE = {
     "with_twin": "held-out links with a twin in training: relatives of both ends are linked",
@@ -234,7 +244,6 @@ def show_store(store: "Store", started: float) -> None:
         store: the prepared store.
         started: ``time.perf_counter()`` when its preparation began.
     """
-    from raybio.store.manifest import MANIFEST
     from raybio.store.quarantine import SkippedRecord
 
     seconds = time.perf_counter() - started
@@ -247,10 +256,8 @@ def show_store(store: "Store", started: float) -> None:
     names = COUNTS.get(store.kind, {})
     for name in sorted(counts, key=lambda name: name != "rows"):
         table.add_row(names.get(name, name.replace("_", " ")), f"{counts[name]:,}")
-    num_without_link = manifest.get("rows_without_a_link", 0)
-    if num_without_link:
-        noun = names.get("rows", "rows").removesuffix(" with a link")
-        table.add_row(f"{noun} without a link, left out", f"{num_without_link:,}")
+    if manifest.get(WITHOUT_LINK):
+        table.add_row(names[WITHOUT_LINK], f"{manifest[WITHOUT_LINK]:,}")
     for name, count in manifest.get("leakage", {}).items():
         if name in LEAKAGE:
             table.add_row(LEAKAGE[name], f"{count:,}")

@@ -5,7 +5,8 @@ a shared lock on it until the process ends. Copies that nobody uses are removed,
 used first, when the disk has no room for another one or ``RAYBIO_CACHE_SIZE`` is exceeded.
 
 A copy has two locks, so that one that was removed is made again while its users run: its maker
-holds ``.NAME.making``, its users share ``.NAME.lock``, and whoever removes it has both.
+holds ``.NAME.making``, its users share ``.NAME.lock``. Who makes room for another copy has both;
+who has found a copy damaged has the first.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from raybio.core.cache import VARIABLE, cache_folder
 from raybio.core.errors import ConfigError, StorageError
@@ -31,13 +33,24 @@ SPARE_BYTES = 256 << 20
 """Disk that stays free next to a new copy."""
 
 SILENT_SECONDS = 10.0
-"""Who waits longer for the maker of a copy says so."""
+"""Seconds of waiting for the maker of a copy before a warning."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)
 
-_HELD: dict[Path, int] = {}
-"""Copies that this process uses -> descriptors of their locks, which the system releases when it
-ends."""
+
+class _Held(NamedTuple):
+    """Descriptors of a copy that this process uses; the system closes them when it ends.
+
+    Attributes:
+        lock: of its lock.
+        folder: of its folder, which a later copy of the same name differs from.
+    """
+
+    lock: int
+    folder: int
+
+
+_HELD: dict[Path, _Held] = {}
 
 
 def copies_folder() -> Path:
@@ -75,23 +88,26 @@ def cached_copy(name: str, num_bytes: int, fetch: Callable[[Path], None]) -> Pat
 def held_copy(name: str) -> Path | None:
     """Return the folder of a copy, which nobody removes while this process runs; None: no copy."""
     folder = copies_folder() / name
-    if not folder.is_dir():
-        _release(folder)
-        return None
-    if folder in _HELD:
+    if _holds(folder):
         return folder
+    # It was removed, and perhaps made again by another process.
+    _release(folder)
+    if not folder.is_dir():
+        return None
     try:
         lock = _shared_lock(folder)
     except OSError:
         # A cache that cannot be written, as in the image of a container: nobody removes it.
         return folder
-    if not folder.is_dir():
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
         os.close(lock)
         return None
     # The time of its last use; only its owner can set it.
     with contextlib.suppress(PermissionError):
         os.utime(lock)
-    _HELD[folder] = lock
+    _HELD[folder] = _Held(lock, descriptor)
     return folder
 
 
@@ -119,19 +135,35 @@ def check_room(num_bytes: int) -> None:
 
 
 def remove_copy(folder: Path) -> None:
-    """Remove a damaged copy. Processes that have mapped its files keep them."""
-    _release(folder)
+    """Remove a damaged copy that this process uses. Others that have mapped its files keep them.
+
+    A copy that another process has made in its place stays.
+    """
     aside = folder.with_name(f".{folder.name}.damaged-{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(aside)
+    with _making(folder), contextlib.suppress(FileNotFoundError):
+        if folder not in _HELD or _holds(folder):
+            folder.rename(aside)
+    _release(folder)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _holds(folder: Path) -> bool:
+    """Return whether this process uses the very copy that is there now."""
+    held = _HELD.get(folder)
+    if held is None:
+        return False
+    try:
+        return os.path.samestat(os.fstat(held.folder), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _release(folder: Path) -> None:
     """Give back this process's lock of a copy, if it has one."""
-    lock = _HELD.pop(folder, None)
-    if lock is not None:
-        os.close(lock)
+    held = _HELD.pop(folder, None)
+    if held is not None:
+        os.close(held.lock)
+        os.close(held.folder)
 
 
 def _fetch(folder: Path, num_bytes: int, fetch: Callable[[Path], None]) -> None:

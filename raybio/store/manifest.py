@@ -11,6 +11,9 @@ SCHEMA_VERSION = 2
 
 MANIFEST = "manifest.json"
 
+WITHOUT_LINK = "rows_without_a_link"
+"""Entry of manifests of stores of links: rows with content and no link, which are left out."""
+
 DERIVED = "derived"
 """Folder in a store with files that are computed from it; the manifest does not list them."""
 

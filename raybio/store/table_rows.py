@@ -449,7 +449,7 @@ def _as_texts(column: pa.Array, classes: Sequence[str], separator: str) -> list[
     if pa.types.is_boolean(column.type):
         return [_as_text(value, separator) for value in column.to_pylist()]
     if pa.types.is_floating(column.type):
-        # numpy's numbers have as many digits as their type tells apart.
+        # numpy writes as many digits as the type distinguishes.
         values = column.to_numpy(zero_copy_only=False)
         is_there = column.is_valid().to_pylist()
         return [str(value) if there else "" for value, there in zip(values, is_there, strict=True)]

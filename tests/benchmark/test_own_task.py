@@ -270,8 +270,11 @@ def test_a_folder_is_digested_with_all_files_and_several_paths_are_refused(tmp_p
     for name in ("inner/.DS_Store", ".cache/a.txt", "store/derived/features.lock"):
         (inner.parent / name).parent.mkdir(parents=True, exist_ok=True)
         (inner.parent / name).write_text("x")
-    assert own.identity() != before
     (inner.parent / "store" / "manifest.json").write_text("{}")
+    before = own.identity()
+    (inner / ".DS_Store").write_text("y")
+    (inner.parent / "store/derived/features.lock").write_text("y")
+    assert own.identity() == before
     assert own.files() == {
         "data/inner/a.txt": inner / "a.txt",
         "data/store/manifest.json": inner.parent / "store" / "manifest.json",

@@ -394,9 +394,8 @@ def test_copies_that_nobody_uses_make_room_least_recently_used_first(
         )
 
     def close() -> None:
-        for lock in bucket_cache._HELD.values():
-            os.close(lock)
-        bucket_cache._HELD.clear()
+        for folder in list(bucket_cache._HELD):
+            bucket_cache._release(folder)
 
     for name in ("a", "b", "c"):
         fetch(name)
@@ -461,6 +460,18 @@ def test_a_damaged_copy_is_made_again_while_another_process_uses_it(
         user.communicate("")
     with pytest.raises(StorageError):
         bucket_cache.cached_copy("other", 1_000, write_again)
+    assert not folder.exists()
+
+
+def test_a_copy_that_another_process_has_made_again_is_not_removed_as_damaged(cache: Path) -> None:
+    folder = bucket_cache.cached_copy("name", 1, lambda folder: (folder / "f").touch())
+    folder.rename(cache / ".removed")
+    folder.mkdir()
+    write_again(folder)
+    bucket_cache.remove_copy(folder)
+    assert bucket_cache.held_copy("name") == folder
+    assert (folder / "f").read_text() == "again"
+    bucket_cache.remove_copy(folder)
     assert not folder.exists()
 
 

@@ -20,7 +20,7 @@ from raybio.methods.contrastive_probe.accuracy import (
 )
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.probe import ProbeResult
-from raybio.methods.contrastive_probe.report_tables import report_tables
+from raybio.methods.contrastive_probe.report_tables import PUBLISHED, report_tables
 
 REMARK = (
     "Accuracies in percent: a query is correct at k if any of its answers is among the first k "
@@ -100,7 +100,7 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     """Return all tables, and the predictions of sampled queries as in Table 9 of the paper."""
     tables = report_tables(data)
     remark = REMARK.format(first=data["sets"][0]["results"][0]["label"])
-    if any(row[0].endswith("(published)") for table in tables.values() for row in table):
+    if any(row[0].endswith(PUBLISHED) for table in tables.values() for row in table):
         remark = f"{remark} {PUBLISHED_REMARK}"
     sections = [
         "# Probe",

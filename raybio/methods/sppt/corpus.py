@@ -24,6 +24,7 @@ from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
 from raybio.methods.sppt.leakage import link_classes
 from raybio.methods.sppt.link_runs import LinkRuns, divide, id_type, map_array
 from raybio.ops.segments import indptr_from_lengths
+from raybio.store.manifest import WITHOUT_LINK
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.writer import Draft
@@ -66,9 +67,6 @@ LINE_BITS = 40
 LINE_MASK = (1 << LINE_BITS) - 1
 
 LINKS_AT_ONCE = 1 << 20
-
-WITHOUT_LINK = "rows_without_a_link"
-"""Entry of a manifest: rows with content and no link, which the store leaves out."""
 
 
 class LinkCollector:

@@ -274,6 +274,7 @@ class _Products:
         minus_GG = None if self.minus_SS is None else self.minus_SS[node_G][:, node_G]
 
         def scores(anchors: slice) -> Floats:
+            """Return the scores (B, G) of a block of anchors."""
             left_BF = left_GF[anchors]
             num_rows = left_BF.shape[0]
             score_BG = np.empty((num_rows, len(node_G)))

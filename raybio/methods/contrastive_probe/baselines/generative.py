@@ -17,7 +17,7 @@ from transformers import (
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import load_pretrained, load_weights
-from raybio.methods.contrastive_probe.baselines.masked_lm import checked_log_softmax
+from raybio.methods.contrastive_probe.baselines.masked_lm import check_logits
 
 SENTINEL = "<extra_id_0>"
 NEXT_SENTINEL = "<extra_id_1>"
@@ -106,7 +106,7 @@ class AnswerGenerator:
 
 
 class _FiniteCheck(LogitsProcessor):
-    """Refuses NaN, from which a beam search would give empty answers."""
+    """Refuses NaN and +inf, from which a beam search would give empty answers."""
 
     def __init__(self, source: str):
         self.source = source
@@ -117,7 +117,7 @@ class _FiniteCheck(LogitsProcessor):
         Raises:
             ConfigError: if one is NaN or +inf.
         """
-        checked_log_softmax(scores, self.source)
+        check_logits(scores, self.source)
         return scores
 
 

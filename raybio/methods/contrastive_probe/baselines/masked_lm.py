@@ -130,14 +130,26 @@ def checked_log_softmax(logits: Tensor, source: str) -> Tensor:
     Raises:
         ConfigError: if a logit is NaN or +inf, or all logits of a token are -inf.
     """
-    log_prob = logits.float().log_softmax(-1)
-    # A logit of +inf gives NaN, too.
-    if log_prob.isnan().any():
+    check_logits(logits, source)
+    return logits.float().log_softmax(-1)
+
+
+def check_logits(logits: Tensor, source: str) -> None:
+    """Refuse logits (..., V) of a diverged language model. Logits of -inf are allowed.
+
+    Args:
+        logits: of a language model.
+        source: its folder or hub id, for the message.
+
+    Raises:
+        ConfigError: if a logit is NaN or +inf, or all logits of a token are -inf.
+    """
+    largest = logits.amax(-1)  # NaN where any logit is
+    if not largest.isfinite().all():
         raise ConfigError(
             f"model {source!r}: its logits are not finite, want numbers. Are its weights of a "
             "training that diverged?"
         )
-    return log_prob
 
 
 def load_masked_lm(source: str) -> MaskedLanguageModel:

@@ -111,7 +111,7 @@ class TaskStore(Store):
 
         Tasks on numbers or residues have none.
         """
-        if TASKS[self.task].labels not in ("class", "class_set"):
+        if not self._has_classes:
             return {}
         training = self._classes_of(self.split_rows("train"))
         names_by_split = {}
@@ -126,7 +126,7 @@ class TaskStore(Store):
 
         Tasks on numbers or residues have none.
         """
-        if TASKS[self.task].labels not in ("class", "class_set"):
+        if not self._has_classes:
             return []
         target = self.targets(self.split_rows("train"))
         if target.ndim == 1:
@@ -140,12 +140,16 @@ class TaskStore(Store):
 
         Tasks on numbers or residues have none.
         """
-        if TASKS[self.task].labels not in ("class", "class_set"):
+        if not self._has_classes:
             return []
         names_by_plain: dict[str, list[str]] = {}
         for name in self.class_names:
             names_by_plain.setdefault(name.strip().casefold(), []).append(name)
         return [names for names in names_by_plain.values() if len(names) > 1]
+
+    @property
+    def _has_classes(self) -> bool:
+        return TASKS[self.task].labels in ("class", "class_set")
 
     def _classes_of(self, row_R: np.ndarray) -> np.ndarray:
         """Return the numbers of the classes that some of these rows have."""

@@ -17,7 +17,7 @@ from raybio.methods.contrastive_probe.config import BASELINE_METHODS, DecodeConf
 from raybio.methods.contrastive_probe.probe import probe_models
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
-from tests.methods.contrastive_probe.baselines.test_generative import model_of, tokenizer_of
+from tests.methods.contrastive_probe.baselines.test_generative import save_generative
 from tests.methods.contrastive_probe.benchmark.test_biolama import ASPIRIN, source
 from tests.methods.known_answers import sure_of, write_benchmark
 
@@ -226,11 +226,7 @@ def test_a_hybrid_without_one_of_its_parts_is_refused(benchmark_folder, always_r
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_a_generated_answer_to_the_default_prompt_is_found_at_its_rank(tmp_path, kind):
-    folder = tmp_path / kind
-    with torch.random.fork_rng():
-        tokenizer = tokenizer_of(kind)
-        model_of(kind, len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    folder = save_generative(tmp_path / kind, kind)
     generator = load_answer_generator(str(folder))
     (answers,) = generator.answers([f"aspirin may treat {generator.mask_token}"])
     generated = next(answer for answer in answers if answer)
@@ -292,11 +288,7 @@ def test_a_language_model_with_a_logit_of_inf_is_refused_with_its_name(
 def test_an_encoder_decoder_without_finite_logits_is_refused_with_its_name(
     benchmark_folder, tmp_path, kind, value
 ):
-    folder = str(tmp_path / kind)
-    with torch.random.fork_rng():
-        tokenizer = tokenizer_of(kind)
-        model_of(kind, len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    folder = str(save_generative(tmp_path / kind, kind))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     with torch.no_grad():
         model.get_output_embeddings().weight[7].fill_(value)

@@ -17,6 +17,7 @@ from raybio.methods.sppt.proteins.formats.id_rule import IdRule, advise, choose_
 from raybio.methods.sppt.proteins.formats.link_files import read_layout
 from raybio.methods.sppt.proteins.formats.links import HEADER, NO_ID, NO_NUMBER, NO_PROTEIN
 from raybio.methods.sppt.proteins.formats.tables import NO_SPECIES, Tables
+from raybio.store.manifest import WITHOUT_LINK
 from tests.methods.sppt.proteins.formats.test_string_db import all_links
 
 TAXID = "562"
@@ -234,7 +235,7 @@ def test_proteins_without_a_link_are_counted_and_shown(tmp_path, capsys):
     proteins = ("p.tsv", table([PROTEIN_NAMES, *PROTEIN_ROWS, *alone]), {})
     store = prepare(tmp_path, EDGES["tsv"], proteins)
     num_without = len(PROTEIN_ROWS) + len(alone) - len(store.keys)
-    assert store.manifest["rows_without_a_link"] == num_without
+    assert store.manifest[WITHOUT_LINK] == num_without
     show_store(store, 0.0)
     line = next(
         line for line in capsys.readouterr().out.splitlines() if "proteins without a link" in line
