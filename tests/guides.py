@@ -255,20 +255,31 @@ def lines_of(guide: Guide) -> list[str]:
 
 
 def commands_of(guide: Guide) -> list[tuple[str, list[str]]]:
-    """Return each line that is run, and the words after ``raybio`` with the changes of the guide."""
+    """Return each line that is run, and the words after ``raybio`` with the changes of the guide.
+
+    Raises:
+        AssertionError: if a line is neither run nor listed, or a part of the guide is in none.
+    """
     found = []
+    unused = {*guide.instead, *guide.more, *guide.not_run}
     # A store that two sections prepare is prepared once.
     for line in dict.fromkeys(lines_of(guide)):
-        if line.startswith(tuple(guide.not_run)):
+        reasons = [start for start in guide.not_run if line.startswith(start)]
+        unused.difference_update(reasons)
+        if reasons:
             continue
         run = line
         for written, used in guide.instead.items():
-            run = run.replace(written, used)
+            if written in run:
+                unused.discard(written)
+                run = run.replace(written, used)
         words = words_of(run)
         assert words is not None, f"{line}: neither run nor listed with a reason"
         command = " ".join(words)
         for part, options in guide.more.items():
             if part in command:
+                unused.discard(part)
                 words += options.split()
         found.append((line, words))
+    assert not unused, f"in no line of these pages: {sorted(unused)}"
     return found
