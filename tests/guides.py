@@ -86,7 +86,7 @@ GUIDES = {
         more={
             "train contrastive_probe --name facts": f"{STEPS} {SMALL}",
             "train contrastive_probe --sentences": f"{STEPS} {TINY}",
-            "sweep": f"{TRIALS}",
+            "sweep ": f"{TRIALS}",
         },
         instead={
             "FOLDER_OR_HUB_ID": "tiny",
@@ -103,7 +103,7 @@ GUIDES = {
         more={
             "train biostransformers --name terms": f"{STEPS} {SMALL}",
             "train biostransformers --store STORE": f"{STEPS} {TINY}",
-            "sweep": f"{TRIALS} {TINY} --set plan.global_batch_rows=8",
+            "sweep ": f"{TRIALS} {TINY} --set plan.global_batch_rows=8",
         },
         instead={
             "FOLDER_OR_HUB_ID": "tiny",
@@ -123,6 +123,7 @@ GUIDES = {
             "--recipe paper_docred --seeds": TINY,
             "--name table3": TINY,
             "--name lazy": f"{TINY} --set schedule.max_steps=1",
+            "prepare recurring-pairs": "--min-documents 2",
             "train mtb_pretrain": f"{STEPS} {TINY} --set pairs.min_documents=2",
             "sweep relation_finetune": f"{TRIALS} {TINY}",
             "sweep mtb_pretrain": f"{TRIALS} {TINY} --set pairs.min_documents=2",
@@ -151,7 +152,7 @@ GUIDES = {
             "data.train_on_validation=true": "--set schedule.evaluate_every_steps=0",
             "--recipe": f"{STEPS} {TINY} --set encoder.num_frozen_layers=1",
             "encoder.source=scratch": STEPS,
-            "sweep": f"{TRIALS} {TINY} --set encoder.num_frozen_layers=1",
+            "sweep ": f"{TRIALS} {TINY} --set encoder.num_frozen_layers=1",
         },
         instead={
             "ENCODER": "tiny",
@@ -168,7 +169,7 @@ GUIDES = {
         more={
             "train sppt_protein": STEPS,
             "train finetune": STEPS,
-            "sweep": TRIALS,
+            "sweep ": TRIALS,
         },
         instead={
             "relation_finetune --store STORE": "relation_finetune --store DOCUMENTS",
@@ -192,7 +193,7 @@ GUIDES = {
             "train sppt_mag --store ARTICLES --recipe": TINY,
             "train sppt_synthetic": f"{STEPS} {SMALL}",
             "train finetune": STEPS,
-            "sweep": TRIALS,
+            "sweep ": TRIALS,
             "sweep sppt_mag": TINY,
         },
         instead={

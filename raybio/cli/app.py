@@ -19,6 +19,12 @@ from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 
+OTHER_NAMES = {"strip_prefixes": "--strip-prefix", "taxids": "--taxid"}
+"""Settings whose option has another name: it is given several times."""
+
+_PROBLEM = re.compile(r"(?:^|(?<=; ))\w+(?=: )")
+"""Matches the setting that begins each problem of settings."""
+
 NON_PATH_OPTIONS = ("--tracking-uri", "--url")
 """Options whose value is an address of a server."""
 
@@ -198,8 +204,6 @@ def settings_of(model: type[C], arguments: Mapping[str, Any]) -> C:
     try:
         return model.from_mapping(given)
     except ConfigError as error:
-        text = str(error)
-        for name in given:
-            if text.startswith(f"{name}: "):
-                text = f"--{name.replace('_', '-')}: {text.removeprefix(f'{name}: ')}"
+        option_by_name = {name: f"--{name.replace('_', '-')}" for name in given} | OTHER_NAMES
+        text = _PROBLEM.sub(lambda found: option_by_name.get(found[0], found[0]), str(error))
         raise ConfigError(text) from None

@@ -1,5 +1,6 @@
 """Embed proteins, texts, words or pairs of entities into Parquet files; resumable."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,7 +124,7 @@ def embed(
         max_bad_share=max_bad_share,
         form=EmbeddingFormat(number_type, chosen_precision, unit),
         verbose=verbose,
-        say=print,
+        say=partial(print, flush=True),
     )
     parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
     noun = "tokens" if unit == "token" else chosen.row_noun

@@ -56,7 +56,8 @@ def load_search_space(
         space = mapping.get("space")
         if not isinstance(method, str) or method not in configs:
             raise ConfigError(
-                f"method: {method!r} is not a method.{did_you_mean(str(method), configs)}"
+                f"method: got {method!r}, want one of {', '.join(configs)}."
+                f"{did_you_mean(str(method), configs)}"
             )
         if not isinstance(space, dict):
             raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")

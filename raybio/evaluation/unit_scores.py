@@ -102,7 +102,10 @@ def paired_difference(
     first_SU = np.stack([scores.value_by_measure[measure] for scores in first])
     second_SU = np.stack([scores.value_by_measure[measure] for scores in second])
     num_units = first_SU.shape[1]
-    first_SU = first_SU + _shift(float(first_SU.mean() - second_SU.mean()), shown, num_units)
+    shift = _shift(float(first_SU.mean() - second_SU.mean()), shown, num_units)
+    if shift and not any(np.ptp(means) for means in _means(first_SU, second_SU)):
+        return _unknown(num_units, shown)
+    first_SU = first_SU + shift
     rng = np.random.default_rng(0)
     if _has_seeds(num_units, len(first), len(second)):
         return PairedDifference(num_units, *hierarchical_test(first_SU, second_SU, rng))
@@ -139,7 +142,10 @@ def untrained_difference(
     untrained_SU = np.stack([np.float32(scores.value_by_measure[measure]) for scores in untrained])
     difference_SU = trained_SU.astype(np.float64) - untrained_SU
     num_runs, num_units = difference_SU.shape
-    difference_SU = difference_SU + _shift(float(difference_SU.mean()), shown, num_units)
+    shift = _shift(float(difference_SU.mean()), shown, num_units)
+    if shift and not np.ptp(difference_SU):
+        return _unknown(num_units, shown)
+    difference_SU = difference_SU + shift
     rng = np.random.default_rng(0)
     if _has_seeds(num_units, num_runs):
         return PairedDifference(num_units, *hierarchical_mean(difference_SU, rng))
@@ -149,6 +155,18 @@ def untrained_difference(
 def _shift(difference: float, shown: float | None, num_units: int) -> float:
     """Return what moves the difference of a sample of the units to the one that tables show."""
     return 0.0 if shown is None or num_units < MAX_UNITS else shown - difference
+
+
+def _means(first_SU: np.ndarray, second_SU: np.ndarray) -> list[np.ndarray]:
+    """Return what a difference varies in: its means of units, and the means of each side's runs."""
+    difference_U = first_SU.mean(axis=0) - second_SU.mean(axis=0)
+    return [difference_U, first_SU.mean(axis=1), second_SU.mean(axis=1)]
+
+
+def _unknown(num_units: int, shown: float | None) -> PairedDifference:
+    """Return a difference that tables show and a sample of units does not vary in."""
+    value = float("nan") if shown is None else shown
+    return PairedDifference(num_units, Interval(value, math.nan, math.nan), None)
 
 
 def interval_over_runs(

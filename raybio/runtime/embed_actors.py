@@ -78,12 +78,13 @@ def embed_parts(
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         # It warns that there are no progress bars.
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    num_actors = min(resources.num_workers, len(missing))
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
         fn_constructor_args=(*actor_arguments, resources.threads_per_worker, resources.device),
         batch_size=None,
         batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=min(resources.num_workers, len(missing))),
+        compute=ray.data.ActorPoolStrategy(size=num_actors),
         num_cpus=resources.cpus_per_worker,
         num_gpus=resources.gpus_per_worker or None,
     )
@@ -94,7 +95,9 @@ def embed_parts(
             raise_error_of(row)
         num_embedded += batch.num_rows
         now = time.monotonic()
-        if num_embedded < len(missing) and now - last_said >= PROGRESS_SECONDS:
+        # Before each actor has embedded a part, the parts in work would count as nothing.
+        is_known = num_actors <= num_embedded < len(missing)
+        if is_known and now - last_said >= PROGRESS_SECONDS:
             last_said = now
             left = (now - started) / num_embedded * (len(missing) - num_embedded)
             say(f"{num_embedded:,} of {len(missing):,} parts, about {in_words(left)} left")

@@ -193,12 +193,17 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def local_processors(*, use_gpu: bool) -> list[Processor]:
-    """Return the processors of this machine's workers: all GPUs if ``use_gpu``, else the CPU."""
+def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Processor]:
+    """Return the processors of this machine's workers: all GPUs if ``use_gpu``, else the CPU.
+
+    Args:
+        use_gpu: whether workers compute on GPUs.
+        cpu_name: what messages call the CPU.
+    """
     if not use_gpu:
         capabilities = torch.cpu.get_capabilities()
         has_bf16 = any(capabilities.get(name, False) for name in BF16_INSTRUCTIONS)
-        return [Processor("this CPU", has_bf16)]
+        return [Processor(cpu_name, has_bf16)]
     gpus = []
     for index in range(torch.cuda.device_count()):
         has_bf16 = torch.cuda.get_device_capability(index) >= BF16_CAPABILITY

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from raybio.cli.app import settings_of
 from raybio.cli.main import Commands, app
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.search_space_file import SHIPPED, load_search_space
 from raybio.core.version import VERSION
 from raybio.methods import METHODS
+from raybio.methods.sppt.config import PrepareConfig
 from tests.jobs.test_options import apps, commands_of
 from tests.paths import ROOT
 from tests.script_process import Done, run_script
@@ -199,3 +201,15 @@ def test_every_command_that_a_text_names_exists() -> None:
         if wanted not in known:
             wrong.add(command)
     assert wrong == set()
+
+
+def test_each_refused_setting_of_a_command_is_named_by_its_option() -> None:
+    given = {"taxids": ("abc",), "seed": -1, "held_out": "x", "edges": "y"}
+    with pytest.raises(ConfigError) as refused:
+        settings_of(PrepareConfig, given)
+    problems = str(refused.value).split("; ")
+    assert [problem.partition(":")[0] for problem in problems] == [
+        "--seed",
+        "--held-out",
+        "--taxid",
+    ]

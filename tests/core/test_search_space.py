@@ -188,6 +188,13 @@ def test_a_hostile_file_is_refused_with_the_reason(text, reason, tmp_path):
         load_search_space(path, {"example": Example})
 
 
+def test_a_file_of_no_method_says_which_there_are(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("method: exampel\nmetric: val/x\nmode: max\nspace: {}\n")
+    with pytest.raises(ConfigError, match="'exampel', want one of example. Did you mean 'example'"):
+        load_search_space(path, {"example": Example})
+
+
 @pytest.mark.parametrize("path", sorted(SPACES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_search_space_fits_its_method(path):
     from raybio.methods import METHODS

@@ -49,6 +49,20 @@ def test_a_planted_difference_is_significant_and_equal_means_are_so_no_more_ofte
     assert same.difference.value == 0
 
 
+def test_a_sample_that_does_not_vary_says_nothing_of_a_difference_in_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", 50)
+    hits = np.random.default_rng(0).random(50)
+    runs = [scores(hits) for _ in range(3)]
+    for compare in (paired_difference, untrained_difference):
+        for shown, is_known in ((2e-6, False), (0.0, True)):
+            found = compare(runs, runs, "hit", shown)
+            assert found.difference.value == shown
+            assert np.isnan(found.difference.low) != is_known
+            assert (found.p is None) != is_known
+
+
 def test_interval_and_p_of_a_sample_are_those_of_the_difference_in_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -380,7 +380,8 @@ def test_a_run_in_tf32_is_resumed_in_it_and_nowhere_else(
 ) -> None:
     def train(max_steps: int, processor: Processor, **settings: str) -> set[str]:
         monkeypatch.setattr(
-            "raybio.training.precision.local_processors", lambda *, use_gpu: [processor]
+            "raybio.training.precision.local_processors",
+            lambda *, use_gpu, cpu_name="this CPU": [processor],
         )
         config = tiny_config(NAME, **{"schedule.max_steps": max_steps, **settings})
         system = METHODS[NAME].build(config, tiny_store.path)

@@ -212,7 +212,6 @@ def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_
         assert (remark in path.read_text()) == is_said
 
 
-@pytest.mark.nightly
 def test_the_nodes_of_a_cluster_that_have_room_for_a_worker_are_requested(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
