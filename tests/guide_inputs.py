@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.methods.biostransformers.demo import LiteratureConfig, write_literature
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
@@ -164,7 +165,9 @@ def started_inputs(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text(lines)
     pairs = "".join(f"q{row}\td{row}\t1\n" for row in range(5))
     (folder / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + pairs)
-    save_tiny(folder / "tiny")
+    tiny_text = Path(save_tiny(folder / "tiny"))
+    width = json.loads((tiny_text / "config.json").read_text())["hidden_size"]
+    write_sentence_files(tiny_text, width=width, pooling="mean", max_tokens=32)
     write_shown_files(folder, (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8"))
 
 

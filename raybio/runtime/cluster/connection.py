@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -175,7 +176,9 @@ def started(
             "num_cpus": local_cpus(),
             "include_dashboard": with_dashboard,
         }
+    before = signal.getsignal(signal.SIGTERM)
     _init_ray(options, address)
+    _handle_sigterm(before if callable(before) else _end)
     try:
         yield
     finally:
@@ -183,6 +186,19 @@ def started(
         # collection would do it while Ray shuts down, which ends the process.
         gc.collect()
         ray.shutdown()
+        _handle_sigterm(before or signal.SIG_DFL)
+
+
+def _handle_sigterm(handler: Any) -> None:
+    """Take SIGTERM from Ray, whose handlers abort the process with a trace of C++."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _end(number: int, _: object) -> None:
+    """End the command by an exception, so that it leaves nothing behind."""
+    print(f"{signal.Signals(number).name}: ended", file=sys.stderr, flush=True)
+    sys.exit(128 + number)
 
 
 def _init_ray(options: dict[str, Any], address: str) -> None:

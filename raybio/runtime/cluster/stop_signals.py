@@ -29,21 +29,15 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        self.install()
-        return self
-
-    def install(self) -> None:
-        """Take the handlers; again after ``ray.init``, which puts one of its own on SIGTERM."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                     continue
-                before = signal.signal(number, self._handle)
-                self._before.setdefault(number, before)
+                self._before[number] = signal.signal(number, self._handle)
+        return self
 
     def ray_has_started(self) -> None:
-        """Take the handlers from Ray; from now on, a signal only becomes files."""
-        self.install()
+        """From now on, a signal only becomes files."""
         self.is_starting = False
 
     def count_exit(self, error: KeyboardInterrupt | SystemExit) -> None:

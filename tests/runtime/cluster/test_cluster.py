@@ -1,6 +1,7 @@
 import errno
 import os
 import secrets
+import signal
 import stat
 import subprocess
 import sys
@@ -269,3 +270,22 @@ def test_workers_start_with_the_environment_of_deterministic_kernels(
     carried = cluster._worker_environment(threads=None)
     assert carried["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
     assert carried["TORCHINDUCTOR_DETERMINISTIC"] == "1"
+
+
+def test_sigterm_ends_a_command_that_waits_for_ray_by_an_exception(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, threading\n"
+        "from raybio.runtime.cluster.connection import started\n"
+        "try:\n"
+        "    with started(threads=1):\n"
+        "        import ray\n"
+        "        threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
+        "        ray.get(ray.remote(num_cpus=99)(lambda: 0).remote())\n"
+        "finally:\n"
+        "    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n"
+        "    print('left in order', ray.is_initialized(), default)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+    assert done.stdout.endswith("left in order False True\n")
+    assert "SIGTERM: ended\n" in done.stderr
