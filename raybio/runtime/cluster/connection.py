@@ -37,6 +37,8 @@ _TRAIN_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Training is what the machine is for; Ray would run its workers at 15.
     "RAY_worker_niceness": "0",
+    # A command shows control characters of what it prints, and those of Ray's colors, too.
+    "RAY_COLOR_PREFIX": "0",
     # A sweep says itself what its trials do, and ends in order on Ctrl-C.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
