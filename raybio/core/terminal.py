@@ -7,8 +7,12 @@ from typing import Any, TextIO
 _CONTROL = r"\x00-\x08\x0b-\x1f\x7f-\x9f"
 _CONTROL_CHARACTER = re.compile(f"[{_CONTROL}]")
 
-_PROGRESS_BAR = re.compile(rf"\r[^{_CONTROL}]*|(\x1b\[A)+")
-"""Matches what a progress bar of a download writes at a time: its line again, or moves upwards."""
+_PASSED = re.compile(rf"\r[^{_CONTROL}]*|(\x1b\[A)+|\x1b\[0m")
+"""Matches what others write at a time, and what may reach a terminal.
+
+A progress bar of a download writes its line again, or moves upwards. When a process that used Ray
+ends, colorama resets the colors.
+"""
 
 
 def printable(text: str) -> str:
@@ -33,8 +37,8 @@ class PrintableStream:
 
     def write(self, text: str) -> int:
         """Write a text."""
-        is_bar = _PROGRESS_BAR.fullmatch(text) is not None
-        self.rich_proxied_file.write(text if is_bar else printable(text))
+        is_passed = _PASSED.fullmatch(text) is not None
+        self.rich_proxied_file.write(text if is_passed else printable(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

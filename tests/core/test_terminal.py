@@ -51,6 +51,13 @@ def test_progress_bars_of_downloads_still_move() -> None:
     assert below.getvalue() == expected.getvalue()
 
 
+def test_the_reset_of_colors_at_the_end_of_a_process_is_not_shown() -> None:
+    """The colorama that comes with Ray writes it to every terminal."""
+    below = Terminal()
+    PrintableStream(below).write("\x1b[0m")
+    assert below.getvalue() == "\x1b[0m"
+
+
 def test_data_are_exact_unless_a_terminal_shows_them() -> None:
     for below, exact in ((io.StringIO(), True), (Terminal(), False)):
         stream_of_data(PrintableStream(below)).write("id\x1b[31m\n")
