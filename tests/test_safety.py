@@ -33,6 +33,17 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def test_all_consoles_show_control_characters() -> None:
+    """``PrintableConsole`` is rich's console with that; rich's own is named as a type alone."""
+    made = [
+        where(path, node.lineno, "use PrintableConsole")
+        for path, tree in package_trees().items()
+        for node in nodes(tree)
+        if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "Console"
+    ]
+    assert made == []
+
+
 def where(path: Path, line: int, text: str) -> str:
     return f"{path.relative_to(ROOT)}:{line}: {text}"
 

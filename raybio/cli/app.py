@@ -18,6 +18,7 @@ from raybio.core.config import BaseConfig, C, fields
 from raybio.core.errors import ConfigError, RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
+from raybio.core.terminal import printable
 
 OTHER_NAMES = {"strip_prefixes": "--strip-prefix", "taxids": "--taxid"}
 """Settings whose option has another name: it is given several times."""
@@ -55,14 +56,20 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
         try:
             chosen, rest = chosen_app(app, arguments)
             check_uris(rest, uri_options_of(chosen, rest), text_options_of(chosen, rest))
-            get_command(app).main(args=[*arguments], prog_name="raybio")
+            command: Any = get_command(app)
+            if any(word != printable(word) for word in arguments):
+                # Typer frames an error of the command line by a console of its own.
+                command.rich_markup_mode = None
+            command.main(args=[*arguments], prog_name="raybio")
         except RaybioError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
-        except OSError as error:
-            problem = disk_problem(error)
+        except Exception as error:
+            problem = disk_problem(error) if isinstance(error, OSError) else None
             if problem is None:
-                raise
+                # Not left to the interpreter: its traceback would be written as it is.
+                sys.excepthook(*sys.exc_info())
+                sys.exit(1)
             if "--verbose" in arguments:
                 traceback.print_exc()
             print(f"DiskError: {problem}", file=sys.stderr)

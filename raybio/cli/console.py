@@ -3,16 +3,16 @@
 import os
 import sys
 
-from rich.console import Console
+from raybio.runtime.console import PrintableConsole
 
 FILE_COLUMNS = 1000
 """Width where no terminal limits it: tables take as much as they need, and nothing is wrapped."""
 
 
-def stdout_console() -> Console:
+def stdout_console() -> PrintableConsole:
     """Return a console on stdout, as wide as its tables where stdout is a file or a pipe.
 
     ``COLUMNS`` decides where it is set.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=FILE_COLUMNS if is_free else None)
+    return PrintableConsole(width=FILE_COLUMNS if is_free else None)

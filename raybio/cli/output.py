@@ -1,4 +1,4 @@
-"""Output that nobody reads any longer: a closed pipe, a closed terminal, a full disk."""
+"""Output of a command: control characters are shown; its reader may be gone, its disk full."""
 
 import errno
 import os
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from raybio.core.files import FULL
+from raybio.core.terminal import PrintableStream
 
 
 class _Output:
@@ -56,9 +57,13 @@ class _Output:
 def guarded_output() -> Iterator[None]:
     """Guard stdout and stderr for a ``with`` block."""
     before = sys.stdout, sys.stderr
-    sys.stdout = cast(TextIO, _Output(sys.stdout, is_optional=False))
-    sys.stderr = cast(TextIO, _Output(sys.stderr, is_optional=True))
+    sys.stdout = _printable(_Output(sys.stdout, is_optional=False))
+    sys.stderr = _printable(_Output(sys.stderr, is_optional=True))
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _printable(output: _Output) -> TextIO:
+    return cast(TextIO, PrintableStream(cast(TextIO, output)))

@@ -23,6 +23,7 @@ from raybio.cli.options import (
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_not_input, replaced_file
+from raybio.core.terminal import stream_of_data
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
@@ -147,7 +148,7 @@ def query(
     schema = neighbor_schema(opened.metric)
     rows = itertools.chain([first_rows], rows)
     if out is None:
-        write_text_rows(sys.stdout, TSV, schema, rows)
+        write_text_rows(stream_of_data(sys.stdout), TSV, schema, rows)
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         with replaced_file(out) as partial:

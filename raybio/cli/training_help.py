@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer.core import TyperOption
 
 from raybio.core.config import Field, fields, value_at
 from raybio.methods import METHODS
+from raybio.runtime.console import PrintableConsole
 
 FIRST_OPTIONS = {
     "store",
@@ -144,4 +144,4 @@ def _print_table(title: str, settings: list[Field]) -> None:
     table = Table("setting", "type", "default", "range", "meaning", title=title)
     for field in settings:
         table.add_row(*field)
-    Console().print(table, markup=False)
+    PrintableConsole().print(table, markup=False)

@@ -2,10 +2,12 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from raybio.cli.app import settings_of
@@ -29,7 +31,16 @@ def raybio(folder: Path, *arguments: str, **environment: str) -> Done:
 def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
     shown = raybio(tmp_path, "--version")
     assert (shown.returncode, shown.stdout) == (0, f"raybio {VERSION}\n")
-    assert f'version = "{VERSION}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    # Where the package gets it from, and those who cite it or build images of it.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["dynamic"] == ["version"]
+    source = project["tool"]["setuptools"]["dynamic"]["version"]
+    assert source == {"attr": "raybio.core.version.VERSION"}
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == VERSION
+    for path in ("docs/cluster.md", "deploy/kuberay/Dockerfile", "deploy/kuberay/rayjob.yaml"):
+        tags = re.findall(r"/raybio:([\w.]+)", (ROOT / path).read_text(encoding="utf-8"))
+        assert set(tags) == {VERSION}, path
 
 
 def test_help_lists_every_command_and_every_method(tmp_path: Path) -> None:

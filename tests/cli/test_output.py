@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("answered_hangup")
 
-SCRIPT = """
+SCRIPT = r"""
 import errno, json, os, signal, sys, time
 from pathlib import Path
 import typer
@@ -46,6 +46,10 @@ def short() -> None:
 @app.command()
 def full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device", os.path.abspath("run.json"))
+
+@app.command()
+def broken() -> None:
+    raise ValueError("a\x1b[31mb")
 
 run_app(app, sys.argv[1:])
 """
@@ -107,3 +111,14 @@ def test_progress_for_a_full_disk_is_dropped_and_its_error_is_one_line(tmp_path:
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"DiskError: {tmp_path}/run.json: No space left on device; ")
     assert line.endswith(" bytes are free there. Make room, then give the same command again")
+
+
+def test_an_error_that_nobody_foresaw_keeps_its_traceback_with_printable_text(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, "broken"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    first, *_, last = done.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last == r"ValueError: a\x1b[31mb"

@@ -38,6 +38,8 @@ _TRAIN_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Training is what the machine is for; Ray would run its workers at 15.
     "RAY_worker_niceness": "0",
+    # A command shows control characters of what it prints, and those of Ray's colors, too.
+    "RAY_COLOR_PREFIX": "0",
     # A sweep says itself what its trials do, and ends in order on Ctrl-C.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -306,18 +308,53 @@ def _set_environment(verbose: bool, joins: bool) -> None:
     # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     ensure_token()
-    folder = os.environ.get("RAY_TMPDIR", "")
-    if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
-        raise ClusterError(
-            f"RAY_TMPDIR is {len(os.fsencode(folder))} bytes long ({folder}), want at most "
-            f"{MAX_TEMPORARY_PATH}: Ray's sockets lie below it, and a socket's path holds 107. "
-            "Choose a shorter one, such as /tmp/ray-me"
-        )
+    _set_temporary_folder()
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
     if host not in LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
         raise ClusterError(
             f"RAY_DASHBOARD_HOST is {host} without RAY_AUTH_MODE=token: anybody could run code here"
         )
+
+
+def _set_temporary_folder() -> None:
+    """Make the folder of Ray's sockets and logs, closed to other users, and name it to Ray.
+
+    Ray opens everything that it makes below to all users. A folder that is there already is left as
+    it is if ``RAY_TMPDIR`` names it.
+
+    Raises:
+        ClusterError: if it cannot be made, its path is too long, or another user made it.
+    """
+    given = os.environ.get("RAY_TMPDIR")
+    folder = Path(given or f"{os.environ.get('TMPDIR') or '/tmp'}/raybio-{os.getuid()}")
+    length = len(os.fsencode(folder))
+    if length > MAX_TEMPORARY_PATH:
+        raise ClusterError(
+            f"Ray's temporary folder has a path of {length} bytes ({folder}), want at most "
+            f"{MAX_TEMPORARY_PATH}: Ray's sockets lie below it, and a socket's path holds 107. "
+            "Choose a shorter one with RAY_TMPDIR, such as /tmp/ray-me"
+        )
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not given:
+            _check_is_own(folder)
+    except OSError as error:
+        raise ClusterError(
+            f"{folder}: {error.strerror}. Ray's temporary files go there; RAY_TMPDIR names another"
+        ) from None
+    os.environ["RAY_TMPDIR"] = str(folder)
+
+
+def _check_is_own(folder: Path) -> None:
+    """Close a folder to other users; refuse one that is not this user's."""
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise ClusterError(
+            f"{folder}: this is where Ray's temporary files go, but not a folder of yours. Name "
+            "another with RAY_TMPDIR"
+        )
+    folder.chmod(0o700)
 
 
 def collective_timeout_seconds() -> int:

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from raybio.core.errors import RaybioError
+from raybio.runtime.console import PrintableConsole
 
 OK = "ok"
 WARNING = "warning"
@@ -101,7 +101,7 @@ def _run_and_catch(check: str, look: Callable[[], Iterable[Finding]]) -> list[Fi
 def show(findings: Iterable[Finding]) -> None:
     """Print the findings as a table, and the number in each state."""
     findings = list(findings)
-    console = Console()
+    console = PrintableConsole()
     table = Table(
         "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"
     )

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from raybio.core.errors import InterruptedRunError, LongRunError, RaybioError
 from raybio.core.text import count_of
 from raybio.methods import METHODS
@@ -26,6 +24,7 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.cluster.resources import Node, Resources, TrialResources, fit_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
+from raybio.runtime.console import PrintableConsole
 from raybio.runtime.run.driver import relay_of, train
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.follower import Follower
@@ -222,7 +221,7 @@ class _RunTask:
         resources: Resources,
         start: str,
         relay: Any,
-        console: Console,
+        console: PrintableConsole,
         warned: set[str],
     ) -> None:
         max_steps = run.spec.config.schedule.max_steps
@@ -339,7 +338,7 @@ class _Queue:
         self._waiting = deque(zip(runs, shares, strict=True))
         self._relay = relay_of(runs)
         self._most_waiting = max(share.num_trials for share in shares) + 1
-        self._console = Console(stderr=True, force_terminal=False)
+        self._console = PrintableConsole(stderr=True, force_terminal=False)
         self._warned: set[str] = set()
         self._said: set[str] = set()
 

@@ -1,14 +1,18 @@
 """The progress view of a run on the driver: a live panel in a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from raybio.core.terminal import PrintableStream
+from raybio.runtime.console import PrintableConsole
 
 PLAIN_LINE_SECONDS = 10.0
 
@@ -38,7 +42,7 @@ class ProgressView:
         self.measures = measures
         self.name = name
         self.max_steps = max_steps
-        self.console = console or Console(stderr=True)
+        self.console = console or PrintableConsole(stderr=True)
         self.message = "starting"
         self._said: set[str] = set()
         self._warned = set() if warned is None else warned
@@ -59,6 +63,9 @@ class ProgressView:
     def __enter__(self) -> "ProgressView":
         if self._live is not None:
             self._live.start()
+            # What others print goes above the panel now, and rich would obey its colors.
+            sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
+            sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
         else:
             self._print(f"{self.name}: {self.message}")
         return self

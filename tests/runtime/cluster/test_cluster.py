@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import weakref
 from pathlib import Path
 
@@ -183,8 +184,83 @@ def test_a_temporary_folder_too_deep_for_sockets_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * 80)
-    with pytest.raises(ClusterError, match="85 bytes long"):
+    with pytest.raises(
+        ClusterError, match="a path of 85 bytes .*Choose a shorter one with RAY_TMPDIR"
+    ):
         connected(use_gpu=False).__enter__()
+
+
+SHOW_FOLDERS = """
+import os, stat
+os.umask(0)
+import ray
+from raybio.runtime.cluster.connection import started
+with started(threads=1):
+    node = ray.get_runtime_context().get_temp_dir()
+    for path in (os.path.dirname(node), node):
+        print(path, oct(stat.S_IMODE(os.stat(path).st_mode)))
+"""
+
+
+def test_other_users_do_not_reach_the_folders_of_a_local_ray() -> None:
+    """Ray opens its own folders to all users."""
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as base:
+        environment = {name: os.environ[name] for name in os.environ if name != "RAY_TMPDIR"}
+        done = subprocess.run(
+            [sys.executable, "-c", SHOW_FOLDERS],
+            env=environment | {"TMPDIR": base},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        private = f"{base}/raybio-{os.getuid()}"
+        assert done.stdout.splitlines()[-2:] == [f"{private} 0o700", f"{private}/ray 0o777"]
+
+
+def test_the_private_folder_is_closed_again_and_nobody_elses_is_used(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    private = tmp_path / f"raybio-{os.getuid()}"
+    private.mkdir(mode=0o755)
+    monkeypatch.setattr(cluster, "MAX_TEMPORARY_PATH", 1000)
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_TMPDIR")
+    with cluster.started(threads=1):
+        assert os.environ["RAY_TMPDIR"] == str(private)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    # A folder that is named is made like it, or left as it is.
+    for mode in (0o700, 0o755):
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "job"))
+        with cluster.started(threads=1):
+            assert stat.S_IMODE((tmp_path / "job").stat().st_mode) == mode
+        (tmp_path / "job").chmod(0o755)
+    # What another user could put there: a link, or a folder of his own.
+    monkeypatch.delenv("RAY_TMPDIR")
+    private.rmdir()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir(mode=0o755)
+    private.symlink_to(foreign)
+    with pytest.raises(ClusterError, match="not a folder of yours. Name another with RAY_TMPDIR"):
+        cluster.started(threads=1).__enter__()
+    assert stat.S_IMODE(foreign.stat().st_mode) == 0o755
+    other = os.getuid() + 1
+    foreign.rename(tmp_path / f"raybio-{other}")
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(ClusterError, match="not a folder of yours"):
+        cluster.started(threads=1).__enter__()
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("RAY_TMPDIR", f"{tmp_path}/file/ray")
+    monkeypatch.setattr(cluster, "MAX_TEMPORARY_PATH", 1000)
+    with pytest.raises(ClusterError, match="file/ray: Not a directory. Ray's temporary files go"):
+        cluster.started(threads=1).__enter__()
 
 
 def test_checking_resources_needs_no_ray() -> None:

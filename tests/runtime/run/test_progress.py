@@ -1,8 +1,10 @@
 import io
+import sys
 
 import pytest
 from rich.console import Console
 
+from raybio.core.terminal import PrintableStream
 from raybio.runtime.run.progress import ProgressView, _clock
 
 
@@ -75,6 +77,30 @@ def test_a_message_is_said_once() -> None:
             view.say("stopping")
             view.update([report(step)])
     assert text.getvalue().count("stopping") == 1
+
+
+def test_control_characters_of_others_lines_are_shown_above_the_panel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = io.StringIO()
+    text.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    # As in a command.
+    monkeypatch.setattr(sys, "stderr", PrintableStream(text))
+    before = sys.stdout, sys.stderr
+    with ProgressView("first", 10) as view:
+        view.update([report(5, **{"val/mrr": 0.5})])
+        print("remark \x1b[31mred")
+        print("error \x1b[31mred", file=sys.stderr)
+        view.warn("warning \x1b[31mred")
+    assert (sys.stdout, sys.stderr) == before
+    shown = text.getvalue()
+    for word in ("remark", "error", "warning"):
+        assert rf"{word} \x1b[31mred" in shown
+    assert "\x1b[31m" not in shown
+    # The panel's own color.
+    assert "\x1b[36m" in shown
 
 
 def test_a_terminal_gets_one_live_panel() -> None:

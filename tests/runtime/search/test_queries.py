@@ -17,6 +17,7 @@ from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime.search.queries import Queries, neighbor_rows
 from tests.runtime.search.test_index import write
+from tests.script_process import run_script
 
 SEQUENCES = ["MKTAYIAKQR", "ACDEFGHIKL", "MKTAYIAKQRQISFVK", "WWYVTSRQPN", "GGGAAAGGG"]
 
@@ -110,6 +111,17 @@ def test_stops_of_queries_are_stripped_on_request(embedded: Path) -> None:
     assert run(*of_text, "--strip-stop").splitlines()[1].split("\t")[:3] == ["1", "1", "k3"]
     with pytest.raises(ConfigError, match="holds embeddings; leave out --strip-stop"):
         run("query", index, "--input", embedded / "embeddings.parquet", "--strip-stop")
+
+
+def test_ids_are_exact_in_a_pipe(embedded: Path) -> None:
+    table = pq.read_table(embedded / "embeddings.parquet")
+    keys = pa.array([f"k\x1b[31m{row}" for row in range(len(table))])
+    pq.write_table(table.set_column(0, "key", keys), embedded / "foreign.parquet")
+    run("index", "--embeddings", embedded / "foreign.parquet", "--out", embedded / "index")
+    command = ["search", "query", "index", "--input", "foreign.parquet", "--k", "1"]
+    done = run_script("raybio.cli.main", embedded, *command)
+    cells = [line.split("\t") for line in done.stdout.splitlines()[1:]]
+    assert [(query, key) for query, _, key, _ in cells] == [(key, key) for key in keys.to_pylist()]
 
 
 def test_queries_that_fail_print_no_header(embedded: Path) -> None:
