@@ -70,8 +70,10 @@ first-tier: install
 both-tiers: install
 	$(PYTEST) -m ""
 
+# Tests of the site and of mteb are skipped without these extras; -rs says what else was skipped, and why.
 nightly: install
-	$(PYTEST) -m nightly
+	@$(PIP_INSTALL) -c constraints.txt -e '.[docs,mteb]'
+	$(PYTEST) -rs -m nightly
 
 # Results are kept in build/mutants: what neither a mutant's file nor its tests have changed is not run again.
 mutants: install
