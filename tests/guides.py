@@ -173,6 +173,8 @@ GUIDES = {
         },
         instead={
             "relation_finetune --store STORE": "relation_finetune --store DOCUMENTS",
+            # Some hundred pairs have labels.
+            "data.label_fraction=0.01,0.05,0.1,1": "data.label_fraction=0.5,1",
             "--recipe paper_biored": "--init tiny",
             "facebook/esm2_t33_650M_UR50D": "esm",
         },
