@@ -1,5 +1,6 @@
-"""Output that nobody reads: closed pipes and full disks, in processes of their own."""
+"""Output that nobody reads, closed pipes and full disks, in processes of their own; letters that it does not take."""
 
+import io
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from raybio.cli.output import guarded_output
 
 pytestmark = pytest.mark.usefixtures("answered_hangup")
 
@@ -107,3 +110,17 @@ def test_progress_for_a_full_disk_is_dropped_and_its_error_is_one_line(tmp_path:
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"DiskError: {tmp_path}/run.json: No space left on device; ")
     assert line.endswith(" bytes are free there. Make room, then give the same command again")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"), [("utf-8", "é \\udcff\n"), ("ascii", "\\xe9 \\udcff\n")]
+)
+def test_letters_that_an_output_does_not_take_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, written: str
+) -> None:
+    """Python reads a byte of a file's name that is no UTF-8 as half of a character."""
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding))
+    with guarded_output():
+        print("é \udcff", flush=True)
+    assert content.getvalue().decode(encoding) == written
