@@ -43,6 +43,7 @@ COMMANDS = {
     "test_articles_job",
     "test_contrastive_probe_job",
     "test_driver_faults",
+    "test_first_bucket",
     "test_job_submit",
     "test_multi_node",
     "test_preflight_nodes",

@@ -238,7 +238,7 @@ GUIDES = {
 ELSEWHERE = {
     "your_data.md": "test_your_data.py",
     "cluster.md": "clusters and clouds: runtime/cluster/test_first_cluster.py, runtime/run/test_job_submit.py",
-    "storage.md": "a bucket: runtime/spool/test_bucket_runs.py, test_bucket_sweeps.py",
+    "storage.md": "a server and a bucket: runtime/spool/test_first_bucket.py",
     "contributing.md": "make of this clone",
     "full_size.md": "hours of the benchmarks: benchmarks/",
     "gallery.md": "the commands of other pages, whose pictures it shows",

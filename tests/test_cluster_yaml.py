@@ -407,6 +407,23 @@ def compose() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 
 
+def compose_schema() -> dict[str, Any]:
+    return json.loads((ROOT / "tests" / "compose_schema" / "compose-spec.json").read_text())
+
+
+def test_the_file_of_containers_fits_the_schema_of_compose():
+    jsonschema.validate(compose(), compose_schema())
+
+
+def test_the_schema_of_compose_would_find_misspelt_keys():
+    misspelt = compose()
+    misspelt["services"]["head"]["comand"] = misspelt["services"]["head"].pop("command")
+    with pytest.raises(jsonschema.ValidationError, match="comand"):
+        jsonschema.validate(misspelt, compose_schema())
+    with pytest.raises(jsonschema.ValidationError, match="serivces"):
+        jsonschema.validate(compose() | {"serivces": {}}, compose_schema())
+
+
 def test_the_services_of_the_laptop_share_no_volume_and_listen_on_loopback():
     services = compose()["services"]
     volumes = [

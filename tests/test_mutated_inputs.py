@@ -1,31 +1,19 @@
-"""Readers of files that users give: whatever the bytes, they return, skip records, or say why not.
+"""Readers of files that users give, and the command line: whatever is given, they take it or say why not.
 
-Inputs are sound files with seeded mutations.
+Inputs are sound files, and commands of the documentation, with seeded mutations.
 """
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import pytest
 
-from raybio.core.config import read_mapping
 from raybio.core.errors import RaybioError
-from raybio.core.records import read_recomputable, read_record, record_text
-from raybio.methods.biostransformers.formats.medline import read_medline
-from raybio.methods.biostransformers.formats.tables import read_pair_table
-from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
-from raybio.methods.mtb_mccl.documents.formats import read_documents
-from raybio.methods.relation_graphs.formats import read_folds, read_spert
-from raybio.methods.sppt.proteins.formats.fasta import read_fasta
-from raybio.methods.sppt.proteins.formats.link_files import read_layout
-from raybio.store.quarantine import Quarantine
-from raybio.store.table_rows import read_input_rows
-from raybio.store.text_lines import read_text_lines
-from raybio.training.settings import TrainingConfig
+from tests.script_process import run_script
+from tests.sound_inputs import READERS
 
 PIECES = [
     b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\x1f\x8b", b"\r", b"\n", b"\t", b",", b";", b" ", b'"', b"'",
@@ -36,132 +24,19 @@ PIECES = [
 ]  # fmt: skip
 """Bytes that mean something in one of the formats, or nothing in any."""
 
-MEDLINE = (
-    "<?xml version='1.0'?>\n<PubmedArticleSet>"
-    "<PubmedArticle><MedlineCitation><PMID Version='2'>12</PMID>"
-    "<DateCompleted><Year>2001</Year></DateCompleted>"
-    "<Article><ArticleTitle>[<i>Rats</i> and men].</ArticleTitle><Abstract>"
-    "<AbstractText Label='METHODS'>We ran.</AbstractText></Abstract></Article>"
-    "<MeshHeadingList><MeshHeading><DescriptorName UI='D1' MajorTopicYN='N'>Rats</DescriptorName>"
-    "<QualifierName UI='Q1' MajorTopicYN='Y'>genetics</QualifierName></MeshHeading>"
-    "</MeshHeadingList></MedlineCitation></PubmedArticle>"
-    "<DeleteCitation><PMID Version='1'>13</PMID></DeleteCitation></PubmedArticleSet>"
-)
-PUBTATOR = (
-    "1|t|BRAF in melanoma.\n1|a|It binds.\n1\t0\t4\tBRAF\tGene\t673,7\n"
-    "1\t8\t16\tmelanoma\tDisease\tD1\n1\tBind\t673\tD1\tNovel\n\n2|t|Nothing|here\n2|a|\n"
-)
-BIOC_XML = (
-    "<?xml version='1.0'?><collection><document><id>1</id><passage><offset>0</offset>"
-    "<text>BRAF in melanoma.</text><annotation><infon key='identifier'>673,7</infon>"
-    "<infon key='type'>Gene</infon><location offset='0' length='4'/><text>BRAF</text></annotation>"
-    "</passage><relation><infon key='entity1'>673</infon><infon key='entity2'>7</infon>"
-    "<infon key='type'>Bind</infon></relation></document></collection>"
-)
-BIOC_JSON = {
-    "documents": [
-        {
-            "id": 1,
-            "passages": [
-                {
-                    "offset": 0,
-                    "text": "BRAF in melanoma.",
-                    "annotations": [
-                        {
-                            "infons": {"type": "Gene", "identifier": "673,7"},
-                            "text": "BRAF",
-                            "locations": [{"offset": 0, "length": 4}],
-                        }
-                    ],
-                }
-            ],
-            "relations": [{"infons": {"type": "Bind", "entity1": "673", "entity2": "7"}}],
-        }
-    ]
-}
-DOCRED = [
-    {
-        "title": "Bern",
-        "sents": [["Bern", "is", "in"], ["Switzer", "land"]],
-        "vertexSet": [
-            [{"name": "Switzer land", "sent_id": 1, "pos": [0, 2], "type": "LOC"}],
-            [{"name": "Bern", "sent_id": 0, "pos": [0, 1], "type": "LOC"}],
-        ],
-        "labels": [{"h": 1, "t": 0, "r": "P17", "evidence": [0]}],
-    }
-]
-SPERT = [
-    {
-        "tokens": ["Aspirin", "causes", "an", "ulcer"],
-        "entities": [
-            {"type": "Drug", "start": 0, "end": 1},
-            {"type": "Adverse-Effect", "start": 3, "end": 4},
-        ],
-        "relations": [{"type": "Adverse-Effect", "head": 1, "tail": 0}],
-        "orig_id": 7,
-    }
-]
-FOLDS = {"split_1": {"train set": ["1", "2"], "test set": ["3"]}}
-QUESTIONS = {
-    "21645374": {
-        "QUESTION": "Do mitochondria play a role?",
-        "CONTEXTS": ["They do.", "They may."],
-        "LABELS": ["BACKGROUND", "RESULTS"],
-        "MESHES": ["Mitochondria"],
-        "YEAR": "2011",
-        "reasoning_required_pred": "yes",
-        "reasoning_free_pred": "yes",
-        "final_decision": "yes",
-        "LONG_ANSWER": "Results depicted.",
-    }
-}
-SETTINGS = "seed: 3\noptim:\n  peak_lr: 1.0e-4\n  schedule: linear\nschedule: {max_steps: 10}\nprecision: fp32\n"
-TABLE = 'id,text\n1,one word\n2,"two, words"\n3,\n'
-LINES = "1\tone word\n2\ttwo words\n\n3\tthree\n"
-PAIRS = "12\tTitle of it\tAbstract of it\tRats\n13\tOther\t\tMice\n"
-FASTA = ">a|1 first\nMKV\nLAT*\n\n>b second\nACDEFGHIK\n>c\n\n"
-LINKS = "protein1 protein2 combined_score\n9606.A 9606.B 900\n9606.B 9606.C 150\n"
+NUM_NIGHTLY = 20_000
+"""Inputs of each reader in the second tier."""
 
+NUM_COMMANDS = 300
+"""Mutated command lines: each of the documentation once."""
 
-class Reader(NamedTuple):
-    """A reader, the name of its file, and a sound one."""
+NUM_COMMANDS_NIGHTLY = 5_000
 
-    read: Callable[[Path], Any]
-    name: str
-    sound: Any
+NUM_UNTIL_STEADY = 1000
+"""Inputs after which memory stays as it is."""
 
-
-def settings(path: Path) -> TrainingConfig:
-    return TrainingConfig.from_mapping(read_mapping(path))
-
-
-READERS = {
-    "MEDLINE": Reader(lambda path: list(read_medline(path, Quarantine())), "a.xml", MEDLINE),
-    "PubTator": Reader(lambda path: list(read_documents(path, Quarantine())), "a.txt", PUBTATOR),
-    "BioC XML": Reader(lambda path: list(read_documents(path, Quarantine())), "a.xml", BIOC_XML),
-    "BioC JSON": Reader(lambda path: list(read_documents(path, Quarantine())), "a.json", BIOC_JSON),
-    "DocRED": Reader(lambda path: list(read_documents(path, Quarantine())), "a.json", DOCRED),
-    "SpERT": Reader(lambda path: read_spert(path, Quarantine(), set()), "a.json", SPERT),
-    "folds": Reader(read_folds, "a.json", FOLDS),
-    "PubMedQA": Reader(read_pubmedqa, "a.json", QUESTIONS),
-    "settings": Reader(settings, "a.yaml", SETTINGS),
-    "CSV": Reader(lambda path: list(read_input_rows(path, "text")), "a.csv", TABLE),
-    "JSON lines": Reader(
-        lambda path: list(read_input_rows(path, "text")), "a.jsonl", '{"id": 1, "text": "a"}\n' * 3
-    ),
-    "text lines": Reader(lambda path: list(read_text_lines(path, Quarantine())), "a.txt", LINES),
-    "articles and terms": Reader(
-        lambda path: list(read_pair_table(path, Quarantine())), "a.tsv", PAIRS
-    ),
-    "FASTA": Reader(lambda path: list(read_fasta(path, Quarantine())), "a.fa", FASTA),
-    "links": Reader(read_layout, "a.txt", LINKS),
-    "record": Reader(
-        lambda path: read_record(path, "run"), "a.json", record_text("run", {"a": [1, None]})
-    ),
-    "record that is written again": Reader(
-        lambda path: read_recomputable(path, "outcome"), "a.json", record_text("outcome", {"a": 1})
-    ),
-}
+MAX_GROWTH_MIB = 50
+"""Of the resident set from then on."""
 
 
 def mutated(sound: bytes, rng: np.random.Generator) -> bytes:
@@ -183,18 +58,20 @@ def mutated(sound: bytes, rng: np.random.Generator) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("num_inputs", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("num_inputs", [100, pytest.param(NUM_NIGHTLY, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", READERS)
 def test_a_mutated_file_is_read_or_refused(name: str, num_inputs: int, tmp_path: Path) -> None:
     reader = READERS[name]
-    text = reader.sound if isinstance(reader.sound, str) else json.dumps(reader.sound)
+    reader.write_others(tmp_path)
     path = tmp_path / reader.name
-    path.write_text(text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(reader.content)
     assert reader.read(path)
     rng = np.random.default_rng([num_inputs, *name.encode()])
     num_refused = 0
+    resident_bytes = []
     for number in range(num_inputs):
-        content = mutated(text.encode(), rng)
+        content = mutated(reader.content, rng)
         path.write_bytes(content)
         try:
             reader.read(path)
@@ -203,4 +80,29 @@ def test_a_mutated_file_is_read_or_refused(name: str, num_inputs: int, tmp_path:
             assert len(str(error)) < 1000, (number, str(error)[:300])
         except Exception as error:
             raise AssertionError(f"input {number}: {content[:500]!r}") from error
+        if number + 1 in (NUM_UNTIL_STEADY, num_inputs):
+            resident_bytes.append(psutil.Process().memory_info().rss)
     assert num_refused > 0
+    growth_mib = (resident_bytes[-1] - resident_bytes[0]) / 2**20
+    assert growth_mib < MAX_GROWTH_MIB
+
+
+@pytest.mark.parametrize(
+    "num_inputs", [NUM_COMMANDS, pytest.param(NUM_COMMANDS_NIGHTLY, marks=pytest.mark.nightly)]
+)
+def test_a_mutated_command_is_accepted_or_refused_and_writes_only_into_its_folder(
+    num_inputs: int, tmp_path: Path
+) -> None:
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "RAYBIO_STORES": str(tmp_path / "stores"),
+    }
+    done = run_script("tests.mutated_commands", tmp_path, str(num_inputs), "0", **environment)
+    assert done.returncode == 0, done.stderr[-5000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    codes = result["codes"]
+    assert codes.keys() <= {"-1", "0", "2"}
+    assert codes["2"] > 0.5 * num_inputs
+    assert result["growth_mib"] < MAX_GROWTH_MIB

@@ -97,7 +97,7 @@ def read_suite(name: str, data: Path | None) -> Suite:
     unknown = set(content) - {"title", "tasks"}
     if unknown:
         raise ConfigError(
-            f"--suite {name}: unknown key {min(map(str, unknown))}; want title and tasks"
+            f"--suite {name}: unknown key {min(map(str, unknown)):.60}; want title and tasks"
         )
     for entry in content["tasks"]:
         _check_kind(name, entry)
@@ -105,7 +105,7 @@ def read_suite(name: str, data: Path | None) -> Suite:
     names_of_tasks = [task.name for task in tasks]
     for each in names_of_tasks:
         if names_of_tasks.count(each) > 1:
-            raise ConfigError(f"--suite {name}: two tasks are called {each}; want one a name")
+            raise ConfigError(f"--suite {name}: two tasks are called {each:.60}; want one a name")
     if not tasks:
         raise ConfigError(f"--suite {name}: has no task, want one at least")
     return Suite(name, str(content.get("title", name)), tasks)
@@ -122,13 +122,13 @@ def task_class(kind: str) -> type[BenchmarkTask]:
 
 def _check_kind(suite: str, entry: Any) -> None:
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"--suite {suite}: got the task {entry!r}, want a mapping with task")
+        raise ConfigError(f"--suite {suite}: got the task {entry!r:.60}, want a mapping with task")
     given = entry.get("task")
     name = str(given)
     if name not in TASKS and not name.rpartition(":")[0].endswith(".py"):
         raise ConfigError(
-            f"--suite {suite}: a task of kind {given!r}, want task: one of {', '.join(TASKS)}, or "
-            f"a class of your own as PYTHON_FILE:CLASS.{did_you_mean(name, TASKS)}"
+            f"--suite {suite}: a task of kind {given!r:.60}, want task: one of {', '.join(TASKS)}, "
+            f"or a class of your own as PYTHON_FILE:CLASS.{did_you_mean(name, TASKS)}"
         )
 
 
@@ -137,7 +137,7 @@ def _task(suite: str, entry: Mapping[str, Any], home: Path, data: Path | None) -
     kind = _task_class(suite, str(settings.pop("task")), home)
     for name, may_be_bucket in kind.path_fields().items():
         if settings.get(name) is not None:
-            option = f"--suite {suite}, task {settings.get('name')}: {name}"
+            option = f"--suite {suite}, task {settings.get('name')!s:.60}: {name}"
             path = _path(option, str(settings[name]), home, data)
             if isinstance(path, BucketPath) and not may_be_bucket:
                 raise ConfigError(f"{option}: got {path}, want a local path")
@@ -147,7 +147,8 @@ def _task(suite: str, entry: Mapping[str, Any], home: Path, data: Path | None) -
     except ConfigError as error:
         wanted = f" Want some of {', '.join(kind.model_fields)}."
         message = str(error).replace(SEE_ALL, wanted)
-        raise ConfigError(f"--suite {suite}, task {settings.get('name')}: {message}") from None
+        where = f"--suite {suite}, task {settings.get('name')!s:.60}"
+        raise ConfigError(f"{where}: {message}") from None
 
 
 def _path(option: str, text: str, home: Path, data: Path | None) -> Location:

@@ -29,6 +29,10 @@ class _Output:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
+        except UnicodeEncodeError:
+            # Names of files may have bytes that are no UTF-8, and terminals may know few letters.
+            encoding = self._stream.encoding
+            return self.write(text.encode(encoding, "backslashreplace").decode(encoding))
         except OSError as error:
             self._lose(error)
             return len(text)

@@ -341,7 +341,7 @@ def named_failure(path: Path, num_bytes: int) -> Iterator[None]:
 
 
 def disk_problem(error: OSError) -> str | None:
-    """Return what a user does about a disk that is full, read-only, forbidden or gone.
+    """Return what a user does about a disk that is full, read-only or gone, or a path.
 
     Returns:
         Path, reason, free bytes and advice; None for any other error.
@@ -351,6 +351,8 @@ def disk_problem(error: OSError) -> str | None:
         if error.errno not in _DISK_ERRORS:
             return None
         return f"{error.strerror}. Make room or repair the disk, then give the same command again"
+    if error.errno == errno.ENAMETOOLONG:
+        return f"{error.filename:.200}…: {error.strerror}. Give a shorter name"
     if error.errno not in (*_DISK_ERRORS, *_PERMISSION_ERRORS):
         return None
     path = Path(error.filename).absolute()

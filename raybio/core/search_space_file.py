@@ -56,11 +56,13 @@ def load_search_space(
         space = mapping.get("space")
         if not isinstance(method, str) or method not in configs:
             raise ConfigError(
-                f"method: got {method!r}, want one of {', '.join(configs)}."
+                f"method: got {method!r:.60}, want one of {', '.join(configs)}."
                 f"{did_you_mean(str(method), configs)}"
             )
         if not isinstance(space, dict):
-            raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")
+            raise ConfigError(
+                f"space: got {space!r:.60}; want a mapping of setting to distribution"
+            )
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     base = configs[method]()

@@ -22,10 +22,12 @@ from huggingface_hub import (
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
+    HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import validate_repo_id
 
 from raybio.core.digest import cached_file_digest
 from raybio.core.errors import ConfigError
@@ -309,11 +311,13 @@ def _folder_or_hub_id(source: str) -> str:
     folder = source_folder(source)
     if folder.is_dir():
         return str(folder)
-    if source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
         raise ConfigError(
             f"encoder.source {source!r}: no such folder. Give an existing one, 'scratch' or a hub "
             "id."
-        )
+        ) from None
     return source
 
 

@@ -59,9 +59,16 @@ def table_files(path: Path) -> list[Path]:
     if (path / STATE).is_file():
         state = _read_json(path / STATE)
         try:
-            return [path / file["filename"] for file in state["_data_files"]]
+            files = [path / file["filename"] for file in state["_data_files"]]
         except (KeyError, TypeError):
             raise DataError(f"{path / STATE}: names no files; write the data set again") from None
+        missing = [file.name for file in files if not os.path.isfile(file)]
+        if missing:
+            raise DataError(
+                f"{path}/{missing[0]:.60}: cannot be read (there is no such file); {STATE} names "
+                "it. Write the data set again"
+            )
+        return files
     if (path / DATASET_DICT).is_file():
         splits = sorted(each.parent.name for each in path.glob(f"*/{STATE}"))
         raise DataError(

@@ -130,7 +130,8 @@ def _read_texts(path: Path) -> dict[str, str]:
             first = line_by_id.setdefault(name, line)
             if first != line:
                 raise DataError(
-                    f"{path}, line {line}: has the {ID} {name!r} of line {first}; want each once"
+                    f"{path}, line {line}: has the {ID} {name!r:.60} of line {first}; want each "
+                    "once"
                 )
             text_by_id[name] = f"{title} {text}".strip()
     return text_by_id
@@ -157,14 +158,15 @@ def _read_judgments(
             score = _score(text, f"{path}, line {line}")
             has_grades |= score > 1
             if query_id not in query_by_id:
-                unknown["query-id"].append(f"{query_id!r} (line {line})")
+                unknown["query-id"].append(f"{query_id!r:.60} (line {line})")
             if document_id not in document_by_id:
-                unknown["corpus-id"].append(f"{document_id!r} (line {line})")
+                unknown["corpus-id"].append(f"{document_id!r:.60} (line {line})")
             pair = (query_id, document_id)
             if is_relevant_by_pair.setdefault(pair, score > 0) != (score > 0):
                 raise DataError(
-                    f"{path}, line {line}: query {query_id!r} and document {document_id!r} are "
-                    "relevant in one line and not in another; want each pair once"
+                    f"{path}, line {line}: query {query_id!r:.60} and document "
+                    f"{document_id!r:.60} are relevant in one line and not in another; want each "
+                    "pair once"
                 )
     for column, known in (("query-id", query_by_id), ("corpus-id", document_by_id)):
         if unknown[column]:
@@ -172,7 +174,7 @@ def _read_judgments(
             raise DataError(
                 f"{path}: {len(unknown[column]):,} of {num_rows:,} lines have a {column} that is "
                 f"not in the {file}, such as {unknown[column][0]}; the {file} has ids such as "
-                f"{next(iter(known), 'none')!r}. Remove these lines, or give the right files"
+                f"{next(iter(known), 'none')!r:.60}. Remove these lines, or give the right files"
             )
     relevant_by_query: dict[str, list[str]] = {}
     for (query_id, document_id), is_relevant in is_relevant_by_pair.items():
@@ -191,7 +193,7 @@ def _score(text: str, where: str) -> float:
     except ValueError:
         score = math.nan
     if math.isnan(score):
-        raise DataError(f"{where}: got the score {text!r}, want a number")
+        raise DataError(f"{where}: got the score {text!r:.60}, want a number")
     return score
 
 

@@ -24,8 +24,9 @@ MAX_WHOLE_BYTES = 256 << 20
 
 def plain_or_gzip(path: Path) -> Path:
     """Return ``path``, or ``path`` with ``.gz`` appended if only that exists."""
-    zipped = path.with_name(f"{path.name}.gz")
-    return zipped if zipped.is_file() and not path.is_file() else path
+    zipped = path.parent / f"{path.name}.gz"
+    # No name is too long to ask.
+    return zipped if os.path.isfile(zipped) and not os.path.isfile(path) else path
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def choose_columns(
             others = f" (or {', '.join(candidates[1:])})" if len(candidates) > 1 else ""
             raise DataError(
                 f"{path}: has no column {candidates[0]!r}{others}{advice}; found "
-                f"{', '.join(names[:8]) or 'nothing'}; want the columns "
+                f"{shown_names(names) or 'nothing'}; want the columns "
                 f"{', '.join(each[0] for each in alternatives)}, named in the first line"
             )
         chosen += present[:1]
@@ -353,7 +353,8 @@ def _read_typed(
                     for name, names in zip(chosen, classes, strict=True)
                 ]
                 yield ColumnRows(columns, list(numbers))
-    except (pa.ArrowException, OSError) as error:
+    # A damaged name of a column is no UTF-8.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as {kind} ({error}); write it again") from None
 
 
@@ -413,6 +414,8 @@ def _batches(file: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
         yield from parquet_batches(file, names)
         return
     for batch in file:
+        # Arrow reads a stream as it is: damaged offsets would be followed out of the memory.
+        batch.validate(full=True)
         for start in range(0, len(batch), ROWS_AT_ONCE):
             yield batch.slice(start, ROWS_AT_ONCE).select(names)
 

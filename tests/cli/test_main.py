@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from raybio.cli.app import settings_of
+from raybio.cli.app import run_app, settings_of
 from raybio.cli.main import Commands, app
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
@@ -224,3 +224,15 @@ def test_each_refused_setting_of_a_command_is_named_by_its_option() -> None:
         "--held-out",
         "--taxid",
     ]
+
+
+def test_a_name_of_a_file_that_is_too_long_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        run_app(app, ["predict", "run", "--input", "new.csv", "--out", "x" * 300])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("DiskError: xxx")
+    assert line.endswith("File name too long. Give a shorter name")

@@ -1,5 +1,6 @@
-"""Output that nobody reads: closed pipes and full disks, in processes of their own."""
+"""Output that nobody reads, closed pipes and full disks, in processes of their own; letters that it does not take."""
 
+import io
 import json
 import os
 import signal
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from raybio.cli.output import guarded_output
 
 pytestmark = pytest.mark.usefixtures("answered_hangup")
 
@@ -122,3 +125,17 @@ def test_an_error_that_nobody_foresaw_keeps_its_traceback_with_printable_text(
     first, *_, last = done.stderr.splitlines()
     assert first == "Traceback (most recent call last):"
     assert last == r"ValueError: a\x1b[31mb"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "written"), [("utf-8", "é \\udcff\n"), ("ascii", "\\xe9 \\udcff\n")]
+)
+def test_letters_that_an_output_does_not_take_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, written: str
+) -> None:
+    """Python reads a byte of a file's name that is no UTF-8 as half of a character."""
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, encoding))
+    with guarded_output():
+        print("é \udcff", flush=True)
+    assert content.getvalue().decode(encoding) == written

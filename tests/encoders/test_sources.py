@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from functools import partial
 
 import pytest
@@ -30,8 +31,9 @@ def test_a_folder_is_a_source_if_it_holds_a_configuration_and_safetensors(tmp_pa
         match="there is no config.json in it. The folder must be one that save_pretrained",
     ):
         check_source(str(tmp_path / "plain"), "main")
-    with pytest.raises(ConfigError, match="'./nowhere': no such folder"):
-        check_source("./nowhere", "main")
+    for source in ("./nowhere", "no*where", "no where", "a/b/c"):
+        with pytest.raises(ConfigError, match=f"'{re.escape(source)}': no such folder"):
+            check_source(source, "main")
 
 
 def test_a_folder_without_weights_or_with_damaged_ones_is_refused(tmp_path):

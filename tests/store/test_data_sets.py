@@ -342,3 +342,32 @@ def test_parts_with_numbers_after_a_dot_are_one_table(tmp_path: Path, names: lis
     (tmp_path / f"{names[0][:-8]}.csv.gz").write_bytes(gzip.compress(b"text\na\n"))
     with pytest.raises(DataError, match="read twice"):
         table_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [
+        (b"\0\0\0\0\3\0\0\0\6\0\0\0", b"\0\0\0\0\x83\xff\xff\xff\6\0\0\0"),
+        (b"\4\0\0\0text", b"\4\0\0\0\x8bext"),
+    ],
+    ids=["offsets of texts", "name of a column"],
+)
+def test_a_damaged_arrow_file_is_refused_before_its_offsets_are_followed(
+    tmp_path: Path, sound: bytes, damaged: bytes
+) -> None:
+    with pa.OSFile(str(tmp_path / "one.arrow"), "wb") as file:
+        table = pa.table({"text": ["one", "two"]})
+        with pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+    content = (tmp_path / "one.arrow").read_bytes()
+    assert content.count(sound) == 1
+    (tmp_path / "one.arrow").write_bytes(content.replace(sound, damaged))
+    with pytest.raises(DataError, match=r"one.arrow: cannot be read as Arrow .* write it again"):
+        columns_of(tmp_path / "one.arrow", "text")
+
+
+def test_a_state_with_a_very_long_name_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a" * 3000}]}))
+    with pytest.raises(DataError, match="there is no such file") as refused:
+        columns_of(tmp_path, "text")
+    assert len(str(refused.value)) < 1000

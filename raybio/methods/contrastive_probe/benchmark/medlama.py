@@ -106,7 +106,8 @@ def read_queries(path: Path) -> Iterator[ProbeQuery]:
             )
         if match and row["rel"] != match["relation"]:
             raise DataError(
-                f"{path}, line {line}: rel is {row['rel']!r}, want the file's {match['relation']!r}"
+                f"{path}, line {line}: rel is {row['rel']!r:.60}, want the file's "
+                f"{match['relation']!r}"
             )
         pairs = [(row["head_name"], row["head_cui"]), *zip(answers, cuis, strict=True)]
         yield ProbeQuery(row["rel"], row["head_name"], answers, pairs)

@@ -76,7 +76,7 @@ def prompt_problem(prompt: str) -> str | None:
     """Return what is wrong with a prompt, or None."""
     if prompt.count("[X]") == 1 and prompt.count("[Y]") == 1:
         return None
-    return f"{prompt!r}, want one [X] for the head and one [Y] for the answer"
+    return f"{prompt!r:.60}, want one [X] for the head and one [Y] for the answer"
 
 
 def _corrected(relation: str, prompt: str) -> str:

@@ -63,6 +63,10 @@ def test_softmax_predicts_as_scikit_learns_logistic_regression(l2: float) -> Non
     theirs.fit(scaler.transform(train.pairs.embedding_PD), train.label_PC.argmax(1))
     expected = theirs.predict_proba(scaler.transform(queries.pairs.embedding_PD))
     np.testing.assert_allclose(torch.softmax(score_PC, 1), expected, atol=5e-3)
+    gold_P = queries.label_PC.argmax(1)
+    accuracy = float((score_PC.argmax(1).numpy() == gold_P).mean())
+    by_theirs = theirs.predict(scaler.transform(queries.pairs.embedding_PD))
+    assert accuracy == pytest.approx((by_theirs == gold_P).mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("is_multi_label", [False, True])

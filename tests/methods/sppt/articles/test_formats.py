@@ -126,7 +126,7 @@ def test_canes_layout(tmp_path: Path) -> None:
     assert links_of(store) == pairs("01", "12")
 
 
-@pytest.mark.parametrize("link", ["0\t3", "0", "0\tone", "-1\t0"])
+@pytest.mark.parametrize("link", ["0\t3", "0", "0\tone", "-1\t0", "0\t" + "9" * 5000])
 def test_links_beyond_canes_texts_are_refused(tmp_path: Path, link: str) -> None:
     cane = write_cane(tmp_path, ["one", "two", "three"], ["0\t1", link])
     with pytest.raises(DataError, match=r"graph.txt:2 .*Repair the input"):
@@ -193,6 +193,45 @@ def test_ogb_mag_with_the_authors_csv(tmp_path: Path) -> None:
     )
     store = prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "abstracts.txt"]), ALL)
     assert text_by_key(store) == {"900": "one, two", "17": "three", "33": "four"}
+
+
+@pytest.mark.parametrize(
+    "line", [f"17\t{'[' * 3000}", '17\t{"InvertedIndex": {"a": ' + "[" * 3000, "17\t1"]
+)
+def test_an_inverted_index_that_is_none_is_counted_however_deep_it_is(
+    tmp_path: Path, line: str
+) -> None:
+    mag = write_mag(tmp_path / "ogbn_mag", ["900", "17"], ["0,1"])
+    (tmp_path / "index").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"index:1 .*Repair the input"):
+        prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "index"]), ALL)
+
+
+def test_numbers_of_papers_with_thousands_of_digits_are_counted_as_bad(tmp_path: Path) -> None:
+    mag = write_mag(tmp_path / "ogbn_mag", ["900", "17"], ["0,1"])
+    (tmp_path / "abstracts.txt").write_text(f"ent idx,abstract\n{'9' * 5000},one\n")
+    with pytest.raises(DataError, match=r"abstracts.txt:2 .*Repair the input"):
+        prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "abstracts.txt"]), ALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"ent idx,ent name\n0,\xff9\n", "line 2 is not UTF-8"),
+        (b"ent idx,ent name\n0,9\r1,8\n", "line 2: is no CSV"),
+        (b"9" * 5000 + b",ent name\n", "begins with '9"),
+    ],
+    ids=["bytes", "line ends", "a long header"],
+)
+def test_a_damaged_list_of_papers_is_refused_in_a_short_message(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    mag = write_mag(tmp_path / "ogbn_mag", ["9", "8"], ["0,1"])
+    (mag / "mapping" / "paper_entidx2name.csv").write_bytes(content)
+    (tmp_path / "index").touch()
+    with pytest.raises(DataError, match=problem) as refused:
+        prepare_linked_texts(tmp_path / "store", OgbMag(mag, [tmp_path / "index"]), ALL)
+    assert len(str(refused.value)) < 1000
 
 
 def zipped_mag(folder: Path, num_papers: int, citations: list[str]) -> bytes:

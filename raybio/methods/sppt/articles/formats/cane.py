@@ -1,5 +1,6 @@
 """Reader of CANE's citation graphs (thunlp/CANE): one text a line, and pairs of line numbers."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class Cane:
             if not parts:
                 continue
             quarantine.saw("link", 1)
-            is_pair = len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts)
+            is_pair = len(parts) == 2 and all(re.fullmatch("[0-9]{1,18}", part) for part in parts)
             if not is_pair or max(map(int, parts)) >= num_texts:
                 reason = f"link that is not two numbers below {num_texts:,}, the number of texts"
                 quarantine.add("link", reason, LINKS, number, line.strip())

@@ -154,22 +154,24 @@ def abstract_of(record: Any) -> str:
 
 def _read_mapping(path: Path) -> dict[str, int]:
     """Return the node number of each paper by its MAG id."""
-    with open_source(path, "OGB's paper_entidx2name.csv") as file:
-        rows = csv.reader(bounded_lines(io.TextIOWrapper(file, encoding="utf-8", newline=""), path))
+    number_by_id: dict[str, int] = {}
+    rows = csv.reader(read_lines(path, "OGB's paper_entidx2name.csv"))
+    try:
         header = tuple(name.strip() for name in next(rows, []))
         if header != MAPPING_HEADER:
             raise DataError(
-                f"{path}: begins with {','.join(header)!r}, want {','.join(MAPPING_HEADER)!r}"
+                f"{path}: begins with {','.join(header)!r:.60}, want {','.join(MAPPING_HEADER)!r}"
             )
-        number_by_id: dict[str, int] = {}
         for row in rows:
             number = len(number_by_id)
             if len(row) != 2 or row[0] != str(number) or row[1] in number_by_id:
                 raise DataError(
-                    f"{path}, line {rows.line_num}: got {','.join(row)!r}, "
+                    f"{path}, line {rows.line_num}: got {','.join(row)!r:.60}, "
                     f"want {number},MAG id: numbers in order, each MAG id once"
                 )
             number_by_id[row[1]] = number
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: is no CSV ({error})") from None
     if not number_by_id:
         raise DataError(f"{path}: names no paper, want one a line")
     return number_by_id
@@ -204,7 +206,7 @@ def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
         table = pa.csv.read_csv(str(path), read_options=options, convert_options=types)
     except (OSError, pa.ArrowException, EOFError) as error:
         raise DataError(
-            f"{path}: cannot be read as citations ({error}), want two numbers a line"
+            f"{path}: cannot be read as citations ({str(error):.200}), want two numbers a line"
         ) from None
     if table.column("citing").null_count or table.column("cited").null_count:
         raise DataError(f"{path}: has a line without two numbers, want citing,cited")
@@ -253,7 +255,7 @@ def _from_index(
             text = abstract_of(json.loads(index))
             if not is_text(text):
                 raise ValueError("holds half of a character (an unpaired surrogate)")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             quarantine.add("abstract", BAD_LINE, path.name, number, f"{name[:40]}: {error}")
             continue
         if text:
@@ -269,7 +271,7 @@ def _from_csv(
     try:
         for row in rows:
             quarantine.saw("abstract", 1)
-            is_row = len(row) == 2 and row[0].isascii() and row[0].isdigit()
+            is_row = len(row) == 2 and re.fullmatch("[0-9]{1,18}", row[0]) is not None
             if not is_row or int(row[0]) >= num_papers:
                 quarantine.add("abstract", BAD_ROW, path.name, rows.line_num, ",".join(row)[:60])
                 continue

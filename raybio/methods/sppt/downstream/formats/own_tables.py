@@ -135,8 +135,8 @@ def _split(where: Sequence[str], path: Path, line: int) -> str:
     split = SPLIT_BY_NAME.get(name.strip().lower())
     if split is None:
         raise DataError(
-            f"{path}, line {line}: the split is {name!r}, want train, dev (or val, validation) or "
-            "test"
+            f"{path}, line {line}: the split is {name!r:.60}, want train, dev (or val, "
+            "validation) or test"
         )
     is_dev = split == "train" and validation and validation[0].strip().lower() == "true"
     return "dev" if is_dev else split

@@ -28,6 +28,7 @@ from raybio.methods.sppt.table_columns import NULL_WORDS, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
+from raybio.store.table_rows import shown_names
 
 SPECIES_COLUMNS = ("Species_ID", "Compact_name", "Official_NCBI_name")
 FASTA_ENDINGS = (".fa", ".fasta", ".faa", ".fa.gz", ".fasta.gz", ".faa.gz")
@@ -155,8 +156,8 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
         header = next(lines, "").split("\t")
         if header[:3] != list(SPECIES_COLUMNS):
             raise DataError(
-                f"{path}: has the columns {header[:5]}, want {', '.join(SPECIES_COLUMNS)}, "
-                "tab-separated"
+                f"{path}: has the columns {shown_names(header)}; want "
+                f"{', '.join(SPECIES_COLUMNS)}, tab-separated"
             )
         for number, line in enumerate(lines, start=2):
             taxid, *names = line.split("\t")
