@@ -47,6 +47,7 @@ from tests.arithmetic import arithmetic_digest
 from tests.conftest import write_tables
 from tests.methods.conformance_cases import CASES
 from tests.paths import ROOT
+from tests.whole_runs import train_here
 
 GOLDEN = ROOT / "tests" / "golden"
 SMALLER = {
@@ -164,7 +165,7 @@ def config_of(method: str) -> TrainingConfig:
     return override_all(METHODS[method].config(), CASES[method].settings | SMALLER)
 
 
-def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
+def train_method(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
     """Train a run, or continue it, in this process and without tracking; return its folder.
 
     Args:
@@ -179,7 +180,6 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     store = runs / f"store of {name}"
     shutil.copytree(recorded, store, dirs_exist_ok=True)
     folder = RunFolder(runs, name)
-    system = METHODS[method].build(config, store)
     digest = open_store(store).digest
     folder.open(method, config, recorded.relative_to(ROOT), digest, ())
     request = RunSpec(
@@ -196,15 +196,7 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     }
     write_record(folder.launch, "launch", launch)
     folder.record_precision("fp32")
-    for path in (folder.stop, folder.outcome, folder.result):
-        path.unlink(missing_ok=True)
-    reports = run_loop.train_single_process(
-        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
-    )
-    for report in reports:
-        if report.step == stop_at:
-            folder.stop.touch()
-    outcome = read_record(folder.outcome, "outcome") or {}
+    outcome = train_here(request, stop_at=stop_at)
     summary = summarize(folder, request.config, outcome["status"], None)
     write_record(folder.result, "result", summary | {"checkpoint": None})
     return folder
@@ -220,7 +212,7 @@ def record() -> None:
             shutil.copytree(make(Path(place) / name), GOLDEN / "stores" / name)
         for method in METHODS:
             for kind, stop_at in (("finished", None), ("half", HALF)):
-                folder = train_here(method, Path(place) / kind, method, stop_at=stop_at)
+                folder = train_method(method, Path(place) / kind, method, stop_at=stop_at)
                 step = step_of_checkpoint(folder.newest_checkpoint)
                 assert kind == "finished" or step == HALF + 1, f"{method}: stopped at step {step}"
                 keep = [folder.identity, folder.launch, folder.config, folder.metrics]
@@ -258,7 +250,7 @@ def check_half(method: str, runs: Path) -> None:
     arithmetic that run's weights.
     """
     shutil.copytree(GOLDEN / "half" / method, runs / method)
-    folder = train_here(method, runs, method)
+    folder = train_method(method, runs, method)
     outcome = read_record(folder.outcome, "outcome") or {}
     finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
     assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
