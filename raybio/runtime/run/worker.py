@@ -10,7 +10,7 @@ import torch
 from ray.exceptions import RayTaskError
 
 from raybio.core.batch import TokenBatch
-from raybio.core.errors import ClusterError, RaybioError, one_line
+from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -128,8 +128,8 @@ def _report(collective: SingleProcess | ProcessGroup, metrics: dict[str, float])
         try:
             ray.train.report(metrics)
         except RayTaskError as error:
-            # Its own text is a traceback.
-            raise RuntimeError(one_line(error.cause)) from error
+            # Its own text is a traceback; the second line of its cause names a variable of Ray's.
+            raise RuntimeError(str(error.cause).partition("\n")[0]) from error
 
 
 @contextlib.contextmanager

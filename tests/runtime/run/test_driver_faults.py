@@ -283,6 +283,30 @@ def test_a_worker_that_hangs_is_reported_with_its_step_and_the_run_goes_on_when_
 
 
 @pytest.mark.nightly
+def test_a_worker_that_hangs_for_too_long_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
+    job: Job, tiny_training: TrainingConfig
+) -> None:
+    """A checkpoint each step, so that most of the time the workers wait for each other's report."""
+    settings = {"schedule.max_steps": 60, "schedule.checkpoint_every_steps": 1}
+    job = Job(job.folder, job.store, override_all(tiny_training, settings))
+    unbroken = job.finish("unbroken")
+    process = job.start("hanging", RAYBIO_COLLECTIVE_TIMEOUT_SECONDS="90")
+    folder = job.run_folder("hanging")
+    with hanging_worker(job, "hanging", process):
+        step = int(wait_for_message(job, "hanging", f"{WAITS} after step (\\d+) ", process))
+        failed = (
+            rf"collective '[\w ()]+' after step {step} failed: .*([Tt]imed out).*TIMEOUT_SECONDS"
+        )
+        wait_for_message(job, "hanging", failed, process)
+        assert process.wait(timeout=1500) == 0, job.log("hanging")[-3000:]
+    result = read_record(folder.result, "result")
+    assert result["weights_sha256"] == unbroken["weights_sha256"]
+    assert steps_of(folder) == list(range(61))
+    # A worker that hangs may have had two checkpoints to write.
+    assert step - 2 <= read_starts(folder.notices)[-1]["first_step"] <= step
+
+
+@pytest.mark.nightly
 def test_sigterm_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_no_process(
     job: Job, tiny_training: TrainingConfig
 ) -> None:
