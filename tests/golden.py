@@ -71,29 +71,33 @@ def at_zero(sample: MapSample) -> Projection:
     return Projection(sample.row_S, np.zeros((len(sample.row_S), 2), np.float32))
 
 
-def differences(expected: Any, got: Any, path: str = "") -> Iterator[str]:
-    """Yield where two JSON values differ, numbers by more than 1e-9 of their size."""
+def differences(
+    expected: Any, got: Any, path: str = "", *, tolerance: float = 1e-9
+) -> Iterator[str]:
+    """Yield where two JSON values differ, numbers by more than ``tolerance`` of their size."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for key in sorted(expected.keys() | got.keys()):
             if key not in expected or key not in got:
                 yield f"{path}/{key}: only in the {'record' if key in expected else 'run'}"
             else:
-                yield from differences(expected[key], got[key], f"{path}/{key}")
+                yield from differences(
+                    expected[key], got[key], f"{path}/{key}", tolerance=tolerance
+                )
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         for index, (was, now) in enumerate(zip(expected, got, strict=True)):
-            yield from differences(was, now, f"{path}/{index}")
+            yield from differences(was, now, f"{path}/{index}", tolerance=tolerance)
     elif isinstance(expected, float) and isinstance(got, float):
-        if not is_near(expected, got):
+        if not is_near(expected, got, tolerance):
             yield f"{path}: {expected!r} in the record, {got!r} in the run"
     elif expected != got:
         yield f"{path}: {expected!r} in the record, {got!r} in the run"
 
 
-def is_near(expected: float, got: float) -> bool:
-    """Return whether two numbers agree to 1e-9 of their size, or are both undefined."""
+def is_near(expected: float, got: float, tolerance: float) -> bool:
+    """Return whether two numbers agree to a share of their size, or are both undefined."""
     if expected != expected:
         return got != got
-    return expected == got or abs(expected - got) <= 1e-9 * max(abs(expected), abs(got))
+    return expected == got or abs(expected - got) <= tolerance * max(abs(expected), abs(got))
 
 
 def main(command: str) -> int:

@@ -1,4 +1,4 @@
-"""Stores, finished and half-trained runs in the present formats: one a kind and a method.
+"""Stores, runs and exports in the present formats: one a kind and a method.
 
     python -m tests.golden_records record    write tests/golden anew, after a format changed
     python -m tests.golden_records check     read them, and continue the half-trained runs
@@ -8,6 +8,7 @@ the format, and these files are recorded again. ``test_golden_records.py`` check
 """
 
 import gzip
+import json
 import math
 import re
 import shutil
@@ -15,9 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
+import raybio
 from raybio.core.config import override_all
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
@@ -45,8 +49,10 @@ from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 from tests.arithmetic import arithmetic_digest
 from tests.conftest import write_tables
+from tests.golden import differences
 from tests.methods.conformance_cases import CASES
 from tests.paths import ROOT
+from tests.whole_runs import train_here
 
 GOLDEN = ROOT / "tests" / "golden"
 SMALLER = {
@@ -154,6 +160,39 @@ STORES: dict[str, tuple[str, Callable[[Path], Path]]] = {
 """Store of a case in ``CASES`` -> name of its recorded folder, and what makes it."""
 
 
+PROTEINS = ["MKTAYIAKQR", "MVLSPADK"]
+TEXTS = ["word1a word2b of patients.", "supo is associated with dicetebi"]
+SENTENCES = ["We report that panmer led to bolbe and naca.", "nanive caused by golpolvipo"]
+
+
+def document() -> dict[str, Any]:
+    """Return a document of BioC JSON whose relations the recorded model finds."""
+    text = (
+        "notably samples with cafolmi were compared with nanive. during follow up nanive binds "
+        "mergolgalo directly. in most patients cafolmi was relieved by mergolgalo."
+    )
+    entities = {
+        "cafolmi": {"type": "Disease", "identifier": "D000004"},
+        "nanive": {"type": "Gene", "identifier": "5"},
+        "mergolgalo": {"type": "Chemical", "identifier": "C000006"},
+    }
+    annotations = [
+        {"text": name, "infons": infons, "locations": [{"offset": start, "length": len(name)}]}
+        for name, infons in entities.items()
+        for start in (mention.start() for mention in re.finditer(name, text))
+    ]
+    passage = {"offset": 0, "text": text, "annotations": annotations}
+    return {"id": "2", "passages": [passage]}
+
+
+INPUTS_OF_HEAD: dict[str, list[Any]] = {
+    "finetune": PROTEINS,
+    "relation_finetune": [document()],
+    "relation_graphs": SENTENCES,
+}
+"""Method with a head -> what it predicts for."""
+
+
 def store_of(method: str) -> Path:
     """Return the path of the recorded store of a method."""
     return GOLDEN / "stores" / STORES[CASES[method].store][0]
@@ -164,7 +203,7 @@ def config_of(method: str) -> TrainingConfig:
     return override_all(METHODS[method].config(), CASES[method].settings | SMALLER)
 
 
-def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
+def train_method(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
     """Train a run, or continue it, in this process and without tracking; return its folder.
 
     Args:
@@ -179,7 +218,6 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     store = runs / f"store of {name}"
     shutil.copytree(recorded, store, dirs_exist_ok=True)
     folder = RunFolder(runs, name)
-    system = METHODS[method].build(config, store)
     digest = open_store(store).digest
     folder.open(method, config, recorded.relative_to(ROOT), digest, ())
     request = RunSpec(
@@ -196,15 +234,7 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     }
     write_record(folder.launch, "launch", launch)
     folder.record_precision("fp32")
-    for path in (folder.stop, folder.outcome, folder.result):
-        path.unlink(missing_ok=True)
-    reports = run_loop.train_single_process(
-        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
-    )
-    for report in reports:
-        if report.step == stop_at:
-            folder.stop.touch()
-    outcome = read_record(folder.outcome, "outcome") or {}
+    outcome = train_here(request, stop_at=stop_at)
     summary = summarize(folder, request.config, outcome["status"], None)
     write_record(folder.result, "result", summary | {"checkpoint": None})
     return folder
@@ -220,7 +250,7 @@ def record() -> None:
             shutil.copytree(make(Path(place) / name), GOLDEN / "stores" / name)
         for method in METHODS:
             for kind, stop_at in (("finished", None), ("half", HALF)):
-                folder = train_here(method, Path(place) / kind, method, stop_at=stop_at)
+                folder = train_method(method, Path(place) / kind, method, stop_at=stop_at)
                 step = step_of_checkpoint(folder.newest_checkpoint)
                 assert kind == "finished" or step == HALF + 1, f"{method}: stopped at step {step}"
                 keep = [folder.identity, folder.launch, folder.config, folder.metrics]
@@ -232,10 +262,45 @@ def record() -> None:
                     shutil.copy(path, target)
                 if kind == "half":
                     shutil.copytree(folder.checkpoints, target / "checkpoints")
+                else:
+                    record_export(method, folder.export)
             print(f"{method}: recorded", flush=True)
     (GOLDEN / "arithmetic.txt").write_text(arithmetic_digest() + "\n")
     sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
     print(f"{len(sizes)} files, {sum(sizes):,} bytes")
+
+
+def record_export(method: str, export: Path) -> None:
+    """Write the export of a method's finished run, and what the model gives for some inputs."""
+    target = GOLDEN / "exports" / method
+    # Its card names modules.
+    shutil.copytree(export, target / "export", ignore=shutil.ignore_patterns("README.md"))
+    inputs = {"encode": PROTEINS if (export / "protein.json").exists() else TEXTS}
+    if method in INPUTS_OF_HEAD:
+        inputs["predict"] = INPUTS_OF_HEAD[method]
+    record = {"inputs": inputs, "outputs": outputs_of(target / "export", inputs)}
+    (target / "outputs.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def outputs_of(export: Path, inputs: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return what methods of a loaded model give for their inputs, as plain JSON."""
+    model = raybio.load(export)
+    assert model.has_head == ("predict" in inputs)
+    outputs = {"encode": model.encode(inputs["encode"]).tolist()}
+    if "predict" in inputs:
+        outputs["predict"] = model.predict(inputs["predict"])
+    return json.loads(json.dumps(outputs))
+
+
+def check_export(method: str) -> None:
+    """Load the recorded export of a method; it embeds and predicts as recorded."""
+    folder = GOLDEN / "exports" / method
+    record = json.loads((folder / "outputs.json").read_text())
+    outputs = outputs_of(folder / "export", record["inputs"])
+    expected = record["outputs"]
+    np.testing.assert_allclose(outputs["encode"], expected["encode"], rtol=1e-5, atol=1e-6)
+    predictions = [expected.get("predict"), outputs.get("predict")]
+    assert list(differences(*predictions, tolerance=1e-5)) == [], method
 
 
 def check_store(method: str) -> None:
@@ -258,7 +323,7 @@ def check_half(method: str, runs: Path) -> None:
     arithmetic that run's weights.
     """
     shutil.copytree(GOLDEN / "half" / method, runs / method)
-    folder = train_here(method, runs, method)
+    folder = train_method(method, runs, method)
     outcome = read_record(folder.outcome, "outcome") or {}
     finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
     assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
@@ -287,9 +352,10 @@ def check() -> None:
     for method in METHODS:
         check_store(method)
         check_finished(method)
+        check_export(method)
         with tempfile.TemporaryDirectory() as runs:
             check_half(method, Path(runs))
-        print(f"{method}: store, finished run and half-trained run are read", flush=True)
+        print(f"{method}: store, runs and export are read", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Recorded stores and runs are read, compared and continued by the present code."""
+"""Recorded stores, runs and exports are read, compared, continued and used by the present code."""
 
 import re
 import shutil
@@ -39,6 +39,11 @@ def test_a_recorded_half_trained_run_is_trained_to_its_end(method: str, tmp_path
     before = sorted(store.rglob("*"))
     golden_records.check_half(method, tmp_path)
     assert sorted(store.rglob("*")) == before
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recorded_export_embeds_and_predicts_as_recorded(method: str) -> None:
+    golden_records.check_export(method)
 
 
 def test_recorded_files_are_small_and_name_neither_modules_nor_folders_of_a_machine() -> None:

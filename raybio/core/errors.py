@@ -21,6 +21,10 @@ class ConfigError(RaybioError):
     """The user's settings are wrong: an unknown field, a bad type, a value out of range."""
 
 
+class NoHeadError(ConfigError):
+    """A model has been trained for something else than to predict."""
+
+
 class LongRunError(ConfigError):
     """The run would take longer than the user has accepted."""
 

@@ -82,11 +82,14 @@ class Collective(Protocol):
         world: number of workers.
         num_open_gathers: gathers with a gradient whose backward pass, a collective operation, too,
             has not run yet; set to 0 where a step begins.
+        step: optimizer updates so far, which the message about a worker that hangs names; None
+            until training knows where it starts.
     """
 
     rank: int
     world: int
     num_open_gathers: int
+    step: int | None
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers; gradients flow back to the workers that own them."""

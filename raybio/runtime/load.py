@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import ConfigError, NoHeadError
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling
 from raybio.runtime.model_folders import embedder_of_folder, model_of_folder, part_encoder_of
@@ -105,7 +105,10 @@ class TrainedModel:
     @cached_property
     def has_head(self) -> bool:
         """Whether ``predict`` works."""
-        return find_predictor(self.folder) is not None
+        try:
+            return find_predictor(self.folder) is not None
+        except NoHeadError:
+            return False
 
     @property
     def encodes(self) -> bool:

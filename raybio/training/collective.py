@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -41,6 +42,11 @@ class SingleProcess:
     rank = 0
     world = 1
     num_open_gathers = 0
+    step: int | None = None
+
+    def operation(self, name: str) -> AbstractContextManager[None]:
+        """Do nothing around a ``with`` block: nobody is waited for."""
+        return nullcontext()
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Return the rows themselves."""
@@ -75,15 +81,15 @@ class ProcessGroup:
 
     Raises:
         ClusterError: from every method, if another worker died or did not come within the group's
-            timeout; the message names this rank and the operation.
+            timeout; the message names this rank, the operation and the step.
     """
 
     def __init__(self, *, timeout_seconds: float | None = None) -> None:
         """Join the default group; every worker must.
 
         Args:
-            timeout_seconds: of the gloo group that is made beside another backend, best that of the
-                default group; None: torch's default.
+            timeout_seconds: that of the default group, and of the gloo group that is made beside
+                another backend; None: torch's default.
 
         Raises:
             ClusterError: if no process group was initialized.
@@ -96,7 +102,11 @@ class ProcessGroup:
         self.rank = dist.get_rank()
         self.world = dist.get_world_size()
         self.num_open_gathers = 0
+        self.step: int | None = None
         self.waiting: tuple[str, float] | None = None
+        self.stalled: tuple[str, float] | None = None
+        # So that a timeout does not come first.
+        self.stall_seconds = min(STALL_SECONDS, (timeout_seconds or math.inf) / 2)
         watch = threading.Thread(target=_watch, args=(weakref.ref(self),), daemon=True)
         watch.start()
         self._is_nccl = dist.get_backend() == "nccl"
@@ -108,6 +118,14 @@ class ProcessGroup:
             name = "gloo group (GLOO_SOCKET_IFNAME chooses a network interface)"
             with _NamedFailure(self, name):
                 self.host_group = dist.new_group(backend="gloo", timeout=timeout)
+
+    def operation(self, name: str) -> AbstractContextManager[None]:
+        """Name what a ``with`` block does in which this worker waits for the other ones.
+
+        Raises:
+            ClusterError: for a RuntimeError of the block.
+        """
+        return _NamedFailure(self, name)
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
         """Concatenate the rows of all workers in rank order.
@@ -295,7 +313,7 @@ class _GatherRows(torch.autograd.Function):
         return grad_ND, None, None
 
 
-class _NamedFailure:
+class _NamedFailure(AbstractContextManager[None]):
     """Context that turns torch's RuntimeError into a ClusterError with rank and operation."""
 
     def __init__(self, collective: ProcessGroup, name: str) -> None:
@@ -308,34 +326,45 @@ class _NamedFailure:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
+        is_stalled = self.collective.stalled == self.collective.waiting
         self.collective.waiting = None
         if isinstance(error, RuntimeError):
-            raise ClusterError(
-                f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r} "
-                f"failed: {error}. Another worker stopped, and its own log has the cause, or "
-                "it is slower than RAYBIO_COLLECTIVE_TIMEOUT_SECONDS allows."
-            ) from error
+            message = (
+                f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r}"
+                f"{_after_step(self.collective)} failed: {error}. Another worker stopped, and its "
+                "own log has the cause, or it is slower than RAYBIO_COLLECTIVE_TIMEOUT_SECONDS "
+                "allows."
+            )
+            if is_stalled:
+                # A user who was told that it waits learns why the workers start again.
+                _log.warning("%s", message)
+            raise ClusterError(message) from error
+
+
+def _after_step(collective: ProcessGroup) -> str:
+    return "" if collective.step is None else f" after step {collective.step}"
 
 
 def _watch(reference: "weakref.ref[ProcessGroup]") -> None:
     """Warn once of each operation in which another worker lets this one wait."""
-    warned: tuple[str, float] | None = None
     while (collective := reference()) is not None:
         waiting = collective.waiting
-        if waiting is not None and waiting != warned:
+        seconds = collective.stall_seconds
+        if waiting is not None and waiting != collective.stalled:
             name, since = waiting
-            if time.monotonic() - since > STALL_SECONDS:
-                warned = waiting
+            if time.monotonic() - since > seconds:
+                collective.stalled = waiting
                 _log.warning(
                     "rank %d of %d has waited %.0f s for another worker in the collective "
-                    "operation %r (at %s); it may hang, or be much slower",
+                    "operation %r%s (at %s); it may hang, or be much slower",
                     collective.rank,
                     collective.world,
-                    STALL_SECONDS,
+                    seconds,
                     name,
+                    _after_step(collective),
                     # Equal messages are shown once, and another stall is another message.
                     time.strftime("%H:%M:%S"),
                 )
         # Not kept alive while this thread sleeps.
         del collective
-        time.sleep(min(STALL_SECONDS / 4, 5.0))
+        time.sleep(min(seconds / 4, 5.0))

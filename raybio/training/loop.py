@@ -169,7 +169,8 @@ class _Run:
         self.base = None if checkpoints is None else BaseWeights.of(system.model)
         system.model.to(device)
         saved = self._newest_checkpoint()
-        self._agree_on(saved.step if saved else 0)
+        collective.step = saved.step if saved else 0
+        self._agree_on(collective.step)
         self.progress = Progress(**saved.extra) if saved else Progress()
         self.precision = self._decide_precision(precision)
         self.progress.precision = self.precision
@@ -278,6 +279,7 @@ class _Run:
         self._read_step(meter)
         self.launched = launched
         self.progress.step = step + 1
+        self.collective.step = self.progress.step
         if self.progress.step >= self.schedule.max_steps:
             return self._report(meter, "finished", is_checkpoint_requested=False)
         is_stopped, is_checkpoint_requested = self._on_any_worker_each(

@@ -2,8 +2,10 @@
 
 import json
 import math
+import shutil
 import signal
 from collections import Counter
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,11 @@ from raybio.core.search_space_file import load_search_space
 from raybio.evaluation.evaluator import Evaluator
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
+from raybio.runtime.run import run_loop
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.notices import read_starts
+from raybio.runtime.run.options import RunOptions, resolve
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
@@ -38,6 +45,7 @@ from tests.methods.conformance_cases import CASES, METHODS, SHIPPED, tiny_config
 from tests.methods.killed_training import train_and_be_killed
 from tests.paths import ROOT
 from tests.training.workers import forkserver, run_workers
+from tests.whole_runs import cut, flip_a_byte, open_run, train_here
 
 CONTRASTIVE_LOSSES = {
     "biostransformers": ["ranking"],
@@ -471,6 +479,46 @@ def assert_resumes(
         # Steps that a checkpoint holds are not taken again.
         assert report.step == 0 or report.step > left_at // 2 * 2 - 2
         assert _but_rates(report) == metrics[report.step]
+
+
+@pytest.mark.first_tier("sppt_protein", "contrastive_probe")
+@pytest.mark.parametrize("method", SHIPPED)
+def test_a_run_whose_record_or_newest_checkpoint_was_damaged_ends_with_the_weights_of_the_unbroken_run(
+    method: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that gives the run's name alone continues it."""
+    # The stop file is looked at after every step.
+    monkeypatch.setattr(run_loop, "STOP_POLL_SECONDS", 0.0)
+    spec = RunSpec(
+        method=method,
+        config=tiny_config(method),
+        store=request.getfixturevalue(CASES[method].store).path,
+        name="unbroken",
+        runs=tmp_path / "runs",
+        compute=Compute(threads_per_worker=torch.get_num_threads(), device="cpu"),
+    )
+    open_run(spec)
+    unbroken = train_here(spec)
+    damaged = replace(spec, name="damaged")
+    folder = RunFolder(damaged.runs, damaged.name)
+    open_run(damaged)
+    assert train_here(damaged, stop_at=2)["step"] == 3
+    half = Path(shutil.copytree(folder.path, tmp_path / "half"))
+    newest = folder.newest_checkpoint
+    damages = {
+        **{(folder.identity, cut(tenths)): 3 for tenths in (0, 5, 9)},
+        **{(path, flip_a_byte): 2 for path in newest.iterdir()},
+    }
+    for (path, damage), first_step in damages.items():
+        shutil.rmtree(folder.path)
+        shutil.copytree(half, folder.path)
+        damage(path)
+        again = resolve(method, RunOptions(name=damaged.name, runs=damaged.runs))
+        assert (again.config, again.store) == (damaged.config, damaged.store), path
+        open_run(again)
+        outcome = train_here(again)
+        assert read_starts(folder.notices)[-1]["first_step"] == first_step, path
+        assert outcome["weights_sha256"] == unbroken["weights_sha256"], path
 
 
 def _but_rates(report: Report) -> dict[str, str]:

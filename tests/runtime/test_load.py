@@ -60,6 +60,8 @@ def assert_encode_is_the_code_of_the_cards(folders: dict[str, str], tmp_path: Pa
         assert embedding_ND.dtype == np.float32
         blocks = [block for block in found if block.rsplit(" ")[0] == name]
         assert (f"{name} predictions" in blocks) == (name in HAS_HEAD)
+        model.load_weights()
+        assert model.has_head == (name in HAS_HEAD)
         plain = [found[block] for block in blocks if not block.endswith("predictions")]
         # Texts by sentence_transformers and by transformers, proteins by transformers.
         assert len(plain) == (1 if is_protein else 2), blocks

@@ -179,7 +179,8 @@ def test_training_on_three_workers_ends_with_the_weights_of_one_and_the_same_bit
 def late_worker(rank: int, collective: ProcessGroup, folder: Path) -> None:
     if rank == 1:
         return
-    with pytest.raises(ClusterError, match="rank 0 of 2: collective 'all_sum' failed"):
+    collective.step = 7
+    with pytest.raises(ClusterError, match="rank 0 of 2: collective 'all_sum' after step 7 failed"):
         collective.all_sum(torch.ones(1))
 
 
@@ -243,25 +244,51 @@ def test_a_process_group_without_initialization_says_what_to_call() -> None:
 
 
 def name_a_stall(rank: int, _: ProcessGroup, folder: Path) -> None:
-    """Rank 1 comes when rank 0 has said that it waits."""
+    """Rank 1 comes when rank 0 has said that it waits; the second time it ends."""
     said = folder / "said"
+    said.touch()
 
     class Note(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.write_text(record.getMessage())
+            with said.open("a") as file:
+                file.write(record.getMessage().replace("\n", " ") + "\n")
+
+    def wait_for_messages(number: int) -> None:
+        while said.read_text().count("\n") < number:
+            time.sleep(0.02)
 
     collectives.STALL_SECONDS = 0.1
-    logging.getLogger("raybio").addHandler(Note())
+    if rank == 0:
+        logging.getLogger("raybio").addHandler(Note())
     collective = ProcessGroup()
-    while rank == 1 and not said.exists():
-        time.sleep(0.02)
+    collective.step = 7
+    if rank == 1:
+        wait_for_messages(1)
     assert collective.host_sum([1]) == [2]
+    if rank == 1:
+        wait_for_messages(2)
+        return
+    with pytest.raises(ClusterError, match="after step 7 failed"), collective.operation("report"):
+        dist.barrier()
 
 
-def test_a_worker_that_waits_for_another_one_says_so(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_another_one_says_so_and_how_it_ended(tmp_path: Path) -> None:
     run_workers(name_a_stall, 2, tmp_path)
-    assert re.fullmatch(
-        "rank 0 of 2 has waited 0 s for another worker in the collective operation 'host_sum' "
-        r"\(at \d\d:\d\d:\d\d\); it may hang, or be much slower",
-        (tmp_path / "said").read_text(),
-    )
+    first, second, ended = (tmp_path / "said").read_text().splitlines()
+    for message, operation in ((first, "host_sum"), (second, "report")):
+        assert re.fullmatch(
+            "rank 0 of 2 has waited 0 s for another worker in the collective operation "
+            rf"'{operation}' after step 7 \(at \d\d:\d\d:\d\d\); it may hang, or be much slower",
+            message,
+        )
+    assert ended.startswith("rank 0 of 2: collective 'report' after step 7 failed: ")
+
+
+def test_a_worker_says_that_it_waits_before_a_timeout_ends_it(tmp_path: Path) -> None:
+    run_workers(wait_for_less_than_a_timeout, 1, tmp_path)
+
+
+def wait_for_less_than_a_timeout(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    assert ProcessGroup(timeout_seconds=60).stall_seconds == 30
+    assert ProcessGroup(timeout_seconds=1800).stall_seconds == collectives.STALL_SECONDS
+    assert collective.stall_seconds == collectives.STALL_SECONDS

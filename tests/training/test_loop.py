@@ -112,6 +112,37 @@ def test_a_finished_run_takes_no_step_and_a_longer_one_resumes(
     assert steps(6) == [5, 6]
 
 
+def test_collective_operations_are_named_by_the_updates_before_them(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    """A worker that waits says so, in the starts of a run too."""
+
+    class Noted(SingleProcess):
+        """Keeps the step of each sum that a worker would wait for."""
+
+        def __init__(self) -> None:
+            self.steps: list[int | None] = []
+
+        def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+            self.steps.append(self.step)
+            return super().all_sum(tensor)
+
+        def all_max(self, tensor: torch.Tensor) -> torch.Tensor:
+            self.steps.append(self.step)
+            return super().all_max(tensor)
+
+    def steps(max_steps: int) -> list[int | None]:
+        config = tiny_config(NAME, **{"schedule.max_steps": max_steps})
+        system = METHODS[NAME].build(config, tiny_store.path)
+        collective = Noted()
+        for _ in fit(system, config, collective=collective, checkpoints=CheckpointStore(tmp_path)):
+            pass
+        return list(dict.fromkeys(collective.steps))
+
+    assert steps(3) == [0, 1, 2]
+    assert steps(5) == [3, 4]
+
+
 def test_changed_settings_are_refused_with_the_difference(
     tiny_store: Store, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import ray.train
 import ray.train.torch
 import torch
+from ray.exceptions import RayTaskError
 
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ClusterError, RaybioError
@@ -68,7 +69,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
     context = ray.train.get_context()
     local_threads = torch.get_num_threads() // context.get_local_world_size()
     torch.set_num_threads(spec.threads or max(1, local_threads))
-    collective: Collective = SingleProcess()
+    collective: SingleProcess | ProcessGroup = SingleProcess()
     if context.get_world_size() > 1:
         collective = ProcessGroup(timeout_seconds=collective_timeout_seconds())
     config = spec.run.config
@@ -114,7 +115,21 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             # A barrier of all workers, so not for each line of the log, and not for the last one:
             # rank 0 draws maps before it, for longer than the others may have to wait.
             if (report.is_evaluation or report.is_checkpoint) and not report.is_last:
-                ray.train.report({"step": report.step, **report.metrics})
+                _report(collective, {"step": report.step, **report.metrics})
+
+
+def _report(collective: SingleProcess | ProcessGroup, metrics: dict[str, float]) -> None:
+    """Report to Ray Train, when all workers do.
+
+    Raises:
+        ClusterError: if another worker does not come within Ray Train's timeout.
+    """
+    with collective.operation("report"):
+        try:
+            ray.train.report(metrics)
+        except RayTaskError as error:
+            # Its own text is a traceback; the second line of its cause names a variable of Ray's.
+            raise RuntimeError(str(error.cause).partition("\n")[0]) from error
 
 
 @contextlib.contextmanager

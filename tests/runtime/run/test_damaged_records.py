@@ -18,12 +18,11 @@ from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import RunOptions, resolve
 from raybio.runtime.run.result import finished_result, summarize
-from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.store.store import Store
-from raybio.training.loop import changeable_settings
 from tests.runtime_fixtures import TINY
+from tests.whole_runs import cut, open_run, train_here
 
 SYSTEM = "sppt_protein"
 RECORDS = ["run.json", "launch.json", "tracking.json", "outcome.json", "result.json"]
@@ -32,14 +31,6 @@ SHORT = {
     "schedule.evaluate_every_steps": 0,
     "schedule.keep_best": None,
 }
-
-
-def cut(share: int) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) * share // 10])
-
-    return damage
 
 
 def zero(path: Path) -> None:
@@ -72,36 +63,19 @@ class Kept:
 def start(request: RunSpec, *, stop_at: int | None = None) -> tuple[dict[str, Any], str | None]:
     """Train as ``train`` does, in this process; return the outcome and the MLflow run."""
     folder = RunFolder(request.runs, request.name)
-    digest = check_spec(request)
-    folder.open(
-        SYSTEM, request.config, Path(request.store), digest, changeable_settings(request.config)
-    )
-    write_record(
-        folder.launch,
-        "launch",
-        request.compute.to_record()
-        | {"tracking": request.tracking, "is_length_accepted": request.accepts_long_run},
-    )
+    digest = open_run(request)
     finished = finished_result(folder, request.config)
     uri = tracking_uri(request.tracking, Path(request.runs))
     tracker = Tracker(folder, uri, SYSTEM, request.config.to_mapping(), digest)
     if finished is not None:
         tracker.catch_up()
         return read_record(folder.result, "result"), tracker.run_id
-    for path in (folder.stop, folder.outcome, folder.result):
-        path.unlink(missing_ok=True)
     tracker.start()
-    system = METHODS[SYSTEM].build(request.config, request.store)
-    reports = train_single_process(
-        system, request.config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
-    )
-    for report in reports:
-        if report.step == stop_at:
-            folder.stop.touch()
-    status = read_record(folder.outcome, "outcome")["status"]
+    outcome = train_here(request, stop_at=stop_at)
+    status = outcome["status"]
     write_record(folder.result, "result", summarize(folder, request.config, status, tracker.run_id))
     tracker.finish("FINISHED" if status == "finished" else "KILLED")
-    return read_record(folder.outcome, "outcome"), tracker.run_id
+    return outcome, tracker.run_id
 
 
 @pytest.fixture(scope="module")

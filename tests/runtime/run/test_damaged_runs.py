@@ -1,7 +1,6 @@
 """Whole runs whose files were damaged between two starts."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -9,6 +8,7 @@ from raybio.core.config import override_all
 from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.spec import RunSpec
+from tests.whole_runs import flip_a_byte
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -26,12 +26,6 @@ def request_one(request_two: RunSpec) -> RunSpec:
 
 def longer(request: RunSpec) -> RunSpec:
     return replace(request, config=override_all(request.config, {"schedule.max_steps": 12}))
-
-
-def flip_a_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.nightly

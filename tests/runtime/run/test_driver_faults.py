@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,8 +27,10 @@ from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.notices import read_starts
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
+from raybio.training.collective import STALL_SECONDS
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -224,6 +227,83 @@ def test_a_driver_killed_at_a_random_step_and_restarted_ends_with_the_weights_of
     resumed = job.finish("killed", PYTHONHASHSEED="2")
     assert resumed["weights_sha256"] == unbroken["weights_sha256"], f"killed at step {step}"
     assert steps_of(job.run_folder("killed")) == list(range(25))
+
+
+@contextlib.contextmanager
+def hanging_worker(
+    job: Job, name: str, process: subprocess.Popen[bytes]
+) -> Iterator[psutil.Process]:
+    """Stop one of the two training workers that a command has started, at whatever it does."""
+    job.wait_for_step(name, 1, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    workers = [one for one in family if one.name() == "ray::RayTrainWorker"]
+    assert len(workers) == 2
+    random = np.random.default_rng()
+    worker = workers[int(random.integers(2))]
+    job.wait_for_step(name, int(random.integers(2, 15)), process)
+    worker.suspend()
+    try:
+        yield worker
+    finally:
+        end_of_family([worker], seconds=0)
+
+
+def wait_for_message(job: Job, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    """Return the first group of what the output of a command matches, once it does."""
+    while not (found := re.search(pattern, job.log(name))):
+        assert process.poll() is None, job.log(name)[-3000:]
+        time.sleep(0.1)
+    return found[1]
+
+
+WAITS = (
+    rf"warning: rank [01] of 2 has waited {STALL_SECONDS:.0f} s for another worker in the "
+    r"collective operation '[\w ()]+'"
+)
+
+
+@pytest.mark.nightly
+def test_a_worker_that_hangs_is_reported_with_its_step_and_the_run_goes_on_when_it_does(
+    job: Job, tiny_training: TrainingConfig
+) -> None:
+    job = Job(job.folder, job.store, override_all(tiny_training, {"schedule.max_steps": 60}))
+    unbroken = job.finish("unbroken")
+    process = job.start("hanging")
+    folder = job.run_folder("hanging")
+    with hanging_worker(job, "hanging", process) as worker:
+        step = int(wait_for_message(job, "hanging", f"{WAITS} after step (\\d+) ", process))
+        # The report of that step may be what the worker was stopped at.
+        assert steps_of(folder)[-1] in (step - 1, step)
+        worker.resume()
+        assert process.wait(timeout=1500) == 0, job.log("hanging")[-3000:]
+    result = read_record(folder.result, "result")
+    assert result["weights_sha256"] == unbroken["weights_sha256"]
+    assert steps_of(folder) == list(range(61))
+    assert [start["first_step"] for start in read_starts(folder.notices)] == [0]
+
+
+@pytest.mark.nightly
+def test_a_worker_that_hangs_for_too_long_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
+    job: Job, tiny_training: TrainingConfig
+) -> None:
+    """A checkpoint each step, so that most of the time the workers wait for each other's report."""
+    settings = {"schedule.max_steps": 60, "schedule.checkpoint_every_steps": 1}
+    job = Job(job.folder, job.store, override_all(tiny_training, settings))
+    unbroken = job.finish("unbroken")
+    process = job.start("hanging", RAYBIO_COLLECTIVE_TIMEOUT_SECONDS="90")
+    folder = job.run_folder("hanging")
+    with hanging_worker(job, "hanging", process):
+        step = int(wait_for_message(job, "hanging", f"{WAITS} after step (\\d+) ", process))
+        failed = (
+            rf"collective '[\w ()]+' after step {step} failed: .*([Tt]imed out).*TIMEOUT_SECONDS"
+        )
+        wait_for_message(job, "hanging", failed, process)
+        assert process.wait(timeout=1500) == 0, job.log("hanging")[-3000:]
+    result = read_record(folder.result, "result")
+    assert result["weights_sha256"] == unbroken["weights_sha256"]
+    assert steps_of(folder) == list(range(61))
+    # A worker that hangs may have had two checkpoints to write.
+    assert step - 2 <= read_starts(folder.notices)[-1]["first_step"] <= step
 
 
 @pytest.mark.nightly

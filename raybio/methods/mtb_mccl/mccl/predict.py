@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from raybio.core.errors import ConfigError, DataError
+from raybio.core.errors import DataError, NoHeadError
 from raybio.methods.mtb_mccl.documents.entities import RawDocument
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabeled
@@ -217,11 +217,12 @@ def read_predictor(folder: Path) -> RelationPredictor:
     """Read an export of ``relation_finetune``, without its weights.
 
     Raises:
-        ConfigError: if the folder is no such export, or its run chose no kNN settings.
+        NoHeadError: if the folder is an export of another method, or its run chose no kNN settings.
+        ConfigError: if it is none, or a damaged one.
     """
     settings = read_relation_settings(folder)
     if settings.get("knn_settings") is None:
-        raise ConfigError(
+        raise NoHeadError(
             f"{folder}: its run had no validation documents, which choose the number of "
             "neighbors; want a model of a run with some, or with one value each of "
             "evaluation.num_neighbors and evaluation.bias_weights"

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raybio.core.errors import ConfigError
+from raybio.core.errors import NoHeadError
 from raybio.core.records import export_record
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
 from raybio.methods.mtb_mccl.encoder import read_parts
@@ -54,13 +54,14 @@ def read_relation_settings(folder: str | Path) -> dict[str, Any]:
     """Return how an export of ``relation_finetune`` classifies, as plain JSON.
 
     Raises:
-        ConfigError: if the folder is no such export.
+        NoHeadError: if the folder is an export of another method.
+        ConfigError: if it is none, or a damaged one.
     """
     path = Path(folder).expanduser() / SETTINGS
     with export_record(path, "export settings", "relation_finetune") as settings:
         trained_by = settings["trained_by"]
     if trained_by != "relation_finetune":
-        raise ConfigError(
+        raise NoHeadError(
             f"{folder}: was trained by {trained_by} and knows no relation yet; want the export/ of "
             "a run of relation_finetune, or `raybio evaluate relation-probe`"
         )
