@@ -218,7 +218,7 @@ def test_what_is_missing_is_named(download, tmp_path):
             TreeOfLife(download.interactomes, tmp_path / "none.tsv", download.sequences),
         )
     (tmp_path / "other.tsv").write_text("a\tb\n")
-    with pytest.raises(DataError, match=r"has the columns \['a', 'b'\], want Species_ID"):
+    with pytest.raises(DataError, match="has the columns a, b; want Species_ID"):
         prepare_proteins(
             tmp_path / "store",
             TreeOfLife(download.interactomes, tmp_path / "other.tsv", download.sequences),
