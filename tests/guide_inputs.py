@@ -178,7 +178,7 @@ def sweep_inputs(folder: Path) -> None:
     rng = np.random.default_rng(0)
     sequences = ["".join(rng.choice(list("ACDEFGHIKL"), 12)) for _ in range(40)]
     rows = "".join(f"{sequence},{row}\n" for row, sequence in enumerate(sequences))
-    (folder / "table.csv").write_text("sequence,number\n" + rows)
+    (folder / "table.csv").write_text("sequence,label\n" + rows)
 
 
 def sppt_inputs(folder: Path) -> None:

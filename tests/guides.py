@@ -195,6 +195,7 @@ GUIDES = {
             "train sppt_mag --store ARTICLES --recipe": TINY,
             "train sppt_synthetic": f"{STEPS} {SMALL}",
             "train finetune": STEPS,
+            "sweep sppt_protein": SMALL,
             "sweep ": TRIALS,
             "sweep sppt_mag": TINY,
         },

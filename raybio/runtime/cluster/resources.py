@@ -4,6 +4,7 @@ A worker fits one node: what is left over on several nodes cannot be added up.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,10 @@ from raybio.core.search_space import Budget
 
 DATA_CPUS_PER_WORKER = 0.2
 """CPUs that Ray Data needs for each training worker; without them its tasks never start."""
+
+_LOW_MEMORY = re.compile(
+    r"low on memory\. Memory on the node .*? was ([0-9.]+)GB used / ([0-9.]+)GB limit"
+)
 
 
 @dataclass(frozen=True)
@@ -208,3 +213,15 @@ def num_fitting(node: Node, cpus: float, gpus: float) -> int:
 
 def _amount(cpus: float, gpus: float) -> str:
     return f"{cpus:g} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+
+
+def memory_reason(error: BaseException) -> str:
+    """Return in one line that a node had too little memory; "" for other errors."""
+    found = _LOW_MEMORY.search(str(error))
+    if found is None:
+        return ""
+    return (
+        f"a node had too little memory ({found[1]} of {found[2]} GB in use), so Ray killed "
+        "processes. Lower memory.max_tokens_per_micro_batch, or raise --cpus-per-worker: fewer run "
+        "at a time"
+    )

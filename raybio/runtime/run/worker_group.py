@@ -13,7 +13,7 @@ from raybio.core import errors
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
 from raybio.runtime.cluster.connection import collective_timeout_seconds
-from raybio.runtime.cluster.resources import Resources
+from raybio.runtime.cluster.resources import Resources, memory_reason
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.worker import work
@@ -71,7 +71,7 @@ def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
         return kind(failure["message"])  # type: ignore[no-any-return]
     reason = "no error and no outcome"
     if error is not None:
-        reason = str(error).strip() or type(error).__name__
+        reason = memory_reason(error) or str(error).strip() or type(error).__name__
         last_line = errors.last_line(error)
         if last_line.startswith(f"{errors.__name__}."):
             # Where the disk was full, only the traceback has the worker's own error.

@@ -47,7 +47,12 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.resources import Node, TrialResources, trial_resources
+from raybio.runtime.cluster.resources import (
+    Node,
+    TrialResources,
+    memory_reason,
+    trial_resources,
+)
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_lengths, report_cuts
 from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
@@ -385,8 +390,9 @@ def _run_tune(
                 is_killed = True
                 callback.kill()
         if work.error is not None and not signals.caught:
+            reason = memory_reason(work.error) or work.error
             raise ClusterError(
-                f"{spec.path}: the sweep ended early: {work.error}. The same command resumes it"
+                f"{spec.path}: the sweep ended early: {reason}. The same command resumes it"
             ) from work.error
     return spec
 

@@ -14,7 +14,12 @@ import pytest
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import connection as cluster
 from raybio.runtime.cluster.connection import connected, ensure_token
-from raybio.runtime.cluster.resources import DATA_CPUS_PER_WORKER, Node, check_resources
+from raybio.runtime.cluster.resources import (
+    DATA_CPUS_PER_WORKER,
+    Node,
+    check_resources,
+    memory_reason,
+)
 from tests.paths import ROOT
 
 
@@ -365,3 +370,17 @@ def test_sigterm_ends_a_command_that_waits_for_ray_by_an_exception(tmp_path: Pat
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert done.stdout.endswith("left in order False True\n")
     assert "SIGTERM: ended\n" in done.stderr
+
+
+def test_a_node_without_memory_is_explained_in_one_line_with_what_to_do() -> None:
+    # As Ray 2.60 writes it, shortened.
+    text = (
+        "Caught unexpected exception: 3 worker(s) were killed due to the node running low on memory. "
+        "Memory on the node (IP: 192.0.2.2, ID: 4d74) was 22.22GB used / 23.54GB limit (0.943822)\n"
+        "OOM kill reason: Memory usage 24039874560B exceeded threshold of 24012257280B\n"
+    )
+    assert memory_reason(RuntimeError(text)) == (
+        "a node had too little memory (22.22 of 23.54 GB in use), so Ray killed processes. Lower "
+        "memory.max_tokens_per_micro_batch, or raise --cpus-per-worker: fewer run at a time"
+    )
+    assert memory_reason(RuntimeError("the node has no disk")) == ""
