@@ -19,6 +19,8 @@ from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.sppt.articles.demo import CitationsConfig, write_citations
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import FoldsConfig, write_folds
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
@@ -237,3 +239,4 @@ def task_inputs(folder: Path) -> None:
         ]
         write_tape(files, task, {"train": rows[:20], "valid": rows[20:25], test: rows[25:]})
     write_task(folder / "TEXTS")
+    prepare_task(folder / "TASK", "acl_arc", *read_task_files("acl_arc", folder / "TEXTS"))

@@ -195,8 +195,14 @@ GUIDES = {
             "train sppt_mag --store ARTICLES --recipe": TINY,
             "train sppt_synthetic": f"{STEPS} {SMALL}",
             "train finetune": STEPS,
+            "train sppt_synthetic --all": "--set graph.min_sentences=3",
+            "--recipe paper_table_6": "--set input.max_length=64",
+            "--recipe paper_table_7": "--set evaluation.test_graphs=0",
+            "evaluate links": "--pooling mean",
             "sweep sppt_protein": SMALL,
             "sweep ": TRIALS,
+            # Its search space has the steps of a published training.
+            "sweep finetune": "--budget max_steps=265",
             "sweep sppt_mag": TINY,
         },
         instead={
@@ -211,7 +217,7 @@ GUIDES = {
             "sppt_mag --store STORE": "sppt_mag --store ARTICLES",
             "link-samples --store STORE --model FOLDER_OR_HUB_ID": "link-samples --store ARTICLES --model tiny",
             "stores/acl_arc-…/store": "TASK",
-            "encoder.source=…": "encoder.source=tape",
+            "encoder.source=…": "encoder.source=tiny",
             # Runs of other pages.
             "first 'table6*'": "mine tuned",
             "runs/first": "runs/mine",
