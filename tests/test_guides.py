@@ -83,11 +83,12 @@ def test_every_command_of_a_guide_runs(name: str, tmp_path: Path, empty_database
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     for page in GUIDES[name].pages:
         text = (DOCS / page).read_text(encoding="utf-8")
-        shown = cells_by_place(text.partition("## Tutorial")[2].partition("\n- ")[0])
+        tutorial = text.partition("## Tutorial")[2]
+        shown = cells_by_place(tutorial.partition("\n- ")[0], by_title=False)
         if shown:
-            (run, *_) = re.findall(r"--name (\w+)", text.partition("## Tutorial")[2])
+            (run, *_) = re.findall(r"--name (\w+)", tutorial)
             markdown = (tmp_path / "runs" / run / "table.md").read_text(encoding="utf-8")
-            printed = cells_by_place(markdown)
+            printed = cells_by_place(markdown, by_title=True)
             assert shown.keys() <= printed.keys()
             for (row, column), cells in shown.items():
                 if not row.startswith((*OF_ENCODERS, run)):
@@ -101,21 +102,24 @@ def name_of(words: list[str]) -> str:
     return words[words.index("--name") + 1]
 
 
-def cells_by_place(markdown: str) -> dict[tuple[str, str], set[str]]:
+def cells_by_place(markdown: str, *, by_title: bool) -> dict[tuple[str, str], set[str]]:
     """Return the cells of all tables by row and column, without marks and bold type.
 
-    A row may have several names.
+    A row may have several names. With ``by_title``, also by row and what the table's title names
+    last: a table of a page may have a column for each split, which a run has a table for.
     """
     found: dict[tuple[str, str], set[str]] = {}
-    columns: list[str] = []
-    for block in markdown.split("\n\n"):
-        lines = re.findall(r"^\| (.+) \|$", block, re.MULTILINE)
-        for number, line in enumerate(lines):
-            name, *cells = line.replace("**", "").split(" | ")
-            if number == 0:
-                columns = cells
-                continue
+    title = ""
+    for block in re.split(r"\n\n+", markdown):
+        header, *rows = re.findall(r"^\| (.+) \|$", block, re.MULTILINE) or [""]
+        if not header:
+            title = block.partition(":")[0].rpartition(", ")[2]
+        columns = header.split(" | ")[1:]
+        for row in rows:
+            name, *cells = row.replace("**", "").split(" | ")
             for one in re.sub(r" †| \(this run\)", "", name).split(", "):
                 for column, cell in zip(columns, cells, strict=True):
                     found.setdefault((one, column), set()).add(cell)
+                    if by_title:
+                        found.setdefault((one, title), set()).add(cell)
     return found
