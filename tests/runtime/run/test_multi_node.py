@@ -170,9 +170,11 @@ def test_a_run_survives_lost_nodes_and_ends_with_the_weights_of_the_unbroken_run
     Metadata.is_taken_back = True
     driver.wait(lambda: list_checkpoints(folder.checkpoints))
     assert first.poll() is None  # it is there until its notice is over
-    in_time = step_of_checkpoint(list_checkpoints(folder.checkpoints)[0])
-    assert 3 <= in_time < 24
+    assert step_of_checkpoint(list_checkpoints(folder.checkpoints)[0]) >= 3
     first.wait(timeout=1500)
+    # The run goes on until then: the best weights of step 12 may be a later one.
+    in_time = max(map(step_of_checkpoint, list_checkpoints(folder.checkpoints)))
+    assert in_time < 24
     hold = tmp_path / "hold"
     hold.write_text(str(in_time + 3))  # a busy machine may see a node late
     third = nodes.add(cpus=1)
