@@ -180,9 +180,22 @@ def started(
         }
     before = signal.getsignal(signal.SIGTERM)
     _init_ray(options, address)
-    _handle_sigterm(before if callable(before) else _end)
+    ended = list[int]()
+
+    def end(number: int, _: object) -> None:
+        """End the command by an exception, so that it leaves nothing behind."""
+        print(f"{signal.Signals(number).name}: ended", file=sys.stderr, flush=True)
+        ended.append(128 + number)
+        sys.exit(ended[0])
+
+    _handle_sigterm(before if callable(before) else end)
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        # Where a signal comes in Ray's own code, Ray raises another exit.
+        if ended:
+            sys.exit(ended[0])
+        raise
     finally:
         # Whatever Ray's references a cycle still holds is let go here: another thread's garbage
         # collection would do it while Ray shuts down, which ends the process.
@@ -195,12 +208,6 @@ def _handle_sigterm(handler: Any) -> None:
     """Take SIGTERM from Ray, whose handlers abort the process with a trace of C++."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
-
-
-def _end(number: int, _: object) -> None:
-    """End the command by an exception, so that it leaves nothing behind."""
-    print(f"{signal.Signals(number).name}: ended", file=sys.stderr, flush=True)
-    sys.exit(128 + number)
 
 
 def _init_ray(options: dict[str, Any], address: str) -> None:

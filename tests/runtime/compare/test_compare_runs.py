@@ -430,7 +430,7 @@ def test_differences_of_a_sample_of_units_are_those_of_the_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value, weight in (("a", 0.9, 0.5), ("b", 0.7, 0.7)):
-        folder = write_run(tmp_path, name, noisy(len(name)), {"objective.lambda_spml": weight})
+        folder = write_run(tmp_path, name, noisy(ord(name)), {"objective.lambda_spml": weight})
         record = dict(read_record(folder.result, "result"))
         for score in record["final"]["scores"]["trained"]["val"].values():
             score["value"] = value
