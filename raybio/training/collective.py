@@ -336,7 +336,7 @@ class _NamedFailure(AbstractContextManager[None]):
                 "allows."
             )
             if is_stalled:
-                # A user who was told that it waits learns why the workers start again.
+                # The log says that it waits, and now why the workers start again.
                 _log.warning("%s", message)
             raise ClusterError(message) from error
 

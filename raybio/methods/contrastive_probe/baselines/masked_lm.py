@@ -78,7 +78,8 @@ class MaskedLanguageModel:
             ).logits
         finally:
             hook.remove()
-        return checked_log_softmax(logits_NJV, self.model.name_or_path)
+        check_logits(logits_NJV, self.model.name_or_path)
+        return logits_NJV.float().log_softmax(-1)
 
     def at_masks(self, texts: Sequence[np.ndarray]) -> Tensor:
         """Return log-probabilities (N, V) at the mask of each text (token ids)."""
@@ -118,20 +119,6 @@ class MaskedLanguageModel:
         """Return token ids of names inside a text: after a space, without special tokens."""
         ids = self.tokenizer([f" {name}" for name in names], add_special_tokens=False)["input_ids"]
         return [tuple(name_ids) for name_ids in ids]
-
-
-def checked_log_softmax(logits: Tensor, source: str) -> Tensor:
-    """Return log-probabilities (..., V), float32, of logits (..., V). Logits of -inf are allowed.
-
-    Args:
-        logits: of a language model.
-        source: its folder or hub id, for the message.
-
-    Raises:
-        ConfigError: if a logit is NaN or +inf, or all logits of a token are -inf.
-    """
-    check_logits(logits, source)
-    return logits.float().log_softmax(-1)
 
 
 def check_logits(logits: Tensor, source: str) -> None:
