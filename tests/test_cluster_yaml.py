@@ -553,5 +553,10 @@ def test_gpus_that_do_not_come_are_not_waited_for_for_ever(capsys):
     assert "max_workers" in messages
 
 
-def test_the_ci_entry_can_be_executed():
-    assert (ROOT / ".ci" / "run").stat().st_mode & stat.S_IXUSR
+def test_the_ci_entry_is_the_test_command_of_the_readme():
+    entry = ROOT / ".ci" / "run"
+    assert entry.stat().st_mode & stat.S_IXUSR
+    first, *_, command = entry.read_text(encoding="utf-8").splitlines()
+    assert first == "#!/usr/bin/env bash"
+    assert command == "exec make test"
+    assert "\nmake test" in (ROOT / "README.md").read_text(encoding="utf-8")
