@@ -22,8 +22,8 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.run.tasks import run_tasks
 
-_VERSION = 4
-"""Raised whenever the same data and weights give other scores or facts."""
+_VERSION = 5
+"""Raised whenever the same data and weights give other scores, measures or facts."""
 
 
 PartKind = Literal["facts", "rivals", "scores"]

@@ -68,16 +68,16 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
     return {MEAN_COSINE: spread.mean_cosine, EFFECTIVE_RANK: spread.effective_rank}
 
 
-def alignment(embedding_ND: Tensor, pair_P2: Tensor) -> float:
-    """Return the mean squared distance of P pairs of rows on the unit sphere, from 0 to 4.
+def alignment(first_PD: Tensor, second_PD: Tensor) -> float:
+    """Return the mean squared distance of P pairs of embeddings on the unit sphere, from 0 to 4.
 
     With ``uniformity`` it is the quality of embeddings by Wang & Isola, "Understanding contrastive
     representation learning through alignment and uniformity on the hypersphere" (ICML 2020), Eq. 2
     with alpha 2: positive pairs are near each other where it is low.
     """
-    unit_ND = normalize(embedding_ND.detach().double())
-    first_P, second_P = pair_P2.to(unit_ND.device).T
-    return float((unit_ND[first_P] - unit_ND[second_P]).square().sum(1).mean())
+    first_PD = normalize(first_PD.detach().double())
+    second_PD = normalize(second_PD.detach().double())
+    return float((first_PD - second_PD).square().sum(1).mean())
 
 
 def uniformity(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> float:

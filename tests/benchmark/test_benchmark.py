@@ -22,7 +22,7 @@ import yaml
 from typer.testing import CliRunner
 
 from raybio.benchmark import work
-from raybio.benchmark.models import BenchmarkModel, base_of_run, read_models
+from raybio.benchmark.models import BenchmarkModel, RandomVectors, base_of_run, read_models
 from raybio.benchmark.report import BenchmarkReport, TaskReport, TaskResults
 from raybio.benchmark.run import run_benchmark
 from raybio.benchmark.statistics import difference_test
@@ -196,6 +196,50 @@ def test_zero_shot_has_the_figures_of_its_command(
         assert test.difference == pytest.approx(own.value - bm25.value)
 
 
+def test_ranked_texts_and_names_have_the_quality_of_their_embeddings(given: Given) -> None:
+    tasks = {task.name: task for task in read_suite(str(given.suite), given.data).tasks}
+    lines = {
+        name: [
+            json.loads(line)["text"]
+            for line in (given.data / f"{name}.jsonl").read_text().splitlines()
+        ]
+        for name in ("queries", "corpus")
+    }
+    questions = json.loads((given.data / "ori_pqal.json").read_text()).values()
+    answers = [question["LONG_ANSWER"] for question in questions]
+    facts = read_benchmark(given.data / "medlama")
+    queries = facts.queries("")
+    gold = {
+        "own": [(lines["queries"][row], lines["corpus"][row]) for row in range(18)],
+        "pubmedqa-answers": [(each["QUESTION"], each["LONG_ANSWER"]) for each in questions],
+        "facts": [
+            (queries[query], facts.names[answer])
+            for query in range(len(queries))
+            for answer in facts.answers(query)
+        ],
+    }
+    corpora = {"own": lines["corpus"], "pubmedqa-answers": answers, "facts": facts.names}
+    random = RandomVectors()
+    for name, pairs in gold.items():
+        others = tasks[name].score(random).others
+        distances = []
+        for texts in pairs:
+            first, second = (vector / np.linalg.norm(vector) for vector in random.embed(texts))
+            distances.append(((first - second) ** 2).sum())
+        (found,) = [value for key, value in others.items() if key.startswith("alignment of")]
+        assert found == pytest.approx(np.mean(distances), rel=1e-5)
+        corpus_ND = random.embed(corpora[name])
+        unit_ND = corpus_ND / np.linalg.norm(corpus_ND, axis=1, keepdims=True)
+        cosine_NN = (unit_ND @ unit_ND.T)[~np.eye(len(unit_ND), dtype=bool)]
+        rows = "names" if name == "facts" else "documents"
+        assert others[f"mean cosine of two {rows}"] == pytest.approx(cosine_NN.mean(), abs=1e-6)
+        uniformity = math.log(np.exp(-2 * (2 - 2 * cosine_NN)).mean())
+        assert others[f"uniformity of {rows} (lower is better)"] == pytest.approx(
+            uniformity, rel=1e-4
+        )
+        assert 1 < others[f"effective rank of {rows}"] < len(corpora[name])
+
+
 def test_other_tasks_have_the_figures_of_their_commands(
     given: Given,
     done: tuple[Path, BenchmarkReport],
@@ -220,9 +264,9 @@ def test_other_tasks_have_the_figures_of_their_commands(
     assert {"degree", "common neighbors", "random", "chance"} <= found.keys()
     (own,) = [row for row in task_of(report, "interactions").rows if row.name == "proteins"]
     spread = links.spread["trained"]
-    assert own.others["effective rank"] == pytest.approx(spread["spread/effective_rank"])
+    assert own.others["effective rank of nodes"] == pytest.approx(spread["spread/effective_rank"])
     assert own.others["mean cosine of two nodes"] == pytest.approx(spread["spread/mean_cosine"])
-    for name in ("alignment of held-out links", "uniformity"):
+    for name in ("alignment of held-out links", "uniformity of nodes"):
         value = own.others[f"{name} (lower is better)"]
         assert value is not None and math.isfinite(value)
 

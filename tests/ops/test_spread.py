@@ -90,7 +90,8 @@ def test_alignment_and_uniformity_are_those_of_loops_over_pairs() -> None:
     unit_ND = [row / row.norm() for row in row_ND]
     pairs = [(0, 3), (8, 1), (4, 5)]
     expected = sum(float(((unit_ND[i] - unit_ND[j]) ** 2).sum()) for i, j in pairs) / 3
-    found = alignment(1e3 * row_ND, torch.tensor(pairs))
+    first_P, second_P = torch.tensor(pairs).T
+    found = alignment(1e3 * row_ND[first_P], row_ND[second_P])
     assert found == pytest.approx(expected, abs=1e-12)
     kernel = [
         math.exp(-2 * float(((unit_ND[i] - unit_ND[j]) ** 2).sum()))
@@ -104,8 +105,8 @@ def test_alignment_and_uniformity_are_those_of_loops_over_pairs() -> None:
 
 def test_a_collapse_is_aligned_and_not_uniform() -> None:
     collapsed_ND = rows(1).expand(9, 5)
-    assert alignment(collapsed_ND, torch.tensor([[0, 1]])) == 0
+    assert alignment(collapsed_ND[:1], collapsed_ND[1:2]) == 0
     assert uniformity(collapsed_ND) == pytest.approx(0, abs=1e-12)
     opposite_ND = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert alignment(opposite_ND, torch.tensor([[0, 1]])) == pytest.approx(4)
+    assert alignment(opposite_ND[:1], opposite_ND[1:]) == pytest.approx(4)
     assert uniformity(opposite_ND) == pytest.approx(-8)

@@ -1,17 +1,17 @@
 """Link retrieval of SPPT on a store: the figures of ``raybio evaluate links``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, on_device
+from raybio.benchmark.quality import corpus_quality, pair_quality
 from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.stores import StoreLocation, missing_store, prepared, store_files
 from raybio.benchmark.task import (
@@ -37,7 +37,6 @@ from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.table import LINK_RETRIEVAL
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, alignment, uniformity
 from raybio.runtime.run.options import default_folder
 
 _PRIMARY = "lrap"
@@ -47,8 +46,6 @@ _PROTOCOL = (
     "of embeddings (SPPT, McDermott et al. 2023). Score: LRAP (label ranking average precision) of "
     "{links}, the mean over nodes. Training links are no candidates, nor are other held-out links."
 )
-
-_SPREAD = {MEAN_COSINE: "mean cosine of two nodes", EFFECTIVE_RANK: "effective rank"}
 
 _LEAKAGE = (
     "Of {links:,} held-out links, {with_twin:,} have a twin: training links relatives of both "
@@ -144,7 +141,7 @@ class LinksTask(BenchmarkTask):
         embedded: list[tuple[np.ndarray, Tensor]] = []
         report = self._evaluated(model, embedded, with_rivals=False)
         scores = self._scores(report, "trained")
-        return replace(scores, others={**scores.others, **self._quality(report, embedded)})
+        return replace(scores, others={**scores.others, **self._quality(*embedded[-1])})
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Retrieve links without an encoder; contents are read in the model's tokens."""
@@ -155,24 +152,16 @@ class LinksTask(BenchmarkTask):
         ]
         return {name: self._scores(report, name) for name in [*untrained, RANDOM, CHANCE]}
 
-    def _quality(
-        self, report: FinalReport, embedded: Sequence[tuple[np.ndarray, Tensor]]
-    ) -> dict[str, float]:
+    def _quality(self, row_S: np.ndarray, embedding_SD: Tensor) -> dict[str, float]:
         """Return the spread of embeddings, and how near linked ones are on the unit sphere."""
-        spread = report.spread.get("trained", {})
-        found = {title: spread[name] for name, title in _SPREAD.items() if name in spread}
         graph = open_graph(self._path)
-        row_S, embedding_SD = embedded[-1]
         number_N = np.full(graph.graph.num_nodes, -1)
         number_N[row_S] = np.arange(len(row_S))
         pair_P2 = number_N[np.asarray(graph.heldout)]
-        pair_P2 = pair_P2[(pair_P2 >= 0).all(axis=1)]
-        return found | {
-            "alignment of held-out links (lower is better)": alignment(
-                embedding_SD, torch.from_numpy(pair_P2)
-            ),
-            "uniformity (lower is better)": uniformity(embedding_SD),
-        }
+        first_P, second_P = pair_P2[(pair_P2 >= 0).all(axis=1)].T
+        return corpus_quality("nodes", embedding_SD) | pair_quality(
+            "held-out links", embedding_SD[first_P], embedding_SD[second_P]
+        )
 
     def _evaluated(
         self,

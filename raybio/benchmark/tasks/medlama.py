@@ -1,6 +1,7 @@
 """Factual probing of Contrastive-Probe: the figures of ``raybio evaluate probe``."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.benchmark.models import BenchmarkModel, RandomVectors, on_device
+from raybio.benchmark.quality import corpus_quality, pair_quality
 from raybio.benchmark.saved_embeddings import Embedded
 from raybio.benchmark.task import (
     NOT_MEASURED,
@@ -128,8 +130,14 @@ class FactProbeTask(BenchmarkTask):
         def search(query_BD: Tensor, candidate_MD: Tensor, k: int) -> Tensor:
             return nearest(query_BD, candidate_MD, k, metric=self.metric).index_QK
 
-        predicted_QK = predict_names(self._benchmark, query_QD, name_CD, self._config, search)
-        return self._scores(predicted_QK, remarks)
+        benchmark = self._benchmark
+        predicted_QK = predict_names(benchmark, query_QD, name_CD, self._config, search)
+        scores = self._scores(predicted_QK, remarks)
+        query_P = np.repeat(np.arange(len(query_QD)), np.diff(benchmark.indptr_Q1))
+        quality = corpus_quality("names", name_CD) | pair_quality(
+            "queries and their answers", query_QD[query_P], name_CD[benchmark.answer_P]
+        )
+        return replace(scores, others={**scores.others, **quality})
 
     def _scores(self, predicted_QK: np.ndarray, remarks: Sequence[str] = ()) -> TaskScores:
         outcome = evaluate_predictions(self._benchmark, predicted_QK, self._config.match)

@@ -2,9 +2,12 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from raybio.benchmark.models import RandomVectors, on_device
+from raybio.benchmark.quality import corpus_quality, pair_quality
 from raybio.benchmark.task import BenchmarkEncoder, BenchmarkTask, TaskScores
+from raybio.core.arrays import Integers
 from raybio.evaluation.lexical import BASELINES
 from raybio.ops.retrieval import Scores, cosine_scores
 
@@ -13,12 +16,17 @@ class RankedDocumentsTask(BenchmarkTask):
     """All documents ranked for each query, by the cosine of their embeddings."""
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
-        """Rank by cosines."""
+        """Rank by cosines; measure the quality of the embeddings."""
         queries, documents = self._texts()
         query_QD = on_device(model.embed(queries))
         document_CD = on_device(model.embed(documents))
         remarks = model.cut_remarks({"queries": queries, "documents": documents})
-        return self._scores(cosine_scores(query_QD, document_CD), remarks)
+        scores = self._scores(cosine_scores(query_QD, document_CD), remarks)
+        query_P, document_P = self._gold()
+        quality = corpus_quality("documents", document_CD) | pair_quality(
+            "queries and their documents", query_QD[query_P], document_CD[document_P]
+        )
+        return replace(scores, others={**scores.others, **quality})
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Rank by words, and by random vectors."""
@@ -32,6 +40,10 @@ class RankedDocumentsTask(BenchmarkTask):
     @abstractmethod
     def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return queries and documents."""
+
+    @abstractmethod
+    def _gold(self) -> tuple[Integers, Integers]:
+        """Return the query (P,) and the document (P,) of each gold pair."""
 
     @abstractmethod
     def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:

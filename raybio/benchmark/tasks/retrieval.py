@@ -10,6 +10,7 @@ from pydantic import Field
 
 from raybio.benchmark.task import TaskFacts, TaskScores, missing_files
 from raybio.benchmark.tasks.ranked_documents import RankedDocumentsTask
+from raybio.core.arrays import Integers
 from raybio.evaluation.retrieval import RETRIEVAL, chance_measures, query_measures
 from raybio.ops.retrieval import Scores, retrieve
 from raybio.store.retrieval_files import RetrievalFiles, read_retrieval_files
@@ -62,6 +63,10 @@ class BeirRetrievalTask(RankedDocumentsTask):
 
     def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._files.queries, self._files.documents
+
+    def _gold(self) -> tuple[Integers, Integers]:
+        files = self._files
+        return np.repeat(np.arange(len(files.queries)), np.diff(files.indptr)), files.indices
 
     def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         found = query_measures(retrieve(scores, self._files.indptr, self._files.indices))

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from raybio.benchmark.task import TaskFacts, TaskScores, by_relative_path
 from raybio.benchmark.tasks.ranked_documents import RankedDocumentsTask
+from raybio.core.arrays import Integers
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
 from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
@@ -82,6 +83,9 @@ class ZeroShotTask(RankedDocumentsTask):
 
     def _texts(self) -> tuple[Sequence[str], Sequence[str]]:
         return self._ranking.queries, self._ranking.documents
+
+    def _gold(self) -> tuple[Integers, Integers]:
+        return self._ranking.gold_pairs
 
     def _scores(self, scores: Scores, remarks: Sequence[str] = ()) -> TaskScores:
         hits = self._ranking.count_hits(scores, _BLOCK_ROWS)

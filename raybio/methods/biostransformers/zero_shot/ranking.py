@@ -4,7 +4,8 @@ For each query the k nearest documents count, k being the number of its gold doc
 recall and F1 are then equal: the R-precision. Equal scores are ranked in the order of the
 documents; those of TF-IDF and BM25 are made unequal at random (``with_random_ties``).
 
-Shape letters: Q queries, C documents, U units (queries or pairs) of intervals and tests.
+Shape letters: Q queries, C documents, P gold pairs, U units (queries or pairs) of intervals and
+tests.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from raybio.core.arrays import Integers
 from raybio.core.errors import DataError
 from raybio.ops.retrieval import Scores, retrieve
 
@@ -64,6 +66,11 @@ class RankingTask(ABC):
     @abstractmethod
     def num_gold(self) -> int:
         """Number of gold pairs of a query and a document."""
+
+    @property
+    @abstractmethod
+    def gold_pairs(self) -> tuple[Integers, Integers]:
+        """The query (P,) and the document (P,) of each gold pair."""
 
     @abstractmethod
     def count_hits(self, scores: Scores, block_rows: int) -> UnitHits:
@@ -121,6 +128,11 @@ class RetrievalTask(RankingTask):
         """Number of gold pairs."""
         return len(self.indices)
 
+    @property
+    def gold_pairs(self) -> tuple[Integers, Integers]:
+        """The query and the document of each gold pair."""
+        return np.repeat(np.arange(len(self.queries)), np.diff(self.indptr)), self.indices
+
     def count_hits(self, scores: Scores, block_rows: int) -> UnitHits:
         """Count gold among the first |G_q| documents; the units are the queries with gold."""
         retrieval = retrieve(scores, self.indptr, self.indices, block_rows=block_rows)
@@ -168,6 +180,12 @@ class YesNoTask(RankingTask):
     def num_gold(self) -> int:
         """Number of questions whose answer is yes (K)."""
         return int(np.sum(self.is_yes_Q))
+
+    @property
+    def gold_pairs(self) -> tuple[Integers, Integers]:
+        """The questions whose answer is yes, and their texts."""
+        yes_K = np.flatnonzero(self.is_yes_Q)
+        return yes_K, yes_K
 
     def count_hits(self, scores: Scores, block_rows: int) -> UnitHits:
         """Return the terms of the F1 of "yes", 2 TP / (predicted + gold), by pair."""
