@@ -35,5 +35,6 @@ def export(
 
     chosen = model_of_folder(folder, chosen_pooling)
     print(chosen)
+    replaced = " replaced" if (onnx / GRAPH).exists() else ""
     difference = export_onnx(chosen, onnx)
-    print(f"{onnx / GRAPH}: embeddings differ by at most {difference:.1e} in onnxruntime")
+    print(f"{onnx / GRAPH}{replaced}: embeddings differ by at most {difference:.1e} in onnxruntime")

@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import raybio
+from raybio.cli.export import export
 from raybio.core.errors import ConfigError
 from raybio.runtime.model_folders import model_of_folder
 from raybio.training import onnx_export
@@ -42,7 +43,9 @@ def test_the_code_of_an_onnx_folder_gives_the_embeddings_of_the_encoder(
         np.testing.assert_allclose(names["embedding"], expected_ND, rtol=0, atol=1e-4)
 
 
-def test_only_an_earlier_onnx_folder_is_replaced(tmp_path: Path) -> None:
+def test_only_an_earlier_onnx_folder_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     EXPORTS["protein mean"](tmp_path / "export")
@@ -54,9 +57,13 @@ def test_only_an_earlier_onnx_folder_is_replaced(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
     EXPORTS["roberta"](tmp_path / "roberta")
     # The second one has other files of its tokenizer.
-    for each in (model, model_of_folder(tmp_path / "roberta")):
+    for each in (tmp_path / "export", tmp_path / "roberta"):
         for _ in range(2):
-            export_onnx(each, tmp_path / "onnx")
+            export(str(each), tmp_path / "onnx")
+    assert re.findall(r"model.onnx( replaced)?: embeddings", capsys.readouterr().out) == [
+        "",
+        *[" replaced"] * 3,
+    ]
 
 
 @pytest.mark.nightly
