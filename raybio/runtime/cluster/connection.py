@@ -323,6 +323,12 @@ def _set_environment(verbose: bool, joins: bool) -> None:
         )
 
 
+def temporary_folder() -> Path:
+    """Return the folder of Ray's sockets and logs, which a start of Ray makes."""
+    given = os.environ.get("RAY_TMPDIR")
+    return Path(given or f"{os.environ.get('TMPDIR') or '/tmp'}/raybio-{os.getuid()}")
+
+
 def _set_temporary_folder() -> None:
     """Make the folder of Ray's sockets and logs, closed to other users, and name it to Ray.
 
@@ -332,8 +338,7 @@ def _set_temporary_folder() -> None:
     Raises:
         ClusterError: if it cannot be made, its path is too long, or another user made it.
     """
-    given = os.environ.get("RAY_TMPDIR")
-    folder = Path(given or f"{os.environ.get('TMPDIR') or '/tmp'}/raybio-{os.getuid()}")
+    folder = temporary_folder()
     length = len(os.fsencode(folder))
     if length > MAX_TEMPORARY_PATH:
         raise ClusterError(
@@ -344,7 +349,7 @@ def _set_temporary_folder() -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        if not given:
+        if not os.environ.get("RAY_TMPDIR"):
             _check_is_own(folder)
     except OSError as error:
         raise ClusterError(

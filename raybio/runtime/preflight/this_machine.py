@@ -20,6 +20,7 @@ from raybio.runtime.cluster.connection import (
     LOCAL_ONLY,
     cluster_to_join,
     others_can_read,
+    temporary_folder,
     token_path,
 )
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding
@@ -253,7 +254,7 @@ def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, path: 
 
 def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
     """Check the free disk for runs and for Ray's temporary files on this machine."""
-    for path in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
+    for path in (runs, temporary_folder()):
         yield from look_at_disk_of(path, min_free_gib)
 
 

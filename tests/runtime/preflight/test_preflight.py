@@ -1,6 +1,7 @@
 """Each look before the start, seen good and bad, with real causes."""
 
 import logging
+import os
 import socket
 import sqlite3
 import threading
@@ -188,6 +189,18 @@ def test_too_little_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
         2**40, 0.96, 1.0, "runs"
     )
     assert not this_machine.disk_problem(2**40, 0.94, 1.0, "runs")
+
+
+def test_the_disk_is_that_of_the_folder_that_ray_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    _, of_ray = this_machine.look_at_disk(tmp_path / "runs", 0.0)
+    assert of_ray.found.endswith(f" at {tmp_path / f'raybio-{os.getuid()}'}")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "ray"))
+    _, of_ray = this_machine.look_at_disk(tmp_path / "runs", 0.0)
+    assert of_ray.found.endswith(f" at {tmp_path / 'ray'}")
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path: Path) -> None:
