@@ -26,12 +26,8 @@ from tests.documentation import SHOWN, write_shown_files
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 
-SECTION = (
-    (ROOT / "docs" / "benchmark.md")
-    .read_text(encoding="utf-8")
-    .partition("### Scored in a way of your own")[2]
-    .partition("\n## ")[0]
-)
+PAGE = (ROOT / "docs" / "benchmark.md").read_text(encoding="utf-8")
+SECTION = PAGE.partition("### Scored in a way of your own")[2].partition("\n## ")[0]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +42,22 @@ def example(tmp_path: Path) -> Path:
     """The folder with the files of the page."""
     write_shown_files(tmp_path, SECTION)
     return tmp_path
+
+
+def test_every_suite_of_the_page_is_read_and_says_what_data_it_wants(
+    example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(example)
+    suites = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(suites) >= 4
+    for content in suites:
+        Path("suite.yaml").write_text(content)
+        suite = read_suite("suite.yaml", None)
+        assert len(suite.tasks) == content.count("{task: ")
+        for task in suite.tasks:
+            is_shown_whole = "optima" in task.name
+            # What mteb downloads is no file.
+            assert is_shown_whole or "mteb: " in content or task.check(), task.name
 
 
 def test_the_example_of_the_page_runs_as_it_stands_there(
