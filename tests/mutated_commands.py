@@ -42,20 +42,30 @@ class WorkBeganError(BaseException):
     """The command was accepted, and would work now. No handler of ``Exception`` catches it."""
 
 
+CHANGED_PATHS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod"), (0,)),
+    **dict.fromkeys(("shutil.rmtree", "sqlite3.connect"), (0,)),
+    **dict.fromkeys(("os.symlink", "os.link"), (1,)),
+    "os.rename": (0, 1),
+}
+"""Audit events, and which of their arguments are paths that change."""
+
+
 def refuse_work(event: str, arguments: tuple[Any, ...]) -> None:
     """Stop what would start work or write elsewhere: an audit hook."""
     if event in ("socket.connect", "subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"):
         raise WorkBeganError(event)
-    is_written = event in ("os.mkdir", "os.rename", "os.symlink", "os.truncate", "sqlite3.connect")
+    changed_paths = [arguments[position] for position in CHANGED_PATHS.get(event, ())]
     if event == "open":
         path, _, flags = arguments
-        is_written = isinstance(path, str | bytes) and bool(flags & (os.O_WRONLY | os.O_RDWR))
-    if is_written:
-        path = os.path.abspath(os.fsdecode(arguments[0]))
+        if isinstance(path, str | bytes) and flags & (os.O_WRONLY | os.O_RDWR):
+            changed_paths = [path]
+    for path in changed_paths:
+        absolute = os.path.abspath(os.fsdecode(path))
         own = (os.getcwd(), os.environ["HOME"], os.environ["TMPDIR"], os.devnull)
         # Modules that are imported late may be compiled now.
-        if not path.startswith(own) and "__pycache__" not in path:
-            raise AssertionError(f"{event} of {path}, outside of {own}")
+        if not absolute.startswith(own) and "__pycache__" not in absolute:
+            raise AssertionError(f"{event} of {absolute}, outside of {own}")
 
 
 def refuse_checks(*arguments: Any, **options: Any) -> None:
@@ -115,7 +125,12 @@ def too_long(*_: object) -> None:
 
 
 def main(num_inputs: str, seed: str) -> None:
-    """Print how often each exit code was met, and by how many MiB the resident set grew after ``NUM_UNTIL_STEADY``."""
+    """Print how often each exit code was met, and by how many MiB the resident set grew after ``NUM_UNTIL_STEADY``.
+
+    Args:
+        num_inputs: mutated commands; 0: one of each command of the documentation.
+        seed: of the changes.
+    """
     folder = Path.cwd()
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for name in ("your_data.md", "benchmark.md"):
@@ -129,7 +144,8 @@ def main(num_inputs: str, seed: str) -> None:
     sys.addaudithook(refuse_work)
     codes: Counter[int] = Counter()
     resident_bytes = []
-    for number in range(int(num_inputs)):
+    number_of_inputs = int(num_inputs) or len(sound)
+    for number in range(number_of_inputs):
         words = sound[number % len(sound)]
         for _ in range(int(rng.integers(1, 4))):
             words = changed(words, others, rng) or ["train"]
@@ -143,7 +159,7 @@ def main(num_inputs: str, seed: str) -> None:
         if code not in (-1, 0, 2) or "Traceback" in text:
             raise AssertionError(f"input {number}: {words!r} ends with {code}: {text[-3000:]!r}")
         codes[code] += 1
-        if number >= NUM_UNTIL_STEADY or number + 1 == int(num_inputs):
+        if number >= NUM_UNTIL_STEADY or number + 1 == number_of_inputs:
             resident_bytes.append(psutil.Process().memory_info().rss)
     growth_mib = (resident_bytes[-1] - resident_bytes[0]) / 2**20
     print(json.dumps({"codes": codes, "growth_mib": growth_mib}))

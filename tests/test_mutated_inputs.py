@@ -27,10 +27,8 @@ PIECES = [
 NUM_NIGHTLY = 20_000
 """Inputs of each reader in the second tier."""
 
-NUM_COMMANDS = 300
-"""Mutated command lines: each of the documentation once."""
-
 NUM_COMMANDS_NIGHTLY = 5_000
+"""Mutated command lines in the second tier; the first has one of each command of the documentation."""
 
 NUM_UNTIL_STEADY = 1000
 """Inputs after which memory stays as it is."""
@@ -88,7 +86,7 @@ def test_a_mutated_file_is_read_or_refused(name: str, num_inputs: int, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "num_inputs", [NUM_COMMANDS, pytest.param(NUM_COMMANDS_NIGHTLY, marks=pytest.mark.nightly)]
+    "num_inputs", [0, pytest.param(NUM_COMMANDS_NIGHTLY, marks=pytest.mark.nightly)]
 )
 def test_a_mutated_command_is_accepted_or_refused_and_writes_only_into_its_folder(
     num_inputs: int, tmp_path: Path
@@ -104,5 +102,6 @@ def test_a_mutated_command_is_accepted_or_refused_and_writes_only_into_its_folde
     result = json.loads(done.stdout.splitlines()[-1])
     codes = result["codes"]
     assert codes.keys() <= {"-1", "0", "2"}
-    assert codes["2"] > 0.5 * num_inputs
+    assert sum(codes.values()) >= max(num_inputs, 300)
+    assert codes["2"] > 0.5 * sum(codes.values())
     assert result["growth_mib"] < MAX_GROWTH_MIB

@@ -1,10 +1,13 @@
 """The quality of embeddings, beside the scores of tasks: isotropy, uniformity and alignment.
 
-Shape letters: N rows of a corpus, P pairs of rows that belong together, D embedding width.
+Shape letters: N and M rows of corpora, P pairs of rows that belong together, D embedding width.
 """
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from raybio.core.arrays import Integers
 from raybio.ops.spread import alignment, embedding_spread, uniformity
 
 
@@ -25,8 +28,20 @@ def corpus_quality(rows: str, embedding_ND: Tensor) -> dict[str, float]:
     }
 
 
-def pair_quality(pairs: str, first_PD: Tensor, second_PD: Tensor) -> dict[str, float]:
-    """Return the alignment of pairs, such as "held-out links"; none without pairs."""
-    if not len(first_PD):
+def pair_quality(
+    pairs: str, first_ND: Tensor, second_MD: Tensor, first_P: Integers, second_P: Integers
+) -> dict[str, float]:
+    """Return the alignment of pairs; none without pairs.
+
+    Args:
+        pairs: what they are, such as "held-out links".
+        first_ND: embeddings of first items.
+        second_MD: embeddings of second items.
+        first_P: row of the first item of each pair.
+        second_P: row of its second item.
+    """
+    if not len(first_P):
         return {}
-    return {f"alignment of {pairs} (lower is better)": alignment(first_PD, second_PD)}
+    pair_P2 = torch.from_numpy(np.stack([first_P, second_P], axis=1).astype(np.int64))
+    value = alignment(first_ND, second_MD, pair_P2.to(first_ND.device))
+    return {f"alignment of {pairs} (lower is better)": value}

@@ -4,6 +4,7 @@ Results are records in the report's folder, named after everything that they dep
 rivals of each task, and scores of each (model, task). The same command again reads them back.
 """
 
+import errno
 import json
 import traceback
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from raybio.benchmark.log import BenchmarkLog
 from raybio.benchmark.models import BenchmarkModel
 from raybio.benchmark.task import PROTOCOL, RIVAL_ROWS, BenchmarkTask, TaskFacts, TaskScores
 from raybio.core.errors import RaybioError
-from raybio.core.files import disk_problem
+from raybio.core.files import FULL
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.spec import Compute
@@ -147,7 +148,7 @@ class WorkItem:
                     self._compute(part, results)
                 # A model, a data set or a user's own task that fails does not end the others.
                 except Exception as error:
-                    if isinstance(error, OSError) and disk_problem(error) is not None:
+                    if isinstance(error, OSError) and error.errno in (*FULL, errno.EROFS):
                         raise  # no other result could be kept either
                     reason = str(error)
                     if not isinstance(error, RaybioError | ValueError):

@@ -67,8 +67,8 @@ def run_app(app: typer.Typer, arguments: Sequence[str]) -> NoReturn:
         except Exception as error:
             problem = disk_problem(error) if isinstance(error, OSError) else None
             if problem is None:
-                # Not left to the interpreter: its traceback would be written as it is.
-                sys.excepthook(*sys.exc_info())
+                # Not left to the interpreter: its traceback would be written as it is, or colored.
+                traceback.print_exc()
                 sys.exit(1)
             if "--verbose" in arguments:
                 traceback.print_exc()

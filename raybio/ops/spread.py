@@ -1,6 +1,6 @@
 """The spread of embeddings: has an encoder collapsed to one direction or to a line?
 
-Shape letters: N rows, K some of them, P pairs, D embedding width.
+Shape letters: N and M rows, K some of them, P pairs, B some of them, D embedding width.
 """
 
 from typing import NamedTuple
@@ -13,6 +13,9 @@ from raybio.ops.similarity import normalize
 
 MAX_ROWS = 1024
 """The spread is computed on at most this many rows."""
+
+PAIRS_AT_ONCE = 4096
+"""Pairs whose embeddings are copied at once."""
 
 MEAN_COSINE = "spread/mean_cosine"
 EFFECTIVE_RANK = "spread/effective_rank"
@@ -68,16 +71,24 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
     return {MEAN_COSINE: spread.mean_cosine, EFFECTIVE_RANK: spread.effective_rank}
 
 
-def alignment(first_PD: Tensor, second_PD: Tensor) -> float:
+def alignment(first_ND: Tensor, second_MD: Tensor, pair_P2: Tensor) -> float:
     """Return the mean squared distance of P pairs of embeddings on the unit sphere, from 0 to 4.
 
     With ``uniformity`` it is the quality of embeddings by Wang & Isola, "Understanding contrastive
     representation learning through alignment and uniformity on the hypersphere" (ICML 2020), Eq. 2
     with alpha 2: positive pairs are near each other where it is low.
+
+    Args:
+        first_ND: embeddings of first items.
+        second_MD: embeddings of second items; the same tensor for pairs within a corpus.
+        pair_P2: rows of the two.
     """
-    first_PD = normalize(first_PD.detach().double())
-    second_PD = normalize(second_PD.detach().double())
-    return float((first_PD - second_PD).square().sum(1).mean())
+    total = 0.0
+    for first_B, second_B in (pair_B2.T for pair_B2 in pair_P2.split(PAIRS_AT_ONCE)):
+        first_BD = normalize(first_ND[first_B].detach().double())
+        second_BD = normalize(second_MD[second_B].detach().double())
+        total += float((first_BD - second_BD).square().sum())
+    return total / len(pair_P2)
 
 
 def uniformity(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> float:

@@ -677,7 +677,9 @@ class FailingTask(BenchmarkTask):
 
     family: ClassVar[str] = "Own"
 
-    fails: Literal["model", "rivals", "facts", "memory", "bug", "file", "disk", "all", "nothing"]
+    fails: Literal[
+        "model", "rivals", "facts", "memory", "bug", "file", "name", "disk", "all", "nothing"
+    ]
 
     @property
     def measure(self) -> str:
@@ -703,6 +705,8 @@ class FailingTask(BenchmarkTask):
             raise ValueError("shapes do not fit")
         if self.fails == "file":
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", "labels.csv")
+        if self.fails == "name":
+            raise OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300)
         if self.fails == "disk":
             raise OSError(errno.ENOSPC, "No space left on device", "scores.json")
         if self.fails == "bug":
@@ -741,7 +745,7 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
         LabelsTask(name="damaged", labels="remote_homology", data=tmp_path / "folds"),
         *(
             FailingTask(name=fails, fails=fails)
-            for fails in ("model", "memory", "rivals", "facts", "bug", "file")
+            for fails in ("model", "memory", "rivals", "facts", "bug", "file", "name")
         ),
     )
     out = tmp_path / "report"
@@ -752,6 +756,7 @@ def test_what_fails_has_its_reason_in_the_report_and_ends_nothing_else(
     assert values(task_of(report, "model")) == {"degree": 0.5}
     assert task_of(report, "memory").skipped == {"texts": "OutOfMemoryError: CUDA out of memory"}
     assert "FileNotFoundError" in task_of(report, "file").skipped["texts"]
+    assert "File name too long" in task_of(report, "name").skipped["texts"]
     assert task_of(report, "bug").skipped == {"texts": "KeyError: 'label'"}
     assert 'raise KeyError("label")' in (out / "log.txt").read_text()
     assert task_of(report, "rivals").skipped == {"rivals": "the store is damaged"}

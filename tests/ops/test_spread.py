@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from raybio.ops import spread
 from raybio.ops.spread import (
     EFFECTIVE_RANK,
     MEAN_COSINE,
@@ -85,13 +86,15 @@ def test_the_rounding_noise_of_a_collapsed_encoder_has_rank_zero() -> None:
     assert apart.effective_rank > 10  # small, and no noise
 
 
-def test_alignment_and_uniformity_are_those_of_loops_over_pairs() -> None:
+def test_alignment_and_uniformity_are_those_of_loops_over_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     row_ND = rows()
     unit_ND = [row / row.norm() for row in row_ND]
     pairs = [(0, 3), (8, 1), (4, 5)]
     expected = sum(float(((unit_ND[i] - unit_ND[j]) ** 2).sum()) for i, j in pairs) / 3
-    first_P, second_P = torch.tensor(pairs).T
-    found = alignment(1e3 * row_ND[first_P], row_ND[second_P])
+    monkeypatch.setattr(spread, "PAIRS_AT_ONCE", 2)
+    found = alignment(1e3 * row_ND, row_ND, torch.tensor(pairs))
     assert found == pytest.approx(expected, abs=1e-12)
     kernel = [
         math.exp(-2 * float(((unit_ND[i] - unit_ND[j]) ** 2).sum()))
@@ -105,8 +108,8 @@ def test_alignment_and_uniformity_are_those_of_loops_over_pairs() -> None:
 
 def test_a_collapse_is_aligned_and_not_uniform() -> None:
     collapsed_ND = rows(1).expand(9, 5)
-    assert alignment(collapsed_ND[:1], collapsed_ND[1:2]) == 0
+    assert alignment(collapsed_ND, collapsed_ND, torch.tensor([[0, 1]])) == 0
     assert uniformity(collapsed_ND) == pytest.approx(0, abs=1e-12)
     opposite_ND = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert alignment(opposite_ND[:1], opposite_ND[1:]) == pytest.approx(4)
+    assert alignment(opposite_ND, opposite_ND, torch.tensor([[0, 1]])) == pytest.approx(4)
     assert uniformity(opposite_ND) == pytest.approx(-8)

@@ -160,7 +160,7 @@ class LinksTask(BenchmarkTask):
         pair_P2 = number_N[np.asarray(graph.heldout)]
         first_P, second_P = pair_P2[(pair_P2 >= 0).all(axis=1)].T
         return corpus_quality("nodes", embedding_SD) | pair_quality(
-            "held-out links", embedding_SD[first_P], embedding_SD[second_P]
+            "held-out links", embedding_SD, embedding_SD, first_P, second_P
         )
 
     def _evaluated(

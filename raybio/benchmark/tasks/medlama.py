@@ -135,7 +135,7 @@ class FactProbeTask(BenchmarkTask):
         scores = self._scores(predicted_QK, remarks)
         query_P = np.repeat(np.arange(len(query_QD)), np.diff(benchmark.indptr_Q1))
         quality = corpus_quality("names", name_CD) | pair_quality(
-            "queries and their answers", query_QD[query_P], name_CD[benchmark.answer_P]
+            "queries and their answers", query_QD, name_CD, query_P, benchmark.answer_P
         )
         return replace(scores, others={**scores.others, **quality})
 

@@ -22,9 +22,8 @@ class RankedDocumentsTask(BenchmarkTask):
         document_CD = on_device(model.embed(documents))
         remarks = model.cut_remarks({"queries": queries, "documents": documents})
         scores = self._scores(cosine_scores(query_QD, document_CD), remarks)
-        query_P, document_P = self._gold()
         quality = corpus_quality("documents", document_CD) | pair_quality(
-            "queries and their documents", query_QD[query_P], document_CD[document_P]
+            "queries and their documents", query_QD, document_CD, *self._gold()
         )
         return replace(scores, others={**scores.others, **quality})
 

@@ -21,9 +21,9 @@ from raybio.training.settings import EXACT_ENVIRONMENT
 LOCAL_STARTS = 6
 """Each of them may take Ray's 30 s, which a busy machine exceeds."""
 
-MAX_TEMPORARY_PATH = 60
-"""Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107
-bytes.
+MAX_TEMPORARY_PATH = 39
+"""Bytes of Ray's temporary folder: a socket's path holds 107, and Ray adds up to 68, as in
+``/ray/session_2026-11-29_03-00-25_742806_1234567/sockets/plasma_store``.
 """
 
 
@@ -167,6 +167,9 @@ def started(
     if ray.is_initialized():
         yield
         return
+    if not address:
+        _set_temporary_folder()
+    logging.getLogger("ray._private.worker").addFilter(_without_colors)
     options: dict[str, Any] = {
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,
@@ -178,21 +181,28 @@ def started(
             "num_cpus": local_cpus(),
             "include_dashboard": with_dashboard,
         }
-    before = signal.getsignal(signal.SIGTERM)
-    _init_ray(options, address)
     ended = list[int]()
 
     def end(number: int, _: object) -> None:
         """End the command by an exception, so that it leaves nothing behind."""
-        print(f"{signal.Signals(number).name}: ended", file=sys.stderr, flush=True)
         ended.append(128 + number)
+        with contextlib.suppress(OSError):
+            print(f"{signal.Signals(number).name}: ended", file=sys.stderr, flush=True)
         sys.exit(ended[0])
 
-    _handle_sigterm(before if callable(before) else end)
+    before = signal.getsignal(signal.SIGTERM)
+    handler = before if callable(before) else end
+    _handle_sigterm(handler)
     try:
+        _init_ray(options, address)
+        _handle_sigterm(handler)
         yield
-    except (KeyboardInterrupt, SystemExit):
-        # Where a signal comes in Ray's own code, Ray raises another exit.
+    except (KeyboardInterrupt, SystemExit) as error:
+        # Ray's own handler, while Ray starts, exits with the number of the signal. Where a signal
+        # comes in Ray's own code, Ray raises another exit.
+        is_of_ray = isinstance(error, SystemExit) and error.code == signal.SIGTERM
+        if is_of_ray and handler is end and not ended:
+            end(signal.SIGTERM, None)
         if ended:
             sys.exit(ended[0])
         raise
@@ -202,6 +212,16 @@ def started(
         gc.collect()
         ray.shutdown()
         _handle_sigterm(before or signal.SIG_DFL)
+
+
+def _without_colors(record: logging.LogRecord) -> bool:
+    """Take colors out of a record: they would be shown as text, as control characters are."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            "" if isinstance(part, str) and part.startswith("\x1b[") else part
+            for part in record.args
+        )
+    return True
 
 
 def _handle_sigterm(handler: Any) -> None:
@@ -315,7 +335,6 @@ def _set_environment(verbose: bool, joins: bool) -> None:
     # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     ensure_token()
-    _set_temporary_folder()
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
     if host not in LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
         raise ClusterError(
@@ -324,9 +343,17 @@ def _set_environment(verbose: bool, joins: bool) -> None:
 
 
 def temporary_folder() -> Path:
-    """Return the folder of Ray's sockets and logs, which a start of Ray makes."""
+    """Return the folder of Ray's sockets and logs, which a start of Ray makes.
+
+    ``RAY_TMPDIR`` names it. Otherwise it lies below ``TMPDIR``, or below ``/tmp`` if that is too
+    deep.
+    """
     given = os.environ.get("RAY_TMPDIR")
-    return Path(given or f"{os.environ.get('TMPDIR') or '/tmp'}/raybio-{os.getuid()}")
+    if given:
+        return Path(given)
+    name = f"raybio-{os.getuid()}"
+    folder = Path(os.environ.get("TMPDIR") or "/tmp", name)
+    return folder if len(os.fsencode(folder)) <= MAX_TEMPORARY_PATH else Path("/tmp", name)
 
 
 def _set_temporary_folder() -> None:
@@ -346,14 +373,20 @@ def _set_temporary_folder() -> None:
             f"{MAX_TEMPORARY_PATH}: Ray's sockets lie below it, and a socket's path holds 107. "
             "Choose a shorter one with RAY_TMPDIR, such as /tmp/ray-me"
         )
+    is_given = bool(os.environ.get("RAY_TMPDIR"))
     try:
+        if is_given:
+            folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        if not os.environ.get("RAY_TMPDIR"):
+        if not is_given:
             _check_is_own(folder)
+        elif not folder.is_dir():
+            raise ClusterError(f"RAY_TMPDIR: {folder} is no folder, and cannot be made") from None
     except OSError as error:
         raise ClusterError(
-            f"{folder}: {error.strerror}. Ray's temporary files go there; RAY_TMPDIR names another"
+            f"{folder}: {error.strerror}. Ray's temporary files go there. Name another folder with "
+            "RAY_TMPDIR"
         ) from None
     os.environ["RAY_TMPDIR"] = str(folder)
 

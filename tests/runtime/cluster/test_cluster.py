@@ -1,4 +1,6 @@
+import contextlib
 import errno
+import logging
 import os
 import secrets
 import signal
@@ -208,19 +210,41 @@ with started(threads=1):
 
 
 def test_other_users_do_not_reach_the_folders_of_a_local_ray() -> None:
-    """Ray opens its own folders to all users."""
-    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as base:
-        environment = {name: os.environ[name] for name in os.environ if name != "RAY_TMPDIR"}
+    """Ray opens its own folders to all users; this one has the longest path that is taken."""
+    name = f"raybio-{os.getuid()}"
+    rest = "x" * (cluster.MAX_TEMPORARY_PATH - len(f"/tmp/rb12345678/{name}"))
+    with tempfile.TemporaryDirectory(prefix=f"rb{rest}", dir="/tmp") as base:
+        environment = {key: os.environ[key] for key in os.environ if key != "RAY_TMPDIR"}
         done = subprocess.run(
             [sys.executable, "-c", SHOW_FOLDERS],
             env=environment | {"TMPDIR": base},
             cwd=ROOT,
             capture_output=True,
             text=True,
-            check=True,
         )
-        private = f"{base}/raybio-{os.getuid()}"
+        assert done.returncode == 0, done.stderr
+        private = f"{base}/{name}"
         assert done.stdout.splitlines()[-2:] == [f"{private} 0o700", f"{private}/ray 0o777"]
+
+
+def test_a_deep_folder_of_temporary_files_is_no_place_for_sockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    name = f"raybio-{os.getuid()}"
+    monkeypatch.setenv("TMPDIR", "/tmp/" + "x" * 30)
+    assert cluster.temporary_folder() == Path("/tmp", name)
+    monkeypatch.setenv("TMPDIR", "/tmp/own")
+    assert cluster.temporary_folder() == Path("/tmp/own", name)
+
+
+def test_a_connection_that_is_there_needs_no_temporary_folder(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * 80)
+    with cluster.started(threads=1):
+        pass
 
 
 def test_the_private_folder_is_closed_again_and_nobody_elses_is_used(
@@ -258,13 +282,22 @@ def test_the_private_folder_is_closed_again_and_nobody_elses_is_used(
         cluster.started(threads=1).__enter__()
 
 
-def test_a_temporary_folder_that_cannot_be_made_is_named(
+def test_a_temporary_folder_that_is_named_is_made_or_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("RAY_TMPDIR", f"{tmp_path}/file/ray")
     monkeypatch.setattr(cluster, "MAX_TEMPORARY_PATH", 1000)
-    with pytest.raises(ClusterError, match="file/ray: Not a directory. Ray's temporary files go"):
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "scratch" / "job"))
+    with cluster.started(threads=1):
+        assert stat.S_IMODE((tmp_path / "scratch" / "job").stat().st_mode) == 0o700
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "ray"):
+        monkeypatch.setenv("RAY_TMPDIR", str(path))
+        with pytest.raises(ClusterError, match=f"RAY_TMPDIR: {path} is no folder"):
+            cluster.started(threads=1).__enter__()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 300)))
+    with pytest.raises(ClusterError, match="File name too long. Ray's temporary files go there"):
         cluster.started(threads=1).__enter__()
 
 
@@ -353,23 +386,62 @@ def test_workers_start_with_the_environment_of_deterministic_kernels(
     assert carried["TORCHINDUCTOR_DETERMINISTIC"] == "1"
 
 
-def test_sigterm_ends_a_command_that_waits_for_ray_by_an_exception(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, threading\n"
-        "from raybio.runtime.cluster.connection import started\n"
-        "try:\n"
-        "    with started(threads=1):\n"
-        "        import ray\n"
-        "        threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()\n"
-        "        ray.get(ray.remote(num_cpus=99)(lambda: 0).remote())\n"
-        "finally:\n"
-        "    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL\n"
-        "    print('left in order', ray.is_initialized(), default)\n"
-    )
+WAITS_FOR_RAY = """
+import os, signal, sys, threading, time
+import ray
+from raybio.runtime.cluster.connection import started
+
+def send():
+    while not getattr(signal.getsignal(signal.SIGTERM), "__module__", "").startswith(HANDLED_BY):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=send, daemon=True).start()
+try:
+    with started(threads=1):
+        ray.get(ray.remote(num_cpus=99)(lambda: 0).remote())
+finally:
+    default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    print('left in order', ray.is_initialized(), default)
+"""
+
+
+@pytest.mark.parametrize("handled_by", ["ray.", "raybio."])
+def test_sigterm_ends_a_command_that_starts_ray_or_waits_for_it_by_an_exception(
+    handled_by: str,
+) -> None:
+    code = WAITS_FOR_RAY.replace("HANDLED_BY", repr(handled_by))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
     assert done.stdout.endswith("left in order False True\n")
     assert "SIGTERM: ended\n" in done.stderr
+
+
+def test_sigterm_has_its_exit_code_where_nobody_reads_stderr(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w", buffering=1) as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with pytest.raises(SystemExit) as ended, cluster.started(threads=1):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_rays_line_of_its_dashboard_has_no_colors(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with cluster.started(threads=1, verbose=True):
+        record = logging.LogRecord(
+            "ray", logging.INFO, "", 1, "at %s%s%s", ("\x1b[1m", "http://[::1]", "\x1b[39m"), None
+        )
+        logging.getLogger("ray._private.worker").handle(record)
+    assert record.getMessage() == "at http://[::1]"
 
 
 def test_a_node_without_memory_is_explained_in_one_line_with_what_to_do() -> None:
