@@ -84,7 +84,8 @@ def alignment(first_ND: Tensor, second_MD: Tensor, pair_P2: Tensor) -> float:
         pair_P2: rows of the two.
     """
     total = 0.0
-    for first_B, second_B in (pair_B2.T for pair_B2 in pair_P2.split(PAIRS_AT_ONCE)):
+    for pair_B2 in torch.split(pair_P2, PAIRS_AT_ONCE):
+        first_B, second_B = pair_B2.T
         first_BD = normalize(first_ND[first_B].detach().double())
         second_BD = normalize(second_MD[second_B].detach().double())
         total += float((first_BD - second_BD).square().sum())
