@@ -190,6 +190,7 @@ def test_without_token_mode_a_dashboard_for_everybody_is_refused(
 def test_a_temporary_folder_too_deep_for_sockets_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * 80)
     with pytest.raises(
         ClusterError, match="a path of 85 bytes .*Choose a shorter one with RAY_TMPDIR"

@@ -195,9 +195,9 @@ def test_the_disk_is_that_of_the_folder_that_ray_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", "/tmp/not-yet")
     _, of_ray = this_machine.look_at_disk(tmp_path / "runs", 0.0)
-    assert of_ray.found.endswith(f" at {tmp_path / f'raybio-{os.getuid()}'}")
+    assert of_ray.found.endswith(f" at /tmp/not-yet/raybio-{os.getuid()}")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "ray"))
     _, of_ray = this_machine.look_at_disk(tmp_path / "runs", 0.0)
     assert of_ray.found.endswith(f" at {tmp_path / 'ray'}")
@@ -358,6 +358,8 @@ def test_all_faults_are_reported_at_once(home: Path, tmp_path: Path, request_one
 def test_a_cluster_that_cannot_be_had_does_not_end_the_other_looks(
     home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A process of the tests may be connected to their cluster.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     requests = replace(intent(tmp_path, tiny_store), with_ray=True, seconds=20)
     with monkeypatch.context() as patch:
         patch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
