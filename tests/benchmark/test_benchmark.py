@@ -42,7 +42,7 @@ from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbe
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
@@ -271,7 +271,7 @@ def test_other_tasks_have_the_figures_of_their_commands(
         assert value is not None and math.isfinite(value)
 
     found = values(task_of(report, "relations"))
-    chance, words, *_, probed_texts = probe_relations(str(given.texts), tiny_documents)
+    chance, words, *_, probed_texts = FrozenProbe(str(given.texts), tiny_documents).results()
     # TF-IDF was given as a model.
     assert words.name == "ridge on TF-IDF"
     expected = {chance.name: chance, "tfidf": words, "texts": probed_texts}

@@ -14,7 +14,7 @@ from raybio.benchmark.tasks.retrieval import BeirRetrievalTask
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbe
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.relation_graphs.evaluation.evaluate_export import (
     evaluate_exports,
@@ -63,7 +63,7 @@ def test_exports_of_parts_have_the_figures_of_their_commands_and_are_skipped_els
 
     rows = {row.name: row for row in task_of(report, "relations").rows}
     for name in ("mtb", "mccl"):
-        *_, probed = probe_relations(folders[name], tiny_documents)
+        *_, probed = FrozenProbe(folders[name], tiny_documents).results()
         assert rows[name].value == pytest.approx(probed.test.values["f1"])
     pairs = "embeds pairs of entities of documents, the task has texts"
     words = "embeds words of sentences, the task has texts"

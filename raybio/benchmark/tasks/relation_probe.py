@@ -23,7 +23,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
-from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult, probe_relations
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbe, FrozenProbeResult
 from raybio.store.store import open_store
 
 _CLASSIFIER = "classwise kNN"
@@ -97,8 +97,10 @@ class RelationProbeTask(BenchmarkTask):
 
     def score(self, model: BenchmarkEncoder) -> TaskScores:
         """Classify pairs by their nearest training pairs."""
-        probed, seconds = _probed(model.folder, self)
-        results = {result.name: result for result in probed if result.reads_encoder}
+        probe, seconds = _probe(model.folder, self)
+        started = time.process_time()
+        results = {result.name: result for result in probe.classifiers()}
+        seconds += time.process_time() - started
         others = {
             f"F1 by {name}": result.test.values["f1"]
             for name, result in results.items()
@@ -111,8 +113,8 @@ class RelationProbeTask(BenchmarkTask):
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Predict by words, in the model's tokens, and the most frequent relation."""
         assert model is not None
-        probed, _ = _probed(model.folder, self)
-        return {result.name: self._scores(result) for result in probed if not result.reads_encoder}
+        probe, _ = _probe(model.folder, self)
+        return {result.name: self._scores(result) for result in probe.rivals()}
 
     def _scores(
         self,
@@ -150,12 +152,12 @@ class RelationProbeTask(BenchmarkTask):
 
 
 @lru_cache(maxsize=1)
-def _probed(folder: str, task: RelationProbeTask) -> tuple[list[FrozenProbeResult], float]:
-    """Return the results of a model, and their seconds of processor time.
+def _probe(folder: str, task: RelationProbeTask) -> tuple[FrozenProbe, float]:
+    """Return the embedded pairs of a model, and the seconds of processor time that they took.
 
-    Rivals are among them, so the last ones are kept.
+    Rivals read their labels and the model's tokens, so the last ones are kept.
     """
     documents = task._documents
     started = time.process_time()
-    results = probe_relations(folder, documents)
-    return results, time.process_time() - started
+    probe = FrozenProbe(folder, documents)
+    return probe, time.process_time() - started

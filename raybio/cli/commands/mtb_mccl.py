@@ -114,17 +114,17 @@ def relation_probe(
     check_model_sources([folder])
     documents = _documents(store, ("train", "dev", "test"))
     from raybio.methods.mtb_mccl.frozen_encoder import truncation_remarks
-    from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+    from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbe
     from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 
     cuts = truncation_remarks(folder, documents)
     for cut in cuts:
         print(cut)
-    probed = probe_relations(folder, documents, label_fraction=label_fraction, seed=seed, say=print)
+    probe = FrozenProbe(folder, documents, label_fraction=label_fraction, seed=seed, say=print)
     settings = {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed}
     if cuts:
         settings["cut"] = "; ".join(cuts)
-    data = probe_data(probed, settings)
+    data = probe_data(probe.results(), settings)
     print(probe_markdown(data))
     write_scores(out, data)
 

@@ -45,82 +45,99 @@ class FrozenProbeResult(NamedTuple):
         setting: the setting chosen on the validation pairs; empty if there is none.
         dev: scores on the validation pairs.
         test: scores on the test pairs.
-        reads_encoder: whether it classifies embeddings; otherwise it is chance or a rival.
     """
 
     name: str
     setting: str
     dev: RelationScores
     test: RelationScores
-    reads_encoder: bool
 
 
-def probe_relations(
-    model: str,
-    store: DocumentStore,
-    *,
-    label_fraction: float = 1.0,
-    seed: int = 0,
-    say: Callable[[str], None] = lambda text: None,
-) -> list[FrozenProbeResult]:
-    """Fit three classifiers on the training pairs of a frozen encoder, and score all test pairs.
+class FrozenProbe:
+    """The labeled pairs of a store, embedded by a frozen encoder."""
 
-    Two results before theirs read no encoder. Chance predicts the most frequent relation of the
-    training pairs for every pair; the rival is ridge regression on words, see ``rivals``.
+    def __init__(
+        self,
+        model: str,
+        store: DocumentStore,
+        *,
+        label_fraction: float = 1.0,
+        seed: int = 0,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Embed the pairs of all splits.
 
-    Args:
-        model: an export, or any text encoder; see ``load_frozen``.
-        store: training, validation and test documents.
-        label_fraction: fraction of the training and validation pairs that keep their label, as in
-            fine-tuning.
-        seed: of that draw.
-        say: called with progress messages.
+        Args:
+            model: an export, or any text encoder; see ``load_frozen``.
+            store: training, validation and test documents.
+            label_fraction: fraction of the training and validation pairs that keep their label, as
+                in fine-tuning.
+            seed: of that draw.
+            say: called with progress messages.
 
-    Raises:
-        ConfigError: if the model cannot be loaded, or a split has no pair with a relation.
-    """
-    labeled_by_split = {
-        split: labeled_pairs(store, split, label_fraction, seed) for split in SPLITS
-    }
-    for labeled in labeled_by_split.values():
-        labeled.check()
-    frozen = load_frozen(model)
-    train, dev, test = (embed_with_frozen(frozen, labeled_by_split[split], say) for split in SPLITS)
-    num_C = train.label_PC.sum(axis=0)
-    most_frequent = store.relation_names[1 + int(num_C[1:].argmax())]
-    chance = FrozenProbeResult(
-        f"chance: every pair {most_frequent}",
-        "",
-        score_most_frequent(dev, num_C),
-        score_most_frequent(test, num_C),
-        reads_encoder=False,
-    )
-    say("fitting ridge on TF-IDF")
-    rival = words_rival(
-        {"train": _of_documents(train, labeled_by_split["train"]), "dev": dev, "test": test},
-        {
-            split: read_words(frozen.reader(store), labeled, _fitted(labeled))
-            for split, labeled in labeled_by_split.items()
-        },
-        store.is_multi_label,
-    )
-    chosen = f"penalty {rival.settings['penalty']:g}, NA - {rival.settings['na_offset']:g}"
-    words = FrozenProbeResult(
-        rival.name, chosen, rival.scores["dev"], rival.scores["test"], reads_encoder=False
-    )
-    say("fitting softmax")
-    softmax = {f"L2 {l2:g}": softmax_classifier(train, store.is_multi_label, l2) for l2 in L2}
-    say("fitting nearest centroid")
-    centroid = {"": centroid_classifier(train, store.is_multi_label)}
-    say("fitting classwise kNN")
-    knn = {"": Classifier(None, train, store.is_multi_label)}
-    return [
-        chance,
-        words,
-        _best("softmax", softmax, KNN_SETTINGS[:1], dev, test),
-        _best("nearest centroid", centroid, KNN_SETTINGS[:1], dev, test),
-        _best("classwise kNN", knn, KNN_SETTINGS, dev, test),
-    ]
+        Raises:
+            ConfigError: if the model cannot be loaded, or a split has no pair with a relation.
+        """
+        self._store = store
+        self._say = say
+        self._labeled_by_split = {
+            split: labeled_pairs(store, split, label_fraction, seed) for split in SPLITS
+        }
+        for labeled in self._labeled_by_split.values():
+            labeled.check()
+        self._frozen = load_frozen(model)
+        self._train, self._dev, self._test = (
+            embed_with_frozen(self._frozen, labeled, say)
+            for labeled in self._labeled_by_split.values()
+        )
+
+    def results(self) -> list[FrozenProbeResult]:
+        """Return the results of rivals, then of classifiers."""
+        return [*self.rivals(), *self.classifiers()]
+
+    def rivals(self) -> list[FrozenProbeResult]:
+        """Score what reads no embedding: chance, and ridge regression on words, see ``rivals``.
+
+        Chance predicts the most frequent relation of the training pairs for every pair. Words are
+        read in the encoder's tokens.
+        """
+        num_C = self._train.label_PC.sum(axis=0)
+        most_frequent = self._store.relation_names[1 + int(num_C[1:].argmax())]
+        chance = FrozenProbeResult(
+            f"chance: every pair {most_frequent}",
+            "",
+            score_most_frequent(self._dev, num_C),
+            score_most_frequent(self._test, num_C),
+        )
+        self._say("fitting ridge on TF-IDF")
+        read_train = _of_documents(self._train, self._labeled_by_split["train"])
+        rival = words_rival(
+            {"train": read_train, "dev": self._dev, "test": self._test},
+            {
+                split: read_words(self._frozen.reader(self._store), labeled, _fitted(labeled))
+                for split, labeled in self._labeled_by_split.items()
+            },
+            self._store.is_multi_label,
+        )
+        chosen = f"penalty {rival.settings['penalty']:g}, NA - {rival.settings['na_offset']:g}"
+        words = FrozenProbeResult(rival.name, chosen, rival.scores["dev"], rival.scores["test"])
+        return [chance, words]
+
+    def classifiers(self) -> list[FrozenProbeResult]:
+        """Fit three classifiers on the training pairs, and score all test pairs."""
+        train = self._train
+        is_multi_label = self._store.is_multi_label
+        self._say("fitting softmax")
+        softmax = {f"L2 {l2:g}": softmax_classifier(train, is_multi_label, l2) for l2 in L2}
+        self._say("fitting nearest centroid")
+        centroid = {"": centroid_classifier(train, is_multi_label)}
+        self._say("fitting classwise kNN")
+        knn = {"": Classifier(None, train, is_multi_label)}
+        return [
+            _best("softmax", softmax, KNN_SETTINGS[:1], self._dev, self._test),
+            _best("nearest centroid", centroid, KNN_SETTINGS[:1], self._dev, self._test),
+            _best("classwise kNN", knn, KNN_SETTINGS, self._dev, self._test),
+        ]
 
 
 def _fitted(labeled: LabeledPairs) -> np.ndarray:
@@ -157,4 +174,4 @@ def _best(
     if len(knn_candidates) > 1:
         setting = f"k = {best.knn.num_neighbors}"
     scores = score_predictions(test, predicted_PC)
-    return FrozenProbeResult(name, setting, best.scores, scores, reads_encoder=True)
+    return FrozenProbeResult(name, setting, best.scores, scores)

@@ -9,7 +9,7 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbe
 from raybio.methods.mtb_mccl.mccl.predict import read_predictor
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.collective import SingleProcess
@@ -91,4 +91,4 @@ def test_evaluated_documents_without_pairs_or_relations_are_refused(
     with pytest.raises(ConfigError, match=fault.format(split)):
         system.check(tiny_config("relation_finetune"), store)
     with pytest.raises(ConfigError, match=fault.format(split)):
-        probe_relations("no model is loaded before", store)
+        FrozenProbe("no model is loaded before", store)

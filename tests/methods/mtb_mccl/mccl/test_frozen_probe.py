@@ -25,7 +25,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_classifiers import (
     centroid_classifier,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, probe_relations
+from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, FrozenProbe
 from raybio.methods.mtb_mccl.mccl.labeled_pairs import LabeledPairs
 from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
@@ -134,7 +134,8 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
 ) -> None:
     said: list[str] = []
     found = {
-        one.name: one for one in probe_relations(str(trained), tiny_documents, say=said.append)
+        one.name: one
+        for one in FrozenProbe(str(trained), tiny_documents, say=said.append).results()
     }
     names = list(found)
     assert names[0].startswith("chance: every pair ")
@@ -149,7 +150,7 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     gold = found["softmax"].test.by_relation()["gold"].sum()
     few = {
         one.name: one
-        for one in probe_relations(str(trained), tiny_documents, label_fraction=0.2, seed=3)
+        for one in FrozenProbe(str(trained), tiny_documents, label_fraction=0.2, seed=3).results()
     }
     assert few["classwise kNN"].test.values["f1"] < 1
     assert few["softmax"].test.by_relation()["gold"].sum() == gold  # test pairs keep their labels
@@ -168,7 +169,7 @@ def test_the_rival_of_the_probe_is_that_of_fine_tuning_with_the_same_labels(
 
     def rows() -> tuple[Any, Any]:
         report = system.final_evaluate(system.model, SingleProcess())
-        probed = probe_relations(str(trained), tiny_documents)[1]
+        probed = FrozenProbe(str(trained), tiny_documents).results()[1]
         own = {split: report.scores["ridge on TF-IDF"][split] for split in ("dev", "test")}
         assert probed.setting.startswith("penalty ")
         return probed, own
@@ -204,7 +205,7 @@ def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_pa
         assert one["test"]["f1"]["low"] <= one["test"]["f1"]["value"] <= one["test"]["f1"]["high"]
     assert "| 36.7% | 54.1% |" in done.output
     assert "sampled" not in done.output and "cut at" not in done.output
-    again = probe_data(probe_relations(str(trained), tiny_documents), written["settings"])
+    again = probe_data(FrozenProbe(str(trained), tiny_documents).results(), written["settings"])
     assert json.loads(json.dumps(again)) == written
 
 
