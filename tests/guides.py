@@ -73,6 +73,9 @@ GUIDES = {
             "tensorboard": "serves until it is stopped",
             "wandb sync": "sends runs to a server",
             "raybio prepare download": "downloads: store/test_benchmark_data.py",
+            "raybio train contrastive_probe --sentences pubmed_sents": (
+                "public data sets: jobs/test_contrastive_probe_job.py"
+            ),
             "raybio benchmark runs/bios OWNER/NAME": "public data sets: benchmark/test_benchmark.py",
             "raybio benchmark --after": "public data sets: benchmark/test_benchmark.py",
             "raybio benchmark runs/first kmers --suite own.yaml": (
