@@ -59,6 +59,7 @@ class S3(ThreadingHTTPServer):
         url: its address.
         requests: all requests since the test began.
         clock_ahead_seconds: of the server's times of objects, against those of this machine.
+        region: that answers name as the bucket's; "" for none.
     """
 
     daemon_threads = True
@@ -71,6 +72,7 @@ class S3(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[Request] = []
         self.clock_ahead_seconds = 0
+        self.region = ""
         self._faults: list[dict] = []
         self._held: list[str] = []
         self._is_released = threading.Event()
@@ -115,6 +117,7 @@ class S3(ThreadingHTTPServer):
         """Cause no more faults."""
         self._faults.clear()
         self.clock_ahead_seconds = 0
+        self.region = ""
         self.release()
 
     def new_bucket(self) -> BucketPath:
@@ -176,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
             if ahead and name.lower() == "last-modified":
                 shifted = parsedate_to_datetime(value) + ahead
                 headers[number] = (name, format_datetime(shifted, usegmt=True))
+        if self.server.region:
+            headers.append(("x-amz-bucket-region", self.server.region))
         self._send(response.status, headers, answer, is_cut=fault == "cut")
 
     def _send(self, status: int, headers: list, content: bytes, is_cut: bool = False) -> None:

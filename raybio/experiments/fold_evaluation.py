@@ -16,6 +16,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.remote_folder import fetch_folder
+from raybio.store.store import pinned
 
 TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
 """Model of the relations of a row -> model of its entities."""
@@ -50,6 +51,7 @@ class FoldEvaluation:
             see ``sweep``.
         encoder: what the sweep recorded of the encoder's weights, whose commit is loaded.
         store: path of the prepared sentences.
+        data_digest: digest of this store, as the sweep recorded it.
         row: row of the table.
         fold: fold, from 1.
         relations: export of the model that predicts the relations.
@@ -62,6 +64,7 @@ class FoldEvaluation:
     bucket: BucketPath | None
     encoder: dict[str, str] | None
     store: Location
+    data_digest: str
     row: str
     fold: int
     relations: Path
@@ -109,11 +112,12 @@ class FoldEvaluation:
         device = "cuda" if reserved.gpus_per_worker else "cpu"
         relations = self._seen_here(self.relations)
         entities = self._seen_here(self.entities)
-        chosen, fixed = evaluate_exports_twice(relations, entities, self.store, device)
-        scores = dict(chosen.values)
-        if self.has_graphs:
-            accuracy_S = graph_accuracy_of_sentences(relations, self.store, device)
-            scores["graph_accuracy"] = float(accuracy_S.mean())
+        with pinned(self.store, self.data_digest):
+            chosen, fixed = evaluate_exports_twice(relations, entities, self.store, device)
+            scores = dict(chosen.values)
+            if self.has_graphs:
+                accuracy_S = graph_accuracy_of_sentences(relations, self.store, device)
+                scores["graph_accuracy"] = float(accuracy_S.mean())
         fixed_scores = None if fixed is None else fixed.values
         return FoldScores(scores, chosen.settings._asdict(), fixed_scores)
 
@@ -165,6 +169,7 @@ def fold_evaluations(
                 bucket=bucket,
                 encoder=folder.encoder,
                 store=store,
+                data_digest=folder.data_digest,
                 row=row,
                 fold=fold,
                 relations=exports[model, fold, seed],

@@ -44,6 +44,7 @@ class UntrainedEvaluation:
 
     Attributes:
         store: path of the prepared sentences.
+        data_digest: digest of this store.
         config: settings of a run of the fold.
         sweep: folder of the sweep, as the driver sees it.
         encoder: what the sweep recorded of the encoder's weights, whose commit is loaded.
@@ -52,6 +53,7 @@ class UntrainedEvaluation:
     """
 
     store: Location
+    data_digest: str
     config: Config
     sweep: RunFolder
     encoder: dict[str, str] | None
@@ -102,7 +104,7 @@ class UntrainedEvaluation:
             RaybioError: as the evaluation of the method.
         """
         pin_on_worker(self.encoder)
-        store = open_store(self.store, WordStore)
+        store = open_store(self.store, WordStore, digest=self.data_digest)
         fold = read_fold(store, self.config.data)
         evaluation = self.config.evaluation
         has_dev = len(fold.dev) > 0 and not self.config.data.train_on_validation
@@ -134,7 +136,7 @@ def untrained_evaluations(
         ConfigError: if the encoder cannot be loaded.
     """
     assert isinstance(config, Config)
-    data_digest = ""
+    read_as = ""
     facts: dict[str, str] = {}
     if not all(copy_of_fold(folder, fold).is_file() for fold in folds):
         initial = WordModel.before_training(config, store, "cpu")
@@ -142,19 +144,26 @@ def untrained_evaluations(
             "initial_weights_sha256": weights_digest(initial.encoder.body.state_dict().items()),
             "initial_modules_sha256": modules_digest(initial.encoder.body),
         }
-        data_digest = f"{store.digest} read as {initial.reader.digest}"
-    path = store.location
+        read_as = f"{store.digest} read as {initial.reader.digest}"
     evaluations = []
     for fold in folds:
         fold_config = override(config, FOLD, fold)
         # Words are embedded in float32, whatever the precision of training.
-        shared = shared_scores("relation_graphs", data_digest, fold_config, folder, "fp32")
+        shared = shared_scores("relation_graphs", read_as, fold_config, folder, "fp32")
         identity = None
         if facts:
             ignored = frozenset(fold_config.to_mapping()) - SETTINGS
             identity = shared.identity(ignored, facts)
         evaluations.append(
-            UntrainedEvaluation(path, fold_config, folder, folder.encoder, shared, identity)
+            UntrainedEvaluation(
+                store=store.location,
+                data_digest=store.digest,
+                config=fold_config,
+                sweep=folder,
+                encoder=folder.encoder,
+                shared=shared,
+                identity=identity,
+            )
         )
     return evaluations
 

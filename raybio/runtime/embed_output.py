@@ -2,17 +2,17 @@
 
 import contextlib
 import glob
+import hashlib
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from raybio.core.cache import cache_folder
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.core.location import BucketPath, Location
 from raybio.store.bucket import BucketFolder
+from raybio.store.bucket_cache import working_folder
 from raybio.store.object_download import download_object
 
 
@@ -73,13 +73,24 @@ def output_here(out: Location) -> Iterator[Path]:
     if not isinstance(out, BucketPath):
         yield out
         return
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="embed-", dir=cache_folder()) as folder:
-        here = Path(folder) / out.name
+    name = f"embed-{hashlib.sha256(str(out).encode()).hexdigest()[:16]}"
+    busy = f"{out}: another command is at work on this embedding. Choose another --out."
+    with working_folder(name, busy) as folder:
+        # A killed command may have left a file as large as the output.
+        _empty(folder)
+        here = folder / out.name
         bucket = BucketFolder(out.parent)
         is_there = bucket.info(out.name) is not None
-        if is_there:
-            download_object(bucket, out.name, here)
-        yield here
-        if here.exists() and not is_there:
-            bucket.upload(here, out.name)
+        try:
+            if is_there:
+                download_object(bucket, out.name, here)
+            yield here
+            if here.exists() and not is_there:
+                bucket.upload(here, out.name)
+        finally:
+            _empty(folder)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()

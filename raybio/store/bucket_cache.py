@@ -183,6 +183,8 @@ def _make_room(num_bytes: int, folder: Path) -> None:
         ConfigError: if ``RAYBIO_CACHE_SIZE`` is no size.
         StorageError: if they do not fit.
     """
+    if num_bytes <= 0:
+        return
     limit = _limit()
     while True:
         num_missing = num_bytes + SPARE_BYTES - shutil.disk_usage(folder.parent).free
@@ -203,6 +205,15 @@ def _make_room(num_bytes: int, folder: Path) -> None:
         f"{os.environ[SIZE_VARIABLE]} by {size_text(num_over)}, and all other copies are in use. "
         "Raise it"
     )
+
+
+def check_size_limit() -> None:
+    """Refuse a ``RAYBIO_CACHE_SIZE`` that is no size.
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    _limit()
 
 
 def _limit() -> int | None:

@@ -19,6 +19,12 @@ DERIVED = "derived"
 
 PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
 
+REPLACED = (
+    "it was prepared again while in use. Prepare the former store again, or start anew with this "
+    "one"
+)
+"""What errors say of a store that was opened before and is another one now."""
+
 PREPARED_BY = {
     "proteins": "`raybio prepare proteins`",
     "linked texts": "`raybio prepare articles`",
@@ -31,6 +37,11 @@ PREPARED_BY = {
     "search index": "`raybio search index`",
 }
 """Kind of a store -> the command that makes one. Kinds of other packages are missing."""
+
+
+def is_file_of_store(name: str) -> bool:
+    """Return whether stores have files of this name directly in their folder."""
+    return name == MANIFEST or ("/" not in name and name.endswith(".arrow"))
 
 
 def command_for(kind: str) -> str:

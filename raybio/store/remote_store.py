@@ -5,12 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raybio.core.errors import MissingObjectError, StoreError
+from raybio.core.errors import ConfigError, MissingObjectError, StoreError
 from raybio.core.location import BucketPath
 from raybio.core.text import size_text
 from raybio.store.bucket import BucketFolder
-from raybio.store.bucket_cache import cached_copy, check_room, copies_folder, held_copy
-from raybio.store.manifest import MANIFEST, command_for, parse_manifest
+from raybio.store.bucket_cache import (
+    cached_copy,
+    check_room,
+    check_size_limit,
+    copies_folder,
+    held_copy,
+)
+from raybio.store.manifest import MANIFEST, REPLACED, command_for, is_file_of_store, parse_manifest
 from raybio.store.object_download import download_object
 from raybio.store.verification import Verification, file_state
 
@@ -42,10 +48,7 @@ def fetch_store(
     content = _read_manifest(path, kind)
     manifest, stored = parse_manifest(content, path)
     if digest and stored != digest:
-        raise StoreError(
-            f"{path}: holds store {stored[:16]}, want {digest[:16]}: it was prepared again while "
-            "in use. Start the run again."
-        )
+        raise StoreError(f"{path}: holds store {stored[:16]}, want {digest[:16]}: {REPLACED}")
     num_bytes = _num_bytes(manifest)
     folder = copies_folder() / _name(stored)
 
@@ -103,17 +106,50 @@ def _num_bytes(manifest: dict[str, Any]) -> int:
     return sum(facts["bytes"] for facts in manifest["files"].values())
 
 
-def check_target(path: BucketPath, *, force: bool) -> None:
+def check_target(path: BucketPath, *, force: bool, report: Report = print) -> None:
     """Refuse a path of ``--out`` at which no store can be written, before long work starts.
 
+    Args:
+        path: where the store belongs.
+        force: replace an existing store.
+        report: shows that an upload to the path was interrupted.
+
     Raises:
+        ConfigError: for a bucket without a path, or if ``RAYBIO_CACHE_SIZE`` is no size.
         StorageError: if the bucket is missing or refuses.
-        StoreError: if a store exists already, and ``force`` is not set.
+        StoreError: if a store exists already, and ``force`` is not set; or if something else lies
+            below the path.
     """
+    if not path.key:
+        raise ConfigError(f"--out {path}: want a path in the bucket, such as {path}/store")
+    check_size_limit()
     bucket = BucketFolder(path, is_patient=False)
     bucket.check_writable("--out")
-    if not force:
-        _check_absent(bucket)
+    names = _names_of_store(bucket)
+    if force:
+        return
+    _check_absent(bucket)
+    if UPLOADING in names:
+        report(
+            f"{path}: the upload of a store has begun there and not ended. Only the very same "
+            "store continues it; --force replaces it"
+        )
+
+
+def _names_of_store(bucket: BucketFolder) -> set[str]:
+    """Return the names of the objects of a store, or of one whose upload has not ended.
+
+    Raises:
+        StoreError: if anything else lies there, which replacing the store would delete.
+    """
+    files, folders = bucket.children()
+    others = sorted(name for name in files - {UPLOADING} if not is_file_of_store(name))
+    others += sorted(f"{name}/" for name in folders)
+    if others:
+        raise StoreError(
+            f"{bucket.path}: holds {others[0]}, which belongs to no store. Choose another --out."
+        )
+    return files
 
 
 def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report = print) -> str:
@@ -125,10 +161,11 @@ def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report 
 
     Raises:
         StorageError: if the bucket is missing or refuses.
-        StoreError: if another store is there or on its way, and ``force`` is not set; or if another
-            upload with ``force`` has begun meanwhile.
+        StoreError: if another store is there or on its way, and ``force`` is not set; if another
+            upload with ``force`` has begun meanwhile; or if something else lies below the path.
     """
     bucket = BucketFolder(path)
+    _names_of_store(bucket)
     content = (folder / MANIFEST).read_bytes()
     manifest, digest = parse_manifest(content, folder)
     if force:
@@ -146,11 +183,13 @@ def upload_store(folder: Path, path: BucketPath, *, force: bool, report: Report 
     }
     num_bytes = sum(facts["bytes"] for facts in facts_by_name.values())
     report(f"{path}: uploading {size_text(num_bytes)}")
+    last = ""
     for name in facts_by_name:
-        if _is_finished(bucket, claim, digest):
+        if _is_finished(bucket, claim, digest, last):
             return digest
         bucket.upload(folder / name, name)
-    if not _is_finished(bucket, claim, digest):
+        last = name
+    if not _is_finished(bucket, claim, digest, last):
         if bucket.create(MANIFEST, content) is None:
             raise _exists_already(path)
         bucket.delete(UPLOADING)
@@ -168,7 +207,7 @@ def _claim(bucket: BucketFolder, claim: bytes, *, force: bool) -> bool:
         return True
     if force:
         # By their sizes, files of another store could later be taken for uploaded ones.
-        bucket.delete([info.name for info in bucket.list() if info.name != UPLOADING])
+        bucket.delete(sorted(_names_of_store(bucket) - {UPLOADING}))
         bucket.write(UPLOADING, claim)
     elif current is not None or bucket.create(UPLOADING, claim) is None:
         raise StoreError(
@@ -185,17 +224,30 @@ def _read_claim(bucket: BucketFolder) -> bytes | None:
         return None
 
 
-def _is_finished(bucket: BucketFolder, claim: bytes, digest: str) -> bool:
+def _is_finished(bucket: BucketFolder, claim: bytes, digest: str, last: str) -> bool:
     """Return whether another process has uploaded this very store meanwhile.
 
+    Args:
+        bucket: folder of the store.
+        claim: content of ``uploading.json`` of this upload.
+        digest: of this store.
+        last: name of the file that this process has uploaded last; "" for none.
+
     Raises:
-        StoreError: if another store is being uploaded now.
+        StoreError: if another store is uploaded there since.
     """
     if _read_claim(bucket) == claim:
         return False
     if bucket.info(MANIFEST) is not None and store_digest(bucket.path) == digest:
         return True
-    raise StoreError(f"{bucket.path}: another store is uploaded there since. Choose another --out.")
+    advice = "Choose another --out."
+    if last:
+        # Objects of both stores have the same names, and an upload of parts has no condition.
+        advice = (
+            f"Its {last} may have been overwritten by this one's: prepare that store again with "
+            "--force, and choose another --out for this one."
+        )
+    raise StoreError(f"{bucket.path}: another store is uploaded there since. {advice}")
 
 
 def keep_as_copy(folder: Path, digest: str) -> None:

@@ -5,6 +5,8 @@ is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads what
 not verified yet (``verification.py``). The methods declare what the files hold (``columns.py``).
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -20,6 +22,7 @@ from raybio.store.manifest import (
     DERIVED,
     MANIFEST,
     PREPARE_AGAIN,
+    REPLACED,
     command_for,
     kind_and_command,
     parse_manifest,
@@ -64,6 +67,7 @@ class Store:
         self.manifest = manifest
         self.digest = digest
         self._batch_by_name: dict[str, pa.RecordBatch] = {}
+        self._folder_id = _folder_id(path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location and the digest, which is checked when the store is opened again."""
@@ -118,10 +122,26 @@ class Store:
                 verification.add(name, state)
 
     def _batch(self, name: str) -> pa.RecordBatch:
-        """Return a file's content, which stays mapped from the first call on."""
+        """Return a file's content, which stays mapped from the first call on.
+
+        Raises:
+            StoreError: if the file is damaged, or another store has taken the place of this one.
+        """
         if name not in self._batch_by_name:
-            self._batch_by_name[name] = _map(self.path / name)
+            batch = _map(self.path / name)
+            self._check_not_replaced()
+            self._batch_by_name[name] = batch
         return self._batch_by_name[name]
+
+    def _check_not_replaced(self) -> None:
+        """Refuse another store that has taken the place of this one since it was opened."""
+        folder_id = _folder_id(self.path)
+        if folder_id == self._folder_id:
+            return
+        _, digest = _read_manifest(self.path, type(self))
+        if digest != self.digest:
+            raise StoreError(f"{self.path}: {REPLACED}")
+        self._folder_id = folder_id
 
     def derived_path(self, name: str) -> Path:
         """Return where a file that is computed from the store is kept; its folder may not exist."""
@@ -168,6 +188,25 @@ S = TypeVar("S", bound=Store, default=Store)
 
 _OPENED: dict[tuple[type[Store], str, str], Store] = {}
 
+_PINNED: dict[str, str] = {}
+"""Location of a store -> the digest that it must have; see ``pinned``."""
+
+
+@contextlib.contextmanager
+def pinned(path: str | Path | BucketPath, digest: str) -> Iterator[None]:
+    """Let this process open the store at ``path`` with this digest only, until the block ends.
+
+    Workers pin the store that their driver has recorded. One that is prepared again meanwhile is
+    refused, and this machine's copy of one in a bucket is used without a request.
+    """
+    name = _full_name(location(path, "store"))
+    before = _PINNED.get(name, "")
+    _PINNED[name] = digest
+    try:
+        yield
+    finally:
+        _PINNED[name] = before
+
 
 def open_store(
     path: str | Path | BucketPath,
@@ -185,7 +224,7 @@ def open_store(
         kind: class of the store; ``Store`` opens any.
         verify: also check the sha256 of every file that this machine has not verified in its
             present state; training does so before it starts.
-        digest: the digest that it must have; "" for any.
+        digest: the digest that it must have; "" for any, or for that of ``pinned``.
 
     Raises:
         ConfigError: for a URI that is not supported.
@@ -194,6 +233,7 @@ def open_store(
             schema version, truncated or changed.
     """
     given = location(path, "store")
+    digest = digest or _PINNED.get(_full_name(given), "")
     if isinstance(given, Path):
         return _open(given.resolve(), kind, None, verify, digest)
     folder = fetch_store(given, digest, kind=kind.kind)
@@ -219,8 +259,7 @@ def _open(
         raise DamagedStoreError(str(error)) from None
     if wanted_digest and digest != wanted_digest:
         raise StoreError(
-            f"{folder}: holds store {digest[:16]}, want {wanted_digest[:16]}: it was prepared "
-            "again while in use. Start the run again."
+            f"{folder}: holds store {digest[:16]}, want {wanted_digest[:16]}: {REPLACED}"
         )
     if kind.kind not in ("", manifest["kind"]):
         raise StoreError(
@@ -246,6 +285,19 @@ def _open(
     if verify:
         store.verify(again=False)
     return store
+
+
+def _full_name(place: Location) -> str:
+    return str(place.resolve() if isinstance(place, Path) else place)
+
+
+def _folder_id(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another one of the same name; None if there is none."""
+    try:
+        state = folder.stat()
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
 
 
 def _reopen(kind: type[S], path: str, digest: str) -> S:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from raybio.core.digest import canonical_json, json_digest, sha256_of
 from raybio.core.errors import StoreError
 from raybio.core.files import check_local, replace_folder, sync
-from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION
+from raybio.store.manifest import DERIVED, MANIFEST, SCHEMA_VERSION, is_file_of_store
 from raybio.store.store import S, open_store
 
 LOCK = "lock"
@@ -183,8 +183,7 @@ class Draft:
                 "--out."
             )
         names = {entry.name for entry in self.path.iterdir()}
-        known = (MANIFEST, LOCK, DERIVED)
-        if any(name not in known and not name.endswith(".arrow") for name in names):
+        if any(name not in (LOCK, DERIVED) and not is_file_of_store(name) for name in names):
             raise StoreError(
                 f"{self.path}: holds files that belong to no store. Choose another --out."
             )

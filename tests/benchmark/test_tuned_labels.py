@@ -56,7 +56,7 @@ def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
     config = override_all(METHODS["finetune"].config(), settings)
     system = METHODS["finetune"].build(config, store.path)
     folder = RunFolder(tmp_path, "run")
-    folder.open("finetune", config, Path(store.path), system.data_digest, ())
+    folder.open("finetune", config, Path(store.path), store.digest, ())
     reports = train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
     )

@@ -32,7 +32,7 @@ from raybio.store.bucket import BucketFolder
 from raybio.store.manifest import MANIFEST
 from raybio.store.remote_store import upload_store
 from raybio.store.sources import describe_files
-from raybio.store.store import Store, open_store
+from raybio.store.store import Store, open_store, pinned
 from tests.s3 import S3
 from tests.store.test_store import FILES, SEQUENCES, parts, write_store
 
@@ -306,6 +306,110 @@ def test_a_store_that_is_replaced_does_not_exist_until_all_of_it_has_arrived(
         upload_store(local.path, remote, force=True)
     with pytest.raises(StoreError, match="is no finished store"):
         open_store(remote)
+
+
+def test_nothing_but_a_store_is_ever_replaced(local: Store, bucket: BucketPath) -> None:
+    path = bucket / "stores"
+    folder = BucketFolder(path)
+    upload_store(local.path, path / "proteins", force=False)
+    for name, in_error in (("first/run.json", "first/"), ("run.json", "run.json")):
+        folder.write(name, b"{}")
+        before = folder.list()
+        for refused in (check_out, partial(upload_store, local.path)):
+            for force in (False, True):
+                with pytest.raises(
+                    StoreError, match=f"holds {in_error}, which belongs to no store"
+                ):
+                    refused(path, force=force)
+        assert folder.list() == before
+        folder.delete([info.name for info in before])
+    with pytest.raises(ConfigError, match="want a path in the bucket"):
+        check_out(BucketPath(bucket.scheme, bucket.bucket), force=True)
+
+
+def test_an_interrupted_upload_is_said_before_another_one_is_prepared(
+    local: Store, bucket: BucketPath, s3: S3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = bucket / "new"
+    s3.fail("denied", method="PUT", containing=MANIFEST, times=99)
+    with pytest.raises(StorageError):
+        upload_store(local.path, path, force=False)
+    s3.heal()
+    capsys.readouterr()
+    check_out(path, force=True)
+    assert not capsys.readouterr().out
+    check_out(path, force=False)
+    assert "the upload of a store has begun there" in capsys.readouterr().out
+    s3.fail("denied", method="GET", containing="list-type", times=99)
+    with pytest.raises(StorageError, match="no permission to list"):
+        check_out(path, force=True)
+
+
+def test_an_upload_that_overwrites_another_ones_file_says_so(
+    local: Store, bucket: BucketPath, s3: S3, tmp_path: Path
+) -> None:
+    path = bucket / "new"
+    other = write_store(tmp_path / "other", **parts([sequence[::-1] for sequence in SEQUENCES]))
+    name = next(iter(local.manifest["files"]))
+    s3.hold(f"/{name}")
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(upload_store, local.path, path, force=False)
+        wait_for(lambda: any(r.method == "PUT" and name in r.path for r in s3.requests))
+        BucketFolder(path).delete("uploading.json")
+        s3.release()
+        with pytest.raises(StoreError, match=f"Its {name} may have been overwritten"):
+            upload_store(other.path, path, force=True)
+            late.result()
+
+
+def test_a_run_keeps_to_the_store_that_it_began_with(
+    local: Store, remote: BucketPath, s3: S3, tmp_path: Path
+) -> None:
+    for path in (local.path, remote):
+        copy = open_store(path)
+        other = write_store(
+            tmp_path / "other", **parts([sequence[::-1] for sequence in SEQUENCES]), force=True
+        )
+        with pinned(path, local.digest):
+            assert open_store(path, verify=True).digest == local.digest
+            if isinstance(path, BucketPath):
+                upload_store(other.path, path, force=True)
+                s3.requests.clear()
+                # Nobody asks the bucket for a store that is here.
+                assert open_store(path, verify=True).digest == local.digest
+                assert not s3.requests
+                bucket_cache.remove_copy(copy.path)
+            else:
+                shutil.rmtree(path)
+                shutil.copytree(other.path, path)
+            with pytest.raises(StoreError, match="it was prepared again while in use"):
+                open_store(path)
+        assert open_store(path).digest == other.digest
+
+
+def test_a_file_of_another_store_is_never_read_as_one_of_this(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", **parts())
+    same = open_store(tmp_path / "store", ProteinStore)
+    write_store(tmp_path / "store", **parts(), force=True)
+    assert bytes(same.residue_T) == bytes(store.residue_T)
+    again = open_store(tmp_path / "store", Store)
+    write_store(tmp_path / "store", **parts([sequence[::-1] for sequence in SEQUENCES]), force=True)
+    with pytest.raises(StoreError, match="it was prepared again while in use"):
+        again.column("rows.arrow", "length")
+
+
+def test_a_cache_without_room_does_not_undo_an_upload(
+    bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bucket / "prepared"
+    monkeypatch.setenv("RAYBIO_CACHE_SIZE", "200 gigs")
+    with pytest.raises(ConfigError, match="want a size such as 200GB"):
+        check_out(path, force=False)
+    monkeypatch.delenv("RAYBIO_CACHE_SIZE")
+    check_out(path, force=False)
+    monkeypatch.setattr(bucket_cache, "SPARE_BYTES", 1 << 60)
+    store = prepare_store(path, lambda folder: write_store(folder, **parts()), force=False)
+    assert open_store(path).digest == store.digest
 
 
 def test_a_store_is_prepared_uploaded_and_kept_as_a_copy(

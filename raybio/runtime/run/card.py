@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from raybio.core.errors import RaybioError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.location import is_uri, location
@@ -170,7 +171,15 @@ def _data(folder: RunFolder, system: System) -> tuple[str, str]:
     """Return the name of the store, and the section about it."""
     identity = folder.read_identity()
     assert identity is not None
-    store = open_store(location(identity["store"]))
+    place = location(identity["store"])
+    try:
+        store = open_store(place, digest=identity["data_digest"])
+    except RaybioError:
+        # It was replaced during the training, which is no reason to lose the model.
+        return place.name, (
+            f"Store `{place.name}`. Digest: {system.data_digest}\n\nThis store was gone when the "
+            "card was written, so its sources are not listed."
+        )
     lines = [
         f"Store `{store.location.name}` ({store.manifest['kind']}), "
         f"{store.num_rows:,} rows. Digest: {system.data_digest}"

@@ -123,6 +123,11 @@ class RunFolder:
         return self._recorded("precision")
 
     @property
+    def data_digest(self) -> str:
+        """The digest of the store that ``run.json`` records; "" before there is one."""
+        return self._recorded("data_digest") or ""
+
+    @property
     def encoder(self) -> dict[str, str] | None:
         """What ``run.json`` says of the encoder's weights; None before it is recorded."""
         return self._recorded("encoder")

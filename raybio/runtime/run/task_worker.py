@@ -18,7 +18,7 @@ from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
-from raybio.store.store import open_store
+from raybio.store.store import open_store, pinned
 from raybio.training.loop import Report
 from raybio.training.remote_checkpoints import RemoteCheckpoints
 
@@ -99,21 +99,22 @@ def train_here(
         run.setup(0, folder.path)
     torch.set_num_threads(spec.threads)
     pin_on_worker(folder.encoder)
-    # The driver has verified its own machine's copy.
-    open_store(run.store, verify=True)
-    system = METHODS[run.method].build(run.config, run.store)
-    start_preparation(system.prepare_node)
-    if not is_evaluated:
-        system = replace(system, final_evaluate=None)
-    yield from train_single_process(
-        system,
-        run.config,
-        folder,
-        device=device,
-        precision=run.precision,
-        stop=stop,
-        goal=spec.goal,
-        start=start,
-        should_checkpoint=preemption.notice_of_this_node(),
-        remote=remote,
-    )
+    with pinned(run.store, folder.data_digest):
+        # The driver has verified its own machine's copy.
+        open_store(run.store, verify=True)
+        system = METHODS[run.method].build(run.config, run.store)
+        start_preparation(system.prepare_node)
+        if not is_evaluated:
+            system = replace(system, final_evaluate=None)
+        yield from train_single_process(
+            system,
+            run.config,
+            folder,
+            device=device,
+            precision=run.precision,
+            stop=stop,
+            goal=spec.goal,
+            start=start,
+            should_checkpoint=preemption.notice_of_this_node(),
+            remote=remote,
+        )

@@ -25,7 +25,7 @@ from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, checkpoints_of, run
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
 from raybio.runtime.spool.relay import worker_copy
-from raybio.store.store import open_store
+from raybio.store.store import open_store, pinned
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.determinism import set_environment
@@ -74,7 +74,10 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
         collective = ProcessGroup(timeout_seconds=collective_timeout_seconds())
     config = spec.run.config
     checkpoints = checkpoints_of(folder, config, remote)
-    with _writer_log(spec, folder, collective, checkpoints) as log:
+    with (
+        _writer_log(spec, folder, collective, checkpoints) as log,
+        pinned(spec.run.store, folder.data_digest),
+    ):
         pin_on_worker(folder.encoder)
         if context.get_local_rank() == 0:
             # The driver has verified its own machine's copy.

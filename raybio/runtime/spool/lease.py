@@ -46,6 +46,10 @@ class LostLeaseError(ClusterError):
     """Another driver has taken over what this one held, or may have."""
 
 
+class TakenOverError(LostLeaseError):
+    """Another driver goes on with what this one held."""
+
+
 class LeasedWork(NamedTuple):
     """What a lease is of, as errors name it.
 
@@ -80,7 +84,7 @@ class Lease:
         self._counter = 0
         self._began = _now()
         self._renewed = self._began
-        self._is_lost = False
+        self._loss: LostLeaseError | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew_forever, name="lease", daemon=True)
         self._thread.start()
@@ -97,10 +101,10 @@ class Lease:
         when it is back.
 
         Raises:
-            LostLeaseError: if it has.
+            LostLeaseError: if it has, or if the lease was deleted.
         """
-        if self._is_lost:
-            raise taken_over(self._bucket, self._work)
+        if self._loss is not None:
+            raise self._loss
 
     def check(self) -> None:
         """Refuse to write if another driver may have taken over.
@@ -120,20 +124,19 @@ class Lease:
         """Read the lease, and refuse to write if it is another driver's.
 
         Raises:
-            LostLeaseError: if it is.
+            LostLeaseError: if it is, or if it was deleted.
             StorageError: if the bucket cannot be read.
         """
         self.check_not_lost()
-        if id_in(self._bucket) != self.id:
-            raise taken_over(self._bucket, self._work)
+        _check_held(self._bucket, self.id, self._work)
 
     def is_taken_over(self) -> bool:
         """Return whether another driver holds the lease now; False if that cannot be read."""
         try:
             self.confirm()
-        except LostLeaseError:
+        except TakenOverError:
             return True
-        except StorageError:
+        except (LostLeaseError, StorageError):
             pass
         return False
 
@@ -166,8 +169,14 @@ class Lease:
             except StorageError:
                 continue  # ``check`` knows for how long
             if version is None:
-                self._is_lost = True
-                return
+                try:
+                    _check_held(self._bucket, self.id, self._work)
+                except LostLeaseError as loss:
+                    self._loss = loss
+                    return
+                except StorageError:
+                    pass
+                continue
             self._version = version
             self._renewed = began
 
@@ -231,16 +240,6 @@ def refuse_if_held(bucket: BucketFolder) -> None:
         raise _refused(bucket, current[0], A_RUN)
 
 
-def id_in(bucket: BucketFolder) -> str | None:
-    """Return the id of the lease in a bucket; None if there is none.
-
-    Raises:
-        StorageError: if the bucket cannot be read.
-    """
-    current = _read(bucket)
-    return None if current is None else current[0].get("id")
-
-
 def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = True) -> None:
     """Refuse to write for a driver that no longer holds the lease; any process may ask.
 
@@ -250,20 +249,31 @@ def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = Tru
         is_patient: wait for minutes for a bucket that does not answer.
 
     Raises:
-        LostLeaseError: if another driver has taken over.
+        LostLeaseError: if another driver has taken over, or the driver has ended.
         StorageError: if the bucket cannot be read.
     """
-    bucket = BucketFolder(key.path, is_patient=is_patient)
-    if id_in(bucket) != key.id:
-        raise taken_over(bucket, work)
+    _check_held(BucketFolder(key.path, is_patient=is_patient), key.id, work)
 
 
-def taken_over(bucket: BucketFolder, work: LeasedWork) -> LostLeaseError:
-    """Return the error of a driver or a worker whose work another driver has taken over."""
-    return LostLeaseError(
-        f"{bucket.path}: the {work.noun} has been started again by another driver, which goes on "
-        "with it"
-    )
+def _check_held(bucket: BucketFolder, id_: str, work: LeasedWork) -> None:
+    """Refuse to go on if the lease in a bucket is not the one of ``id_``."""
+    current = _read(bucket)
+    if current is None:
+        raise LostLeaseError(
+            f"{bucket.path / LEASE}: was deleted while the {work.noun} was at work. The same "
+            "command resumes from what is left in the bucket"
+        )
+    holder = current[0]
+    if holder.get("is_released"):
+        raise LostLeaseError(
+            f"{bucket.path}: the driver that held the {work.noun} has ended. The same command "
+            "resumes it"
+        )
+    if holder.get("id") != id_:
+        raise TakenOverError(
+            f"{bucket.path}: the {work.noun} has been started again by another driver, which goes "
+            "on with it"
+        )
 
 
 def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersion) -> bool:

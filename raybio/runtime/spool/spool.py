@@ -4,6 +4,7 @@ import contextlib
 import fnmatch
 import hashlib
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,11 +181,24 @@ def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) ->
     with named_by("--runs"):
         _, names = BucketFolder(bucket, is_patient=False).children()
     first_parts = [pattern.split("/")[0] for pattern in patterns]
-    for name in sorted(names):
+    spools = {path.name for path in runs.iterdir() if path.is_dir()} if runs.is_dir() else set()
+    for name in sorted(names | spools):
         if name.startswith("."):
             continue  # no run, such as shared scores
-        if any(fnmatch.fnmatchcase(name, part) for part in first_parts):
+        if not any(fnmatch.fnmatchcase(name, part) for part in first_parts):
+            continue
+        if name in names:
             refresh(RunFolder(runs, name), bucket)
+        else:
+            _put_aside(RunFolder(runs, name), bucket)
+
+
+def _put_aside(folder: RunFolder, bucket: BucketPath) -> None:
+    """Hide the spool of a run that the bucket no longer has; it may be the last copy."""
+    aside = folder.path.with_name(f".{folder.name}.gone-{uuid.uuid4().hex[:8]}")
+    with contextlib.suppress(HeldError), folder.lock("driver", timeout_seconds=0):
+        folder.path.rename(aside)
+        print(f"{bucket / folder.name}: is gone; what this machine has of it is in {aside}")
 
 
 def restore(folder: RunFolder, runs: BucketPath) -> None:

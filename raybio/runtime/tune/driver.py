@@ -195,7 +195,12 @@ def sweep(spec: SweepSpec) -> SweepResult:
                 _trial_resources(spec, [local_node()])
             folder.record_precision(_decide_precision(spec, folder).name)
             folder.record_encoder(encoder_record(run.config))
-        spec = replace(spec, run=replace(run, precision=folder.precision), encoder=folder.encoder)
+        spec = replace(
+            spec,
+            run=replace(run, precision=folder.precision),
+            data_digest=store.digest,
+            encoder=folder.encoder,
+        )
         if held_spool is not None:
             spec = replace(spec, start=uuid.uuid4().hex, lease=held_spool.key)
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)

@@ -277,7 +277,7 @@ def _new_values(process: _Process, known: list[tuple[int, float]]) -> StepValues
         return
     last = max((step for step, _ in known), default=-1)
     # The driver has verified its own machine's copy.
-    store = open_store(spec.run.store, verify=True)
+    store = open_store(spec.run.store, verify=True, digest=spec.data_digest)
     folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
     # The commit of the sweep, unless the trial has begun with its own or has another source.

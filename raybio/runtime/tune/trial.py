@@ -64,6 +64,7 @@ class SweepSpec:
             ``precision: auto``, None until the driver has decided it.
         options: options of this start that the next start of the command repeats, by name.
         checks_store: whether settings are checked against the store; False if there is none yet.
+        data_digest: digest of the store that the sweep began with; "" before it is opened.
         encoder: what the sweep recorded of its encoder's weights; None: nothing.
         start: name of this start of a sweep in a bucket.
         relay: the way from its trials to the driver; see ``runtime/spool``.
@@ -74,6 +75,7 @@ class SweepSpec:
     run: RunSpec
     options: Mapping[str, Any] = field(default_factory=dict)
     checks_store: bool = True
+    data_digest: str = ""
     encoder: dict[str, str] | None = None
     start: str = ""
     relay: Any = None

@@ -55,6 +55,17 @@ def test_another_clock_is_reported(bucket: BucketPath, monkeypatch: pytest.Monke
     assert re.search("the clock of this machine is 7[12][0-9]{2} s ahead of the server's", problem)
 
 
+def test_a_bucket_of_another_region_is_reported(
+    bucket: BucketPath, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    s3.region = "us-east-1"
+    assert bucket_problem(bucket, writes=True) == ""
+    s3.region = "eu-north-1"
+    problem = bucket_problem(bucket, writes=True)
+    assert "the bucket is in eu-north-1, and AWS_REGION is us-east-1" in problem
+
+
 def test_buckets_of_store_and_runs_are_findings(
     bucket: BucketPath,
     s3: S3,

@@ -27,7 +27,7 @@ def trained(store: Store, runs: Path, name: str, **settings: object) -> RunFolde
     config = tiny_config(NAME, **steps, **settings)
     system = METHODS[NAME].build(config, store.path)
     folder = RunFolder(runs, name)
-    folder.open(NAME, config, Path(store.path), system.data_digest, ())
+    folder.open(NAME, config, Path(store.path), store.digest, ())
     folder.record_encoder(encoder_record(config))
     write_record(folder.launch, "launch", {"workers": 1, "threads_per_worker": 3})
     reports = train_single_process(
@@ -119,6 +119,24 @@ def test_hours_are_a_lower_bound_where_earlier_starts_are_not_in_the_log(
     assert "| time | at least " in card["Training"]
     assert "Evaluation" not in card
     assert "model-index" not in card["metadata"]
+
+
+def test_a_store_that_was_prepared_again_is_not_described_as_the_runs(
+    runs: list[RunFolder], tiny_store: Store
+) -> None:
+    run = runs[0]
+    config = tiny_config(NAME)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    record = run.read_identity()
+    assert record is not None
+    write_record(run.identity, "run", record | {"data_digest": "d" * 64})
+    try:
+        card = run_card(run, system, config, step=2, precision="fp32", metrics={})
+    finally:
+        write_record(run.identity, "run", record)
+    assert "so its sources are not listed" in card["Data"]
+    for source in tiny_store.manifest["sources"].values():
+        assert source["sha256"] not in card["Data"]
 
 
 def test_every_method_has_its_paper() -> None:

@@ -30,7 +30,7 @@ def reports_of(
 ) -> Iterator[Report]:
     """Open a run, and return the reports of its training, which begins when they are read."""
     system = METHODS[NAME].build(config, store.path)
-    folder.open(NAME, config, Path(store.path), system.data_digest, ("schedule.max_steps",))
+    folder.open(NAME, config, Path(store.path), store.digest, ("schedule.max_steps",))
     return train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=goal
     )
@@ -50,7 +50,7 @@ def test_the_final_evaluation_embeds_in_the_precision_of_the_run(
         return FinalReport(scores={"trained": {"val": {"lrap": {"value": 0.5}}}})
 
     folder = RunFolder(tmp_path, "run")
-    folder.open(NAME, config, Path(tiny_store.path), system.data_digest, ())
+    folder.open(NAME, config, Path(tiny_store.path), tiny_store.digest, ())
     reports = train_single_process(
         replace(system, final_evaluate=final_evaluate),
         config,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import ClusterError, DamagedObjectError, StorageError
-from raybio.core.location import BucketPath
+from raybio.core.location import BucketPath, Location
 from raybio.core.records import read_record
 from raybio.runtime.run.spec import RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import _train
@@ -14,6 +14,40 @@ from raybio.store.remote_store import upload_store
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.s3 import S3
+from tests.store.test_store import parts, write_store
+
+
+@pytest.mark.parametrize("in_bucket", [False, True])
+def test_a_run_never_trains_on_a_store_that_was_prepared_again(
+    in_bucket: bool,
+    tmp_path: Path,
+    bucket: BucketPath,
+    tiny_store: Store,
+    tiny_training: TrainingConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
+    other = write_store(tmp_path / "store", **parts())
+    place: Location = other.path
+    if in_bucket:
+        place = bucket / "store"
+        upload_store(other.path, place, force=False)
+    run = RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=place,
+        name="mine",
+        runs=tmp_path / "runs",
+        precision="fp32",
+    )
+    folder = run.folder
+    folder.make()
+    folder.open(run.method, run.config, run.store, tiny_store.digest, ())
+    spec = WorkerSpec(run=run, threads=1, start=folder.begin_start(), relay=None, lease=None)
+    _train(spec, None, use_gpu=False)
+    failure = read_record(folder.failure, "failure") or {}
+    assert failure["kind"] == "StoreError"
+    assert "it was prepared again while in use" in failure["message"]
 
 
 def test_a_bucket_that_refuses_is_no_failure_of_the_run_and_a_damaged_store_is(

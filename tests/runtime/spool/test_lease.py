@@ -137,12 +137,38 @@ def test_a_driver_whose_clock_is_ten_minutes_off_is_neither_dead_nor_immortal(
     assert waits and all(float(wait) <= 6 for wait in waits)
 
 
+def taken_from(folder: BucketFolder) -> leases.Lease:
+    """Take over a lease in one request, as a driver does to which the holder seems dead."""
+    id_ = uuid.uuid4().hex
+    return leases.Lease(folder, id_, folder.write(LEASE, leases._content(id_, 0, 0.0)))
+
+
+def test_a_lease_that_is_deleted_or_released_is_not_said_to_be_another_drivers(
+    folder: BucketFolder,
+) -> None:
+    lease = acquire(folder)
+    folder.delete(LEASE)
+    with pytest.raises(LostLeaseError, match="was deleted while the run was at work"):
+        while True:
+            lease.check_not_lost()
+            time.sleep(0.1)
+    assert not lease.is_taken_over()
+    key = lease.key
+    lease.release()
+    acquire(folder).release()
+    with pytest.raises(LostLeaseError, match="the driver that held the run has ended"):
+        leases.check_key(key)
+    other = taken_from(folder)
+    with pytest.raises(LostLeaseError, match="started again by another driver"):
+        leases.check_key(key)
+    other.release()
+
+
 def test_a_driver_whose_lease_was_taken_over_stops_and_leaves_the_new_one_alone(
     folder: BucketFolder,
 ) -> None:
     first = acquire(folder)
-    folder.delete(LEASE)
-    second = acquire(folder)
+    second = taken_from(folder)
     with pytest.raises(ClusterError, match="started again by another driver"):
         while True:
             first.check()
@@ -171,8 +197,7 @@ def test_a_driver_that_cannot_reach_the_bucket_writes_nothing_and_its_run_goes_o
     s3.heal()
     wait_until_renewed(lease)
     # Another driver has it, as this one learns at the next renewal.
-    folder.delete(LEASE)
-    other = acquire(folder)
+    other = taken_from(folder)
     with pytest.raises(LostLeaseError, match="started again by another driver"):
         while True:
             run.check_lease()
