@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed, embed_actors
 from raybio.runtime.embed import embed_file
-from raybio.runtime.embed_output import check_output_path
+from raybio.runtime.embed_output import check_output_path, output_here
 from raybio.runtime.model_folders import model_of_folder
 from raybio.runtime.spool.lease import LEASE, acquire
 from raybio.runtime.task_errors import raise_error_of
@@ -142,6 +143,29 @@ def test_parts_are_deleted_when_the_output_is_there(
     assert [info.name for info in BucketFolder(bucket).list() if "embeddings" in info.name] == [
         "embeddings.parquet"
     ]
+
+
+def test_what_a_killed_command_left_in_the_cache_is_deleted(
+    bucket: BucketPath, here: Path, tmp_path: Path
+) -> None:
+    out = bucket / "embeddings.parquet"
+    code = (
+        "import os, signal, sys; from raybio.core.location import location\n"
+        "from raybio.runtime.embed_output import output_here\n"
+        "with output_here(location(sys.argv[1])) as file:\n"
+        "    file.write_bytes(b'joined'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(out)], env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = here.glob("work/embed-*/*")
+    with output_here(out) as file:
+        assert file == left and not file.exists()
+        with (
+            pytest.raises(StorageError, match="another command is at work on this embedding"),
+            output_here(out),
+        ):
+            pass
+    assert not list(here.glob("work/embed-*/*"))
 
 
 def test_two_commands_never_work_on_one_output(
