@@ -158,6 +158,10 @@ def test_a_lease_that_is_deleted_or_released_is_not_said_to_be_another_drivers(
     acquire(folder).release()
     with pytest.raises(LostLeaseError, match="the driver that held the run has ended"):
         leases.check_key(key)
+    released = acquire(folder)
+    folder.write(LEASE, b'{"is_released": true}')
+    assert not released.is_taken_over()
+    released.release()
     other = taken_from(folder)
     with pytest.raises(LostLeaseError, match="started again by another driver"):
         leases.check_key(key)
