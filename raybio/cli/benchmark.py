@@ -88,8 +88,10 @@ def benchmark(
         with_before=after is not None,
     )
     for each in report.models:
-        num_tasks = count_of(each.num_common_tasks, "task")
-        print(f"{each.name}: mean of {num_tasks} {interval_text(each)}")
+        mean = "no mean, since it lacks one of the tasks that all models have in common"
+        if each.num_common_tasks:
+            mean = f"mean of {count_of(each.num_common_tasks, 'task')} {interval_text(each)}"
+        print(f"{each.name}: {mean}")
         if card:
             print(card_table(report, each.name))
     for task in report.tasks:

@@ -110,6 +110,8 @@ def query(
     """
     if (source is None) == (not text):
         raise ConfigError("want either --input or --text")
+    if text and model is None:
+        raise ConfigError("--text has to be embedded; give the model of the index as --model")
     chosen_pooling = parse_pooling(pooling)
     if out is not None and out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
         raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")

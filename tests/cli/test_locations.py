@@ -40,7 +40,7 @@ COMPLETE = {
     "export": [MODEL, "--onnx", "out"],
     "push": [MODEL, "owner/name"],
     "serve": [MODEL],
-    "query": ["index", "--text", "a"],
+    "query": ["index", "--input", FILE],
     "index": ["--embeddings", FILE, "--out", "out"],
     "zero-shot": ["--data", FILE, "--out", "out", "--model", "m"],
     "probe": ["--benchmark", FILE, "--out", "out", "--model", "m"],

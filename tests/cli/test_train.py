@@ -8,7 +8,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.options import RunOptions, default_folder, resolve
+from raybio.runtime.run.options import RunOptions, default_folder, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from tests.paths import ROOT
@@ -157,6 +157,21 @@ def test_a_wrong_value_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match=message):
         resolve(NAME, RunOptions(settings=(setting,), runs=tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_runs_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "run.json").write_text("{}")
+    for runs, message in {
+        Path("/proc/runs"): "cannot be written",
+        tmp_path / "file": "is a file",
+        tmp_path / "first": "holds a run or a sweep",
+    }.items():
+        with pytest.raises(ConfigError, match=f"--runs {runs}: .*{message}"):
+            resolve(NAME, RunOptions(runs=runs))
+        with pytest.raises(ConfigError, match=f"--sweeps {runs}: .*{message}"):
+            sweeps_folder(runs, None)
 
 
 def test_settings_come_from_defaults_then_the_file_then_the_command(

@@ -9,7 +9,7 @@ from typing import Any
 
 from raybio.core.config import fingerprint, load, merge, override_all
 from raybio.core.errors import ConfigError
-from raybio.core.files import RUN, check_local
+from raybio.core.files import RUN, check_local, check_writable_folder
 from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.core.recipes import recipe_named
 from raybio.core.records import read_record
@@ -99,7 +99,9 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     if options.compute.device not in DEVICES:
         raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
     runs, bucket = runs_folder(options.runs)
-    if bucket is not None:
+    if bucket is None:
+        check_writable_folder(runs, "--runs")
+    else:
         from raybio.runtime.spool import spool  # local folders need none of it
 
         spool.check(bucket)
@@ -222,7 +224,9 @@ def sweeps_folder(
         StorageError: if the bucket cannot be read or written.
     """
     sweeps, bucket = runs_folder(given, "sweeps", "RAYBIO_SWEEPS")
-    if bucket is not None:
+    if bucket is None:
+        check_writable_folder(sweeps, "--sweeps")
+    else:
         from raybio.runtime.spool import spool  # local folders need none of it
 
         spool.check(bucket, "--sweeps")

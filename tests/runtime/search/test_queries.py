@@ -175,7 +175,7 @@ def test_another_model_is_refused(embedded: Path) -> None:
             ["--input", embedded / "other.parquet"],
         ),
         (ConfigError, "have to be embedded; give the model", ["--input", fasta]),
-        (ConfigError, "have to be embedded; give the model", ["--text", "MKTA"]),
+        (ConfigError, "--text has to be embedded; give the model", ["--text", "MKTA"]),
         (ConfigError, "want either --input or --text", []),
         (
             ConfigError,
@@ -187,7 +187,7 @@ def test_another_model_is_refused(embedded: Path) -> None:
             "no such file",
             ["--input", embedded / "none.fasta", "--model", embedded / "model"],
         ),
-        (ConfigError, "want a file that ends in", ["--text", "MKTA", "--out", embedded / "x.txt"]),
+        (ConfigError, "want a file that ends in", ["--input", fasta, "--out", embedded / "x.txt"]),
     ]
     for kind, message, arguments in refused:
         with pytest.raises(kind, match=message):
