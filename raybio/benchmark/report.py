@@ -277,7 +277,7 @@ def pair_test(task: TaskReport, first: str, second: str) -> PairReport | None:
 
 def difference_text(test: PairReport) -> str:
     """Return "+0.025 [+0.010, +0.040]"."""
-    return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]"
+    return f"{test.difference:+z.3f} [{test.low:+z.3f}, {test.high:+z.3f}]"
 
 
 class TrainingChange(NamedTuple):
@@ -318,7 +318,7 @@ def changes(report: BenchmarkReport) -> list[TrainingChange]:
 
 def number(value: float | None) -> str:
     """Return a score with three digits."""
-    return "undefined" if value is None else f"{value:.3f}"
+    return "undefined" if value is None else f"{value:z.3f}"
 
 
 def interval_text(row: RowReport | ModelReport) -> str:

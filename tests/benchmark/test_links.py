@@ -41,9 +41,11 @@ def prepared(folder: Path, held_out: HeldOut) -> ProteinStore:
     return prepare_proteins(folder / "store", write_families(folder), config)
 
 
-def evaluated(folder: Path, store: ProteinStore) -> tuple[BenchmarkModel, FinalReport]:
+def evaluated(
+    folder: Path, store: ProteinStore, **settings: object
+) -> tuple[BenchmarkModel, FinalReport]:
     """An encoder, and what the single command says of it."""
-    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein"), store.path)
+    system = METHODS["sppt_protein"].build(tiny_config("sppt_protein", **settings), store.path)
     export = Path(system.export(folder / "proteins", {}))
     (model,) = read_models([str(export)], folder / "report")
     assert isinstance(model, BenchmarkModel)
@@ -78,6 +80,14 @@ def test_links_of_each_class_have_the_figures_of_evaluate_links(
             expected = links.scores[name][split]["lrap"]["value"]
             assert rivals[name].score == pytest.approx(expected)
         assert LINK_RETRIEVAL.splits[split] in task.facts().protocol
+
+
+def test_remarks_are_those_of_evaluate_links_without_the_name_of_the_model(tmp_path: Path) -> None:
+    store = prepared(tmp_path, "random")
+    # The page names the model in front of each remark.
+    model, links = evaluated(tmp_path, store, **{"input.max_length": 8})
+    scores = LinksTask(name="own", store=store.path).score(model)
+    assert [f"proteins: {remark}" for remark in scores.remarks] == links.remarks != []
 
 
 def test_links_of_files_are_those_of_a_store_of_them(

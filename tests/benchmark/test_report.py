@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybio.benchmark import report as report_module
 from raybio.benchmark.models import BenchmarkModel, read_models, seed_groups
 from raybio.benchmark.page import write_page
 from raybio.benchmark.report import (
@@ -106,6 +107,11 @@ def test_a_rival_that_reads_gold_answers_is_none_to_beat() -> None:
     assert best is not None
     assert best.name == "character 2-4-grams"
     assert report.models[0].num_rival_higher == 0
+
+
+def test_a_number_just_below_zero_has_no_sign() -> None:
+    words = [report_module.number(value) for value in (-1e-17, -0.1, None)]
+    assert words == ["0.000", "-0.100", "undefined"]
 
 
 def test_the_mean_of_tasks_is_no_surer_than_they_are() -> None:

@@ -141,7 +141,10 @@ class LinksTask(BenchmarkTask):
         embedded: list[tuple[np.ndarray, Tensor]] = []
         report = self._evaluated(model, embedded, with_rivals=False)
         scores = self._scores(report, "trained")
-        return replace(scores, others={**scores.others, **self._quality(*embedded[-1])})
+        others = {**scores.others, **self._quality(*embedded[-1])}
+        # The page names the model in front of each remark.
+        remarks = tuple(remark.removeprefix(f"{model.name}: ") for remark in report.remarks)
+        return replace(scores, others=others, remarks=remarks)
 
     def rivals(self, model: BenchmarkEncoder | None) -> Mapping[str, TaskScores]:
         """Retrieve links without an encoder; contents are read in the model's tokens."""
@@ -217,7 +220,6 @@ class LinksTask(BenchmarkTask):
             np.asarray(units.value_by_measure[_PRIMARY], np.float64),
             others,
             value=value,
-            remarks=report.remarks if stage == "trained" else (),
         )
 
     @property
