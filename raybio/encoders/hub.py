@@ -12,7 +12,7 @@ from huggingface_hub import (
     get_token,
     snapshot_download,
 )
-from huggingface_hub.errors import GatedRepoError, HFValidationError
+from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
 from raybio.core.errors import ConfigError, one_line
@@ -71,6 +71,9 @@ def fetch_model(source: str, commit: str | None = None) -> Path:
         return folder
     except GatedRepoError:
         reason = GATED
+    except LocalEntryNotFoundError as error:
+        cause = one_line(error.__cause__ or error)
+        reason = f"it does not answer ({cause}), and the cache of this machine lacks the model"
     except Exception as error:  # of any library that the hub's client uses
         reason = _with_cause(error)
     raise ConfigError(

@@ -15,6 +15,9 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
 from raybio.encoders.sources import fetch_file
 
+WORD_WEIGHTS = "WordWeights"
+"""Module that weights tokens; exports of protein encoders leave the special ones out by it."""
+
 _POOLING_BY_FLAG = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -91,6 +94,11 @@ def read_sentence_folder(
     settings = reader.transformer(subfolder)
     pooling: Pooling | None = None
     if with_head:
+        if WORD_WEIGHTS in kinds:
+            raise ConfigError(
+                f"encoder.source {source!r}: modules.json weights tokens ({WORD_WEIGHTS}), as in "
+                "exports of protein encoders; want an encoder of texts"
+            )
         foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
         if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
             raise reader.refusal(
@@ -134,7 +142,7 @@ def write_sentence_files(
     """
     kinds = ["Transformer"]
     if weight_by_token is not None:
-        kinds.append("WordWeights")
+        kinds.append(WORD_WEIGHTS)
     kinds.append("Pooling")
     if is_normalized:
         kinds.append("Normalize")

@@ -62,7 +62,7 @@ class Draft:
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise StoreError(
-                f"{self.folder}: cannot be written ({error.strerror}). Choose another --out."
+                f"{self.path}: cannot be written ({error.strerror}). Choose another --out."
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import raybio
 from raybio.cli.main import app
+from raybio.core.errors import ConfigError
 from raybio.encoders.hub import fetch_model
 from tests.encoders.hub import serve_hub
 from tests.encoders.published import pickled_text
@@ -75,6 +76,8 @@ def test_pickled_weights_are_fetched_where_there_are_no_others(
         texts = ["Asthma in early life."]
         from_hub = raybio.load("tiny/pickled", pooling="cls").encode(texts)
         folder = fetch_model("tiny/both")
+    with pytest.raises(ConfigError, match="it does not answer .* this machine lacks the model"):
+        fetch_model("tiny/none")
     assert not (folder / "pytorch_model.bin").exists()
     local = raybio.load(tmp_path / "pickled", pooling="cls").encode(texts)
     np.testing.assert_array_equal(from_hub, local)

@@ -14,7 +14,9 @@ from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
+from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.encoders.text import check_text_encoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
@@ -207,3 +209,9 @@ def test_a_folder_of_others_says_its_pooling_in_their_layout_or_not_at_all(tmp_p
         read_protein_settings(folder)
     (folder / "modules.json").unlink()
     assert read_protein_settings(folder) is None
+
+
+def test_no_task_on_texts_takes_an_export_of_proteins(tmp_path):
+    folder = export_encoder(tiny_encoder("tape", "mean"), tmp_path / "out", card=CARD)
+    with pytest.raises(ConfigError, match="as in exports of protein encoders; want an encoder of"):
+        check_text_encoder(TextEncoderConfig(source=str(folder)))
