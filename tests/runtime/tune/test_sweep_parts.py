@@ -319,6 +319,20 @@ def test_the_report_stands_alone_and_shows_every_trial(spec: SweepSpec) -> None:
     }  # fmt: skip
 
 
+def test_trials_of_equal_values_have_a_report_without_importance(spec: SweepSpec) -> None:
+    for rate in (1e-5, 1e-4, 1e-3):
+        for value in (0.0, 0.5):
+            leave(spec, of(value, rate), {10: 1.0, 20: 1.0}, FINISHED)
+    folder = RunFolder(spec.path.parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    assert importance(spec.space, trials) is None
+    markdown, _ = write_sweep_report(folder, spec, ranking, trials)
+    assert (
+        "fANOVA wants at least 6 trials of different values, and two parameters that vary."
+        in markdown.read_text()
+    )
+
+
 def test_a_report_of_trials_that_all_failed_says_so(spec: SweepSpec) -> None:
     write_record(
         leave(spec, of(0.1), {}, FAILED).failure,
