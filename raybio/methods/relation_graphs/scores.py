@@ -18,7 +18,7 @@ from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.methods.relation_graphs.annotations.tags import check_sentences, chunks
-from raybio.ops.significance import Interval
+from raybio.ops.significance import Interval, percentile_intervals, resampled_sums
 
 TASKS = ("ner", "re_minus", "re", "re_legacy")
 
@@ -165,21 +165,21 @@ class SentenceCounts(ABC):
         """Return the values with 95 % percentile intervals of the bootstrap over sentences.
 
         They speak of the choice of sentences alone, not of training seeds; with very few sentences
-        they are too narrow (Efron 1979).
+        they are too narrow (Efron 1979), and with a single one unknown: NaN.
         """
         num_sentences = self._num_sentences
-        times_XS = rng.multinomial(
-            num_sentences, np.full(num_sentences, 1 / num_sentences), size=num_resamples
-        ).astype(np.float64)
-        samples = {
-            task: TaskCounts(*(times_XS @ part_SA for part_SA in counts))
-            for task, counts in self.tasks.items()
-        }
-        intervals = {}
-        for name, value_X in _statistics(samples).items():
-            low, high = np.percentile(value_X, [2.5, 97.5])
-            intervals[name] = Interval(self.values[name], float(low), float(high))
-        return intervals
+        # All counts as columns, so that every task has the same samples.
+        count_SC = np.concatenate([np.hstack(counts) for counts in self.tasks.values()], axis=1)
+        sum_XC = resampled_sums(count_SC, rng, num_resamples)
+        samples = {}
+        start = 0
+        for task, counts in self.tasks.items():
+            num_classes = counts.right_SA.shape[1]
+            end = start + len(counts) * num_classes
+            sums = sum_XC[:, start:end].reshape(num_resamples, len(counts), num_classes)
+            samples[task] = TaskCounts(*sums.swapaxes(0, 1))
+            start = end
+        return percentile_intervals(self.values, _statistics(samples), num_sentences)
 
     def unit_scores(self) -> UnitScores:
         """Return what each sentence contributes to each value, for paired tests of finished runs.
