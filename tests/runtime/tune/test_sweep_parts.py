@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _refuse_both, _report_unused
 from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
-from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
+from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution
 from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.goal import Goal, MetricError
+from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
