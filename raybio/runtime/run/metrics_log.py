@@ -146,7 +146,7 @@ class MetricsTail:
                 if is_same and now.st_size >= self._offset:
                     return self._file
             self.close()
-            self._file = self.path.open("rb", buffering=0)  # noqa: SIM115
+            self._file = self.path.open("rb", buffering=0)
             self._offset = 0
         except FileNotFoundError:
             return None
