@@ -89,8 +89,9 @@ def ratio_interval(
     The interval reflects the choice of queries only: candidates and the scores of each query are
     fixed. With very few queries it is too narrow, and with a single one unknown: NaN. Resamples
     whose denominators are all 0 are skipped.
-    With more than ``MAX_RESAMPLED_UNITS`` queries the quantiles are those of infinitely
-    many resamples by ``ops.closed_form_bootstrap``, unless few queries dominate the sums.
+
+    With more than ``MAX_RESAMPLED_UNITS`` queries the quantiles are those of infinitely many
+    resamples by ``ops.closed_form_bootstrap``, unless few queries dominate the sums.
 
     Args:
         numerator_Q: achieved score of each query.

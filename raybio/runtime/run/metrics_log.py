@@ -120,10 +120,10 @@ class MetricsTail:
         self._offset += end
         new = []
         for _, report in _parsed(text[:end], self.path):
-            place = place_of(report)
-            if place > self.last:
+            position = position_of(report)
+            if position > self.last:
                 new.append(report)
-                self.last = place
+                self.last = position
         return new
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class MetricsTail:
         return self._file
 
 
-def place_of(report: dict[str, Any]) -> tuple[int, bool]:
+def position_of(report: dict[str, Any]) -> tuple[int, bool]:
     """Return the step of a report and whether it holds an evaluation: later ones are greater."""
     return report["step"], bool(report.get("is_evaluation"))
 
