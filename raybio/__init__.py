@@ -43,7 +43,7 @@ def train(
 
     Args:
         method: a method, such as ``sppt_protein``; ``raybio train --help`` lists them.
-        store: folder of a prepared store, or its path in a bucket; None: the method's embedded
+        store: folder of a prepared store, or its path in a bucket; None: the method's built-in
             corpus, with the settings of its demo.
         config: settings that differ from the method's or the recipe's: a mapping of dotted paths or
             of nested names to values, or the path of a YAML file.

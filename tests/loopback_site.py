@@ -37,10 +37,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def do_HEAD(self):  # noqa: N802
+    def do_HEAD(self):
         self._answer("HEAD")
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         self._answer("GET")
 
     def _answer(self, method):

@@ -1,5 +1,6 @@
 """The commands of the guides, run in the order of their pages, at tiny budgets."""
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_trainings_of_a_page_that_differ_have_names_of_their_own(page: Path) -> 
     for words in commands(page):
         if words[0] != "train" or "--name" not in words:
             continue
-        given = [f"{a} {b}" for a, b in zip(words, words[1:], strict=False) if a.startswith("--")]
+        given = [f"{a} {b}" for a, b in itertools.pairwise(words) if a.startswith("--")]
         settings = {
             one for one in given if one.split()[0] not in {*RESUMING, "--compare", "--seeds"}
         }

@@ -1,11 +1,13 @@
 """Oracles of words and word pairs: loops over scalars, from the definitions."""
 
+import itertools
+
 import numpy as np
 
 
 def pairs(indptr) -> list[tuple[int, int]]:
     """All words i < j of one sentence, by sentence, i and j."""
-    bounds = list(zip(indptr[:-1], indptr[1:], strict=True))
+    bounds = list(itertools.pairwise(indptr))
     return [(i, j) for start, end in bounds for i in range(start, end) for j in range(i + 1, end)]
 
 
@@ -33,7 +35,7 @@ def nearest_pairs(
 def chunks(tags, indptr) -> list[tuple[int, int, int]]:
     """(start, end, type), word by word: B opens, I of the open type goes on, all else closes."""
     found = []
-    for start, end in zip(indptr[:-1], indptr[1:], strict=True):
+    for start, end in itertools.pairwise(indptr):
         opened = None
         for word in range(start, end):
             kind = (tags[word] - 1) // 2

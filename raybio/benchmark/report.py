@@ -323,9 +323,9 @@ def number(value: float | None) -> str:
 
 def interval_text(row: RowReport | ModelReport) -> str:
     """Return "0.615 [0.590, 0.640]"."""
-    if (isinstance(row, RowReport) and row.value is None) or row.low is None:
-        return number(row.value if isinstance(row, RowReport) else row.mean)
     value = row.value if isinstance(row, RowReport) else row.mean
+    if value is None or row.low is None:
+        return number(value)
     return f"{number(value)} [{number(row.low)}, {number(row.high)}]"
 
 

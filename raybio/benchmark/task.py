@@ -253,6 +253,24 @@ class BenchmarkTask(BaseConfig, ABC):
         """
         return missing_files(self.files().values(), f"want the data of {self.name}")
 
+    def refuse(self, names: Collection[str], where: str) -> None:
+        """Refuse fields that are given although they would be ignored.
+
+        Args:
+            names: those that would be ignored.
+            where: what makes them so, such as "with a store".
+
+        Raises:
+            ConfigError: if one of them differs from its default.
+        """
+        fields = type(self).model_fields
+        given = [name for name in names if getattr(self, name) != fields[name].default]
+        if given:
+            verb, what = ("is", "it") if len(given) == 1 else ("are", "them")
+            raise ConfigError(
+                f"task {self.name}: {' and '.join(given)} {verb} ignored {where}; leave {what} out"
+            )
+
     def files(self) -> Mapping[str, Path]:
         """Return the files that the scores depend on, by what they are to the task.
 

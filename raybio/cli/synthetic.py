@@ -43,7 +43,7 @@ def synthetic(
     config: shared.ConfigFile = None,
     settings: shared.Settings = None,
     cpus_per_worker: shared.CpusPerWorker = None,
-    device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
+    device: shared.Device = "auto",
     gpus_per_worker: shared.GpusPerWorker = None,
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,

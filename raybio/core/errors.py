@@ -25,6 +25,10 @@ class NoHeadError(ConfigError):
     """A model has been trained for something else than to predict."""
 
 
+class MetricError(ConfigError):
+    """The method does not evaluate the sweep's metric, so every trial will fail."""
+
+
 class LongRunError(ConfigError):
     """The run would take longer than the user has accepted."""
 
@@ -83,6 +87,15 @@ class DiskError(RaybioError):
 
 class MissingObjectError(StorageError):
     """A bucket holds no object of this name."""
+
+
+def common_kind(error: BaseException) -> str:
+    """Return the name of the nearest class of this module, by which an error is made again.
+
+    Of another error it is the name of its own type.
+    """
+    classes = type(error).__mro__
+    return next((each for each in classes if each.__module__ == __name__), classes[0]).__name__
 
 
 def first_line(error: BaseException) -> str:

@@ -286,13 +286,13 @@ def replace_text(path: Path, text: str) -> None:
     replace_bytes(path, text.encode())
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
+def replace_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a file as ``replaced_file`` does.
 
     Raises:
         OSError: if it cannot be written, with the path and the bytes that were to be written.
     """
-    with named_failure(path, len(content)), replacing(path) as file:
+    with named_failure(path, memoryview(content).nbytes), replacing(path) as file:
         file.write(content)
 
 

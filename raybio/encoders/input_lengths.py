@@ -3,6 +3,7 @@
 Shape letters: N rows, C rows that are counted, T tokens of some rows end to end.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -247,6 +248,6 @@ def check_rows_differ(lengths: InputLengths) -> None:
 
 def _rows_of_tokens(token_T: np.ndarray, indptr_N1: np.ndarray) -> list[bytes]:
     rows = []
-    for start, end in zip(indptr_N1[:-1], indptr_N1[1:], strict=True):
+    for start, end in itertools.pairwise(indptr_N1):
         rows.append(token_T[start:end].tobytes())
     return rows

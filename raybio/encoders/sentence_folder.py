@@ -188,8 +188,8 @@ class _Reader:
         """Return the error for something that is not supported."""
         return ConfigError(
             f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
-            "encoder.pooling and "
-            "encoder.normalize to take its transformer only (a command may have --pooling for it)."
+            "encoder.pooling and encoder.normalize to take its transformer only (a command may "
+            "have --pooling for it)."
         )
 
     def json(self, name: str) -> Any:

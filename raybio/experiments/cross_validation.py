@@ -182,7 +182,7 @@ def cross_validate(
     models = models_of(run.config, compared)
     compute = Compute(
         cpus_per_worker=run.compute.cpus_per_worker,
-        gpus_per_worker=0 if options.compute.device == "cpu" else None,
+        gpus_per_worker=run.compute.gpus_of_trial,
     )
     name = options.name or "-".join([run.name, *models, *([f"{seeds}seeds"] * (seeds > 1))])
     announce_copy("sweeps", sweeps, bucket)

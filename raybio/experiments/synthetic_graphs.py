@@ -118,9 +118,10 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         ClusterError: if a trial did not reach its end.
     """
     compute = options.compute
-    if compute.device not in ("auto", "cpu"):
+    if compute.device != "auto" and compute.gpus_per_worker is not None:
         raise ConfigError(
-            f"--device: got {compute.device!r}, want auto or cpu; --gpus-per-worker shares GPUs"
+            f"--device {compute.device} and --gpus-per-worker: both state a trial's GPUs; leave "
+            "one out"
         )
     # Before anything is made: a bucket that cannot be used is refused.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
@@ -145,7 +146,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         bucket=bucket,
         compute=Compute(
             cpus_per_worker=run.compute.cpus_per_worker,
-            gpus_per_worker=0 if compute.device == "cpu" else compute.gpus_per_worker,
+            gpus_per_worker=run.compute.gpus_of_trial,
         ),
         explicit=frozenset(),
     )

@@ -9,6 +9,7 @@ Shape letters: Q queries, C candidates, D width, K nearest, B queries of a block
 candidates of a query.
 """
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import torch
@@ -104,6 +105,39 @@ def nearest(
         score_QK = collective.all_sum(score_QK)
     # Unit vectors: |a - b|^2 = 2 - 2 cos.
     return Nearest(index_QK, score_QK if metric == "l2" else 1 + score_QK / 2)
+
+
+def nearest_others(
+    query_QD: Tensor, row_Q: Tensor, blocks: Iterable[Tensor], k: int, *, metric: Metric = "l2"
+) -> Nearest:
+    """Return the k nearest rows of each query without itself; all others if there are fewer.
+
+    Args:
+        query_QD: queries, which are rows of the blocks, on the device that does the work.
+        row_Q: row of each query.
+        blocks: all rows (C, D) in order, on the same device.
+        k: number of neighbors, >= 1.
+        metric: as for ``nearest``.
+
+    Returns:
+        The rows, the nearest first, and equal ones in order of their rows.
+    """
+    row_QK = torch.empty(len(query_QD), 0, dtype=torch.int64, device=query_QD.device)
+    score_QK = torch.empty(len(query_QD), 0, device=query_QD.device)
+    start = 0
+    for block_CD in blocks:
+        neighbors = nearest(query_QD, block_CD, k + 1, metric=metric)
+        row_QK = torch.cat([row_QK, neighbors.index_QK + start], dim=1)
+        score_QK = torch.cat([score_QK, neighbors.score_QK], dim=1)
+        order_QK = score_QK.sort(dim=1, descending=True, stable=True).indices[:, : k + 1]
+        row_QK = row_QK.gather(1, order_QK)
+        score_QK = score_QK.gather(1, order_QK)
+        start += len(block_CD)
+    is_self_QK = row_QK == row_Q.to(row_QK.device)[:, None]
+    # Among more than k copies of a row, the row itself may not be found: then the last one goes.
+    is_self_QK[:, -1] |= ~is_self_QK.any(dim=1)
+    shape = (len(query_QD), row_QK.shape[1] - 1)
+    return Nearest(row_QK[~is_self_QK].reshape(shape), score_QK[~is_self_QK].reshape(shape))
 
 
 class _Coarse(NamedTuple):

@@ -4,11 +4,11 @@ Every score here is a ratio of sums, ``numerator_Q.sum() / denominator_Q.sum()``
 each query it is a micro average; with the value of each query over 1 it is a macro mean.
 
 Shape letters: Q queries (or other units that are resampled or swapped), R resamples at once, T
-tests.
+tests. U units, C counts of a unit, X bootstrap samples.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,8 +89,9 @@ def ratio_interval(
     The interval reflects the choice of queries only: candidates and the scores of each query are
     fixed. With very few queries it is too narrow, and with a single one unknown: NaN. Resamples
     whose denominators are all 0 are skipped.
-    With more than ``MAX_RESAMPLED_UNITS`` queries the quantiles are those of infinitely
-    many resamples by ``ops.closed_form_bootstrap``, unless few queries dominate the sums.
+
+    With more than ``MAX_RESAMPLED_UNITS`` queries the quantiles are those of infinitely many
+    resamples by ``ops.closed_form_bootstrap``, unless few queries dominate the sums.
 
     Args:
         numerator_Q: achieved score of each query.
@@ -147,6 +148,43 @@ def mean_interval(
 ) -> Interval:
     """Return the mean with its interval; arguments as for ``ratio_interval``."""
     return ratio_interval(value_Q, np.ones(len(value_Q)), rng, num_resamples=num_resamples)
+
+
+def resampled_sums(
+    count_UC: Numbers, rng: np.random.Generator, num_resamples: int = 1000
+) -> NDArray[np.float64]:
+    """Return the sums (X, C) of the counts over bootstrap samples of the units.
+
+    One sample is drawn at a time: memory does not grow with units times samples.
+    """
+    counts = count_UC.astype(np.float64)
+    num_units = len(counts)
+    probability_U = np.full(num_units, 1 / num_units)
+    sum_XC = np.empty((num_resamples, counts.shape[1]))
+    for sum_C in sum_XC:
+        sum_C[:] = rng.multinomial(num_units, probability_U) @ counts
+    return sum_XC
+
+
+def percentile_intervals(
+    value_by_name: Mapping[str, float],
+    resampled_by_name: Mapping[str, NDArray[np.floating[Any]]],
+    num_units: int,
+) -> dict[str, Interval]:
+    """Return values with their 95 % bootstrap percentile intervals (Efron, 1979).
+
+    Args:
+        value_by_name: the values over all units.
+        resampled_by_name: the same of each bootstrap sample, (X,).
+        num_units: units that the samples were drawn from; the interval of a single one is unknown.
+    """
+    intervals = {}
+    for name, value in value_by_name.items():
+        low, high = math.nan, math.nan
+        if num_units > 1:
+            low, high = np.percentile(resampled_by_name[name], [2.5, 97.5]).tolist()
+        intervals[name] = Interval(value, low, high)
+    return intervals
 
 
 class DifferenceTest(NamedTuple):

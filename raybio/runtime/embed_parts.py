@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raybio.core.errors import ClusterError, RecordFormatError, StoreError, one_line
-from raybio.core.files import atomic_folder, named_failure, try_lock
+from raybio.core.files import atomic_folder, named_failure, replaced_file, try_lock
 from raybio.core.location import BucketPath, Location
 from raybio.core.records import parse_recomputable, record_text
 from raybio.runtime.spool.lease import AN_EMBEDDING, LEASE, Lease, held
@@ -33,7 +33,6 @@ from raybio.runtime.whole_files import whole_files
 from raybio.store.bucket import BucketFolder
 from raybio.store.data_sets import table_files
 from raybio.store.table_rows import parquet_batches, parquet_errors
-from raybio.training.durable import commit_file
 
 VERSION = 1
 """Version of the embedding itself: outputs and parts of another one are not reused."""
@@ -311,11 +310,10 @@ def join(
         DamagedPartsError: if parts are not whole; it names all of them.
         StoreError: if the file cannot be read back as it was written.
     """
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
     writer: pq.ParquetWriter | None = None
     num_rows = 0
     fault_by_part: dict[int, str] = {}
-    try:
+    with replaced_file(out) as temporary, contextlib.ExitStack() as at_end:
         for number in range(len(inputs)) if numbers is None else numbers:
             try:
                 table = parts.read(number, input_digest=inputs[number], model_digest=part_digest)
@@ -333,9 +331,9 @@ def join(
             )
             # Arrow's own errors name neither the file nor its size.
             with named_failure(out, table.nbytes):
-                writer = writer or pq.ParquetWriter(
-                    temporary, table.schema, write_page_checksum=True
-                )
+                if writer is None:
+                    writer = pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
+                    at_end.callback(writer.close)
                 writer.write_table(table)
             num_rows += table.num_rows
         if fault_by_part:
@@ -354,11 +352,6 @@ def join(
                 f"{temporary} holds {num_read:,} rows, want {num_rows:,}. Give the same command "
                 "again"
             )
-        commit_file(temporary, out)
-    finally:
-        if writer is not None:
-            writer.close()
-        temporary.unlink(missing_ok=True)
     return num_rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raybio.core import errors
-from raybio.core.errors import DiskError, RaybioError
+from raybio.core.errors import DiskError, RaybioError, common_kind
 from raybio.core.files import disk_problem
 
 KIND = "error_kind"
@@ -28,9 +28,7 @@ def error_columns(error: RaybioError | OSError) -> dict[str, str]:
         if problem is None:
             raise error
         error = DiskError(problem)
-    # Of a subclass that a package keeps for itself, the nearest class of the common errors.
-    kind = next(each for each in type(error).__mro__ if each.__module__ == errors.__name__)
-    return {KIND: kind.__name__, MESSAGE: str(error)}
+    return {KIND: common_kind(error), MESSAGE: str(error)}
 
 
 def raise_error_of(row: Mapping[str, Any]) -> None:

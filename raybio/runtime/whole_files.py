@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Protocol
 
 from raybio.core.errors import MissingObjectError
+from raybio.core.files import replace_bytes
 from raybio.core.location import BucketPath, Location
 from raybio.store.bucket import BucketFolder
-from raybio.training.durable import replace_file
 
 
 class WholeFiles(Protocol):
@@ -53,7 +53,7 @@ class _Local:
 
     def write(self, name: str, content: bytes | memoryview) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self._folder / name, content)
+        replace_bytes(self._folder / name, content)
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:

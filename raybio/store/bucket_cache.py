@@ -35,7 +35,7 @@ SPARE_BYTES = 256 << 20
 SILENT_SECONDS = 10.0
 """Seconds of waiting for the maker of a copy before a warning."""
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 
 
 class _Held(NamedTuple):
@@ -224,7 +224,7 @@ def _limit() -> int | None:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"{SIZE_VARIABLE}: got {text!r}, want a size such as 200GB")
-    factor = 1000 ** ["", "k", "m", "g", "t"].index(match[2].lower())
+    factor = (1024 if match[3] else 1000) ** ["", "k", "m", "g", "t"].index(match[2].lower())
     return int(float(match[1]) * factor)
 
 
@@ -236,7 +236,8 @@ def _remove_oldest(new: Path) -> bool:
         if folder == new or not (folder.is_dir() or _partial(folder).is_dir()):
             continue
         with (
-            contextlib.suppress(BlockingIOError),
+            # It is in use, or its locks are of another user, whose files cannot be removed.
+            contextlib.suppress(BlockingIOError, PermissionError),
             _lock(_making_path(folder), fcntl.LOCK_EX | fcntl.LOCK_NB),
             _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB),
         ):

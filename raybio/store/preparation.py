@@ -12,7 +12,7 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
 
-FileState = tuple[int, int] | None
+_SizeAndTime = tuple[int, int] | None
 """Bytes and time of modification (nanoseconds) of a file; None: there is none."""
 
 
@@ -32,7 +32,7 @@ class Preparation:
     quarantine: Quarantine
     sources: Mapping[str, Any]
     parameters: Mapping[str, Any]
-    state_by_file: Mapping[Path, FileState]
+    state_by_file: Mapping[Path, _SizeAndTime]
 
     def provenance(self, **more: Any) -> dict[str, Any]:
         """Return what the manifest records of the input; call it when everything has been read.
@@ -94,7 +94,7 @@ def preparing(
         yield Preparation(draft, Quarantine(max_bad_share), sources, parameters, state_by_file)
 
 
-def _state(file: Path) -> FileState:
+def _state(file: Path) -> _SizeAndTime:
     try:
         status = file.stat()
     except OSError:

@@ -96,33 +96,6 @@ def copy_file(source: Path, target: Path) -> None:
     sync(target)
 
 
-def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
-    """Write a file in one atomic step that survives a power loss; it replaces an older one.
-
-    Raises:
-        WriteError: with the file and the bytes written and wanted.
-    """
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    # A killed process of the same number may have left one.
-    written.unlink(missing_ok=True)
-    try:
-        record = _write(written, iter([memoryview(content)]), len(content))
-        os.replace(written, path)
-    except BaseException:
-        # It must not take the space of a full disk.
-        written.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-    return record
-
-
-def commit_file(written: Path, final: Path) -> None:
-    """Give a fully written file its final name, in one atomic step that survives a power loss."""
-    sync(written)
-    os.replace(written, final)
-    sync(final.parent)
-
-
 def commit_folder(written: Path, final: Path) -> None:
     """Give a fully written folder its final name, in one atomic step that survives a power loss."""
     sync(written)

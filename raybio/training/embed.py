@@ -12,6 +12,7 @@ from torch import Tensor
 from raybio.core.batch import PackedTokens, TokenBatch
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, Encoder
+from raybio.ops.segments import entries_of_rows
 from raybio.training.micro_batches import micro_batches
 from raybio.training.precision import Precision, current_embedding_precision
 
@@ -86,15 +87,14 @@ def embed_tokens(encoder: Encoder, batch: TokenBatch, *, max_tokens: int) -> Ten
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
+    indptr_R1 = batch.indptr_R1.numpy()
     state_TD = torch.empty(len(batch.token_T), encoder.width)
     # One autocast context converts trainable weights to half precision once.
     with torch.no_grad(), precision.autocast():
         for tokens, rows in micro_batches(batch, encoder, device, max_tokens=max_tokens):
             hidden = encoder(tokens).hidden_RLD
-            spans = [
-                torch.arange(*batch.indptr_R1[row : row + 2].tolist()) for row in rows.tolist()
-            ]
-            index_K = torch.cat(spans)
+            entry_K, _ = entries_of_rows(indptr_R1, rows.cpu().numpy())
+            index_K = torch.from_numpy(entry_K)
             # Packed tokens have padding at their end alone.
             if isinstance(tokens, PackedTokens):
                 state_KD = hidden[: len(index_K)]

@@ -128,7 +128,9 @@ class RemoteCheckpoints:
             PrunedError: if it has been deleted since it was listed.
             StorageError: if the bucket cannot be read.
         """
-        for own, its_name in self._uploaded.items():
+        with self._changed:
+            uploaded = dict(self._uploaded)
+        for own, its_name in uploaded.items():
             if its_name == name and own.is_dir():
                 return own
         folder = self._fetched / name

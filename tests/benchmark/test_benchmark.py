@@ -624,6 +624,18 @@ def test_models_of_one_name_have_rows_of_their_own(given: Given, tmp_path: Path)
         names(str(export), str(tmp_path / "link"))
 
 
+def test_hidden_files_change_no_score_of_facts(tmp_path: Path) -> None:
+    task = FactProbeTask(name="facts", data=tmp_path / "medlama")
+    assert "holds no benchmark" in task.check()
+    (tmp_path / "medlama" / ".cache").mkdir(parents=True)
+    for name in ("README.md", ".DS_Store", ".cache/lock"):
+        (tmp_path / "medlama" / name).touch()
+    assert "holds no benchmark" in task.check()
+    (tmp_path / "medlama" / "relations.csv").touch()
+    assert [path.name for path in task.files().values()] == ["relations.csv"]
+    assert task.check() == ""
+
+
 def test_facts_are_probed_by_the_pooling_of_the_model(given: Given, tmp_path: Path) -> None:
     folder = shutil.copytree(given.texts, tmp_path / "unstated")
     # As a folder of save_pretrained, which does not state its pooling.

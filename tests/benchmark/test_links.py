@@ -118,6 +118,13 @@ def test_links_of_files_are_those_of_a_store_of_them(
     for wrong in ({"edges": edges}, {"edges": edges, "proteins": proteins, "store": store.path}):
         with pytest.raises(ConfigError, match="want one of store, demo, and edges with proteins"):
             LinksTask(name="own", **wrong).check()
+    with pytest.raises(
+        ConfigError, match="task own: held_out is ignored without edges; leave it out"
+    ):
+        LinksTask(name="own", store=store.path, held_out="homology").check()
+    with pytest.raises(ConfigError, match="held_out and min_score are ignored .* leave them out"):
+        LinksTask(name="own", demo="sppt_protein", held_out="homology", min_score=1).check()
+    assert LinksTask(name="own", store=store.path, held_out="random").check() == ""
     assert (
         "want links and sequences"
         in LinksTask(name="own", edges=tmp_path / "none", proteins=proteins).check()

@@ -136,10 +136,10 @@ def test_words_in_common_are_found_by_the_lexical_rival(report: BenchmarkReport)
 def test_other_data_and_other_tasks_are_other_results(data: Path) -> None:
     pytest.importorskip("mteb", reason=INSTALL)
     assert tasks(data)[0].files().keys() == {
-        "README.md",
-        "corpus.jsonl",
-        "queries.jsonl",
-        "test.jsonl",
+        "data/README.md",
+        "data/corpus.jsonl",
+        "data/queries.jsonl",
+        "data/test.jsonl",
     }
     fetched = MtebTask(name="own", mteb="NFCorpus")
     other = MtebTask(name="own", mteb="SciFact")

@@ -106,5 +106,7 @@ def test_an_export_is_not_scored_on_sentences_that_it_was_trained_on(tmp_path: P
     # Of another store, nobody knows.
     few = WordsConfig(num_sentences=40, num_drugs=6, num_effects=6)
     sentences, splits = write_words(tmp_path / "other", few)
+    with pytest.raises(ConfigError, match="task own: splits is ignored with a store; leave it out"):
+        EntitiesRelationsTask(name="own", store=store.path, splits=splits).check()
     scores = EntitiesRelationsTask(name="own", sentences=sentences, splits=splits).score(model)
     assert scores.remarks == ("trained on another store, which may have sentences of this one",)

@@ -8,6 +8,7 @@ import pytest
 from raybio.benchmark.models import BenchmarkModel, read_models
 from raybio.benchmark.tasks.labels import LabelsTask
 from raybio.core.config import override_all
+from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.run.folder import RunFolder
@@ -123,3 +124,12 @@ def test_frozen_encoders_have_the_figures_of_fine_tuning_for_sets_of_classes(
         scores = found[stage]
         assert scores.score == pytest.approx(test[stage]["macro_f1"]["value"])
         assert scores.others["micro F1"] == pytest.approx(test[stage]["micro_f1"]["value"])
+
+
+def test_settings_of_a_training_are_refused_for_a_frozen_encoder() -> None:
+    fields = {"name": "own", "labels": "remote_homology", "demo": True}
+    with pytest.raises(
+        ConfigError, match="task own: steps and peak_lr are ignored with head: frozen; leave"
+    ):
+        LabelsTask(**fields, steps=3000, peak_lr=1e-3).check()
+    assert LabelsTask(**fields, head="tuned", steps=3000).check() == ""

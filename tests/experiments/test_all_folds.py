@@ -207,6 +207,25 @@ def test_what_means_nothing_to_folds_is_refused_at_once(given, message):
         )
 
 
+@pytest.mark.parametrize("device, gpus", [("auto", None), ("cpu", 0), ("gpu", 1)])
+def test_trials_of_folds_have_the_device_that_is_given(
+    device, gpus, tiny_words, tmp_path, monkeypatch
+):
+    begun = []
+
+    def train(run, models, num_seeds, *, has_last_training):
+        begun.append(run.compute.gpus_per_worker)
+        raise ConfigError("nothing is trained here")
+
+    monkeypatch.setattr(all_folds, "train_all_folds", train)
+    given = RunOptions(
+        store=tiny_words.path, runs=tmp_path / "sweeps", compute=Compute(device=device)
+    )
+    with pytest.raises(ConfigError, match="nothing is trained here"):
+        cross_validate("relation_graphs", given, compared=(), seeds=1, has_last_training=False)
+    assert begun == [gpus]
+
+
 def test_systems_without_folds_do_not_offer_them():
     from raybio.core.config import fields
     from raybio.runtime.run.options import FOLD

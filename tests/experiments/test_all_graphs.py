@@ -271,3 +271,40 @@ def test_too_few_sentences_are_reported_before_anything_is_trained(
     with pytest.raises(DataError, match="set graph.min_share lower"):
         run_experiments(given, Experiments(("motif",), 1, (0.0,)))
     assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("compute", "gpus"),
+    [
+        (Compute(), None),
+        (Compute(device="cpu"), 0),
+        (Compute(device="gpu"), 1),
+        (Compute(gpus_per_worker=0.5), 0.5),
+    ],
+)
+def test_trials_of_graphs_have_the_device_that_is_given(
+    compute: Compute,
+    gpus: float | None,
+    tmp_path: Path,
+    tiny_topics: TopicStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = []
+
+    def sweep(spec: SweepSpec) -> None:
+        begun.append(spec.run.compute.gpus_per_worker)
+        raise ConfigError("nothing is trained here")
+
+    monkeypatch.setattr("raybio.runtime.tune.driver.sweep", sweep)
+    given = RunOptions(
+        store=tiny_topics.path, settings=TINY, runs=tmp_path / "sweeps", compute=compute
+    )
+    with pytest.raises(ConfigError, match="nothing is trained here"):
+        run_experiments(given, Experiments(("cliques",), 1, (0.0,)))
+    assert begun == [gpus]
+
+
+def test_a_device_and_a_number_of_gpus_are_not_given_together() -> None:
+    given = RunOptions(compute=Compute(device="cpu", gpus_per_worker=1))
+    with pytest.raises(ConfigError, match="--device cpu and --gpus-per-worker: .* leave one"):
+        run_experiments(given, Experiments(("motif",), 1, (0.0,)))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raybio.ops import nearest as module
-from raybio.ops.nearest import nearest
+from raybio.ops.nearest import nearest, nearest_others
 from tests import oracles
 from tests.training.workers import run_workers
 
@@ -106,3 +106,25 @@ def test_two_workers_give_the_result_of_one(tmp_path: Path):
     expected = nearest(*vectors("grid"), 10).index_QK
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), expected)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies"])
+def test_nearest_others_in_blocks_are_the_nearest_without_the_row_itself(kind, metric):
+    _, row_ND = vectors(kind, num_candidates=200)
+    row_Q = torch.arange(0, 200, 7)
+    found = nearest_others(row_ND[row_Q], row_Q, row_ND.split(37), 10, metric=metric)
+    everything = nearest(row_ND[row_Q], row_ND, 200, metric=metric)
+    for number, row in enumerate(row_Q.tolist()):
+        others = everything.index_QK[number][everything.index_QK[number] != row]
+        assert row not in found.index_QK[number]
+        scores = dict(
+            zip(
+                everything.index_QK[number].tolist(),
+                everything.score_QK[number].tolist(),
+                strict=True,
+            )
+        )
+        expected = [scores[other] for other in others[:10].tolist()]
+        np.testing.assert_allclose(found.score_QK[number], expected, atol=1e-6)
+    assert nearest_others(row_ND[:4], torch.arange(4), [row_ND[:4]], 10).index_QK.shape == (4, 3)

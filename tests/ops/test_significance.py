@@ -13,7 +13,9 @@ from raybio.ops.significance import (
     mean_interval,
     mean_over_seeds,
     paired_test,
+    percentile_intervals,
     ratio_interval,
+    resampled_sums,
     t_mean,
     welch_test,
 )
@@ -373,3 +375,19 @@ def test_equal_values_have_p_one_and_constant_differences_p_zero():
     assert t_mean([0.25, 0.25]).p == 0
     assert welch_test([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]) == ((0, 0, 0), 1)
     assert welch_test([0.5, 0.5], [0.25, 0.25]) == ((0.25, 0.25, 0.25), 0)
+
+
+def test_resampled_sums_are_those_of_units_that_are_drawn_again() -> None:
+    count_UC = np.random.default_rng(0).integers(0, 9, (7, 3))
+    sum_XC = resampled_sums(count_UC, np.random.default_rng(1), 50)
+    times_XU = np.random.default_rng(1).multinomial(7, np.full(7, 1 / 7), size=50)
+    np.testing.assert_array_equal(sum_XC, times_XU @ count_UC)
+
+
+def test_percentile_intervals_of_one_unit_have_no_bounds() -> None:
+    resampled = {"f1": np.linspace(0, 1, 41)}
+    assert percentile_intervals({"f1": 0.7}, resampled, 2)["f1"] == pytest.approx(
+        (0.7, 0.025, 0.975)
+    )
+    interval = percentile_intervals({"f1": 0.7}, resampled, 1)["f1"]
+    assert (interval.value, interval.text()) == (0.7, "70.00")

@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         mirror, name = self.server, self.path.removeprefix("/pubmed/baseline/")
         requests_range = self.headers.get("Range")
         mirror.requests.append((name, requests_range))

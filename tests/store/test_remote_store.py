@@ -1,5 +1,6 @@
 """Stores and source files in buckets: fetched once, verified, resumed, uploaded with the manifest last."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -466,27 +468,49 @@ def test_a_store_whose_upload_failed_is_not_prepared_again(
     assert open_store(path, verify=True).digest == store.digest
 
 
-def test_a_copy_whose_lock_another_user_made_is_held(cache: Path, tmp_path: Path) -> None:
-    cache.mkdir(parents=True)
-    (cache / "name").mkdir()
-    lock = cache / ".name.lock"
-    lock.touch(0o444)
+@contextlib.contextmanager
+def as_another_user(cache: Path) -> Iterator[None]:
+    """Let root, who may write any file, be another user of the cache."""
     user = os.geteuid()
     folders = [cache, *cache.parents][:-1]
     modes = {folder: folder.stat().st_mode for folder in folders}
     try:
         if user == 0:
-            # root may write any file.
             for folder in folders:
-                folder.chmod(modes[folder] | 0o055)
+                folder.chmod(modes[folder] | (0o077 if folder == cache else 0o055))
             os.seteuid(65534)
-        assert bucket_cache.held_copy("name") == cache / "name"
+        yield
     finally:
         os.seteuid(user)
         for folder in folders:
             folder.chmod(modes[folder])
+
+
+def test_a_copy_whose_lock_another_user_made_is_held(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / "name").mkdir()
+    lock = cache / ".name.lock"
+    lock.touch(0o444)
+    with as_another_user(cache):
+        assert bucket_cache.held_copy("name") == cache / "name"
     with lock.open() as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_copy_of_another_user_does_not_keep_ones_own_from_making_room(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    for age, name in ((2, "theirs"), (1, "mine")):
+        (cache / name).mkdir()
+        for lock in (cache / f".{name}.making", cache / f".{name}.lock"):
+            lock.touch()
+            lock.chmod(0o444 if name == "theirs" else 0o666)
+            time_of_use = time.time() - age
+            os.utime(lock, (time_of_use, time_of_use))
+    (cache / "mine").chmod(0o777)
+    with as_another_user(cache):
+        assert bucket_cache._remove_oldest(cache / "new")
+        assert not bucket_cache._remove_oldest(cache / "new")
+    assert [path.name for path in cache.glob("[a-z]*")] == ["theirs"]
 
 
 def test_copies_that_nobody_uses_make_room_least_recently_used_first(
@@ -514,6 +538,9 @@ def test_copies_that_nobody_uses_make_room_least_recently_used_first(
     with pytest.raises(StorageError, match="exceed RAYBIO_CACHE_SIZE=2.5MB .* in use. Raise it"):
         fetch("e")
     assert held.is_dir()
+    monkeypatch.setenv("RAYBIO_CACHE_SIZE", "2.5MiB")
+    with pytest.raises(StorageError, match="exceed RAYBIO_CACHE_SIZE=2.5MiB by 38[0-9] kB"):
+        fetch("e")
     monkeypatch.setenv("RAYBIO_CACHE_SIZE", "much")
     with pytest.raises(ConfigError, match="RAYBIO_CACHE_SIZE: got 'much', want a size"):
         fetch("f")

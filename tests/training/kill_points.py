@@ -63,7 +63,7 @@ def in_child(work) -> bool:
     if child == 0:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
         os._exit(0)

@@ -171,10 +171,10 @@ def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads(
 def test_a_file_that_a_full_disk_cuts_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; "
-        "from raybio.training.durable import replace_file; "
+        "from raybio.core.files import replace_bytes; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY)); "
-        "replace_file(Path(sys.argv[1]) / 'part', bytes(1000))"
+        "replace_bytes(Path(sys.argv[1]) / 'part', bytes(1000))"
     )
     ended = run_python("-c", code, str(tmp_path))
-    assert "WriteError" in ended.stderr
+    assert "File too large, writing 1,000 bytes" in ended.stderr
     assert list(tmp_path.iterdir()) == []

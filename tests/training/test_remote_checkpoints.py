@@ -140,6 +140,28 @@ def test_a_step_does_not_wait_for_an_upload_and_the_end_does(
     store.close()
 
 
+def test_a_checkpoint_is_fetched_while_a_newer_one_arrives_in_the_bucket(
+    tmp_path: Path, folder: BucketFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path, folder)
+    store = node.store(keep=2)
+    save(node, store, 1)
+    assert store.remote is not None
+    uploaded = store.remote._uploaded
+    ((own, name),) = uploaded.items()
+    shutil.rmtree(own)
+    is_dir = Path.is_dir
+
+    def is_dir_after_an_upload(path: Path) -> bool:
+        if path == own:
+            uploaded[own.with_name("newer")] = "newer"
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_after_an_upload)
+    assert store.remote.fetch(name) == node.folder / "fetched" / name
+    store.close()
+
+
 def test_a_checkpoint_is_never_committed_without_the_report_of_its_step(
     tmp_path: Path, folder: BucketFolder
 ) -> None:

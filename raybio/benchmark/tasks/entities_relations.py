@@ -104,11 +104,13 @@ class EntitiesRelationsTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: if not exactly one of store and sentences is given.
+            ConfigError: if not exactly one of store and sentences is given, or files that belong to
+                sentences with a store.
         """
         if (self.store is None) == (self.sentences is None):
             raise ConfigError(f"task {self.name}: want either store or sentences")
         if self.store is not None:
+            self.refuse(("splits", "dev", "test"), "with a store")
             return missing_store(self.store, WordStore)
         wanted = "want sentences, as `raybio prepare spert` reads them"
         return missing_files(self._sources.values(), wanted)

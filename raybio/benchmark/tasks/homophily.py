@@ -34,7 +34,7 @@ from raybio.methods.sppt.graph_store import GraphStore, open_graph
 from raybio.methods.sppt.node_labels import read_node_labels
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.task_fit import class_fit
-from raybio.ops.nearest import nearest
+from raybio.ops.nearest import nearest_others
 from raybio.store.store import open_store
 
 LINKED = "linked nodes"
@@ -101,11 +101,9 @@ class HomophilyTask(BenchmarkTask):
         inputs = [self._inputs[node] for node in node_L.tolist()]
         embedding_LD = on_device(model.embed(inputs))
         num = min(self.num_neighbors, len(node_L) - 1)
-        index_LK = nearest(embedding_LD, embedding_LD, num + 1).index_QK.cpu()
-        # A node is no neighbor of itself. Where more copies of it are nearer, the last one goes.
-        is_self_LK = index_LK == torch.arange(len(node_L))[:, None]
-        is_self_LK[~is_self_LK.any(dim=1), -1] = True
-        neighbor_LK = index_LK[~is_self_LK].reshape(len(node_L), num).numpy()
+        row_L = torch.arange(len(node_L))
+        neighbors = nearest_others(embedding_LD, row_L, [embedding_LD], num)
+        neighbor_LK = neighbors.index_QK.cpu().numpy()
         voters = Graph(np.arange(len(node_L) + 1) * num, neighbor_LK.reshape(-1))
         vote_N = np.full(len(self._label_N), np.nan)
         vote_N[node_L] = neighbor_vote(voters, self._label_N[node_L])

@@ -126,8 +126,8 @@ class LabelsTask(BenchmarkTask):
         """Return why the task cannot run.
 
         Raises:
-            ConfigError: for an unknown kind of task, one with a class a residue, or another one
-                than that of the demo.
+            ConfigError: for an unknown kind of task, one with a class a residue, another one than
+                that of the demo, or settings of a training without one.
         """
         if self._kind.labels == "residues":
             raise ConfigError(
@@ -142,6 +142,8 @@ class LabelsTask(BenchmarkTask):
                 f"task {self.name}: the demo has simulated folds of proteins, want labels: "
                 f"{' or '.join(_DEMO_LABELS)}, got {self.labels}"
             )
+        if self.head == "frozen":
+            self.refuse(("steps", "peak_lr"), "with head: frozen")
         if self.store is not None:
             return missing_store(self.store, TaskStore)
         paths = [] if self.data is None else [self.data]

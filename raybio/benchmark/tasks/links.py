@@ -110,11 +110,13 @@ class LinksTask(BenchmarkTask):
 
         Raises:
             ConfigError: if not exactly one of store, demo and edges is given, the latter with
-                proteins.
+                proteins; for settings of edges without them.
         """
         num_given = sum(given is not None for given in (self.store, self.demo, self.edges))
         if num_given != 1 or (self.edges is None) != (self.proteins is None):
             raise ConfigError(f"task {self.name}: want one of store, demo, and edges with proteins")
+        if self.edges is None:
+            self.refuse(("held_out", "min_score"), "without edges")
         if self.store is None:
             wanted = "want links and sequences, as `raybio prepare proteins` reads them"
             return missing_files(self._sources.values(), wanted)

@@ -19,7 +19,6 @@ from raybio.benchmark.task import (
     BenchmarkTask,
     TaskFacts,
     TaskScores,
-    by_relative_path,
 )
 from raybio.methods.contrastive_probe.accuracy import (
     chance_scores,
@@ -83,9 +82,12 @@ class FactProbeTask(BenchmarkTask):
         )
 
     def files(self) -> Mapping[str, Path]:
-        """Return all files below the folder."""
-        paths = [path for path in self.data.rglob("*") if path.is_file()]
-        return by_relative_path(self.data, [path for path in paths if path.name != "README.md"])
+        """Return the files below the folder that hold data."""
+        return {
+            name: path
+            for name, path in super().files().items()
+            if path.is_file() and path.name != "README.md"
+        }
 
     def facts(self) -> TaskFacts:
         """Return protocol and sizes."""

@@ -24,7 +24,6 @@ from raybio.benchmark.task import (
     BenchmarkTask,
     TaskFacts,
     TaskScores,
-    by_relative_path,
     missing_files,
 )
 from raybio.core.errors import ConfigError, DataError
@@ -84,18 +83,6 @@ class MtebTask(BenchmarkTask):
         """
         path = type(_task(self)).metadata.dataset["path"]
         return missing_files([self.data] if self.data else [], f"want a copy of {path}")
-
-    def files(self) -> Mapping[str, Path]:
-        """Return the files of the copy; none if mteb fetches them."""
-        if self.data is None:
-            return {}
-        paths = []
-        for path in self.data.rglob("*"):
-            # Downloads add hidden files, which say when they were made.
-            is_hidden = any(part.startswith(".") for part in path.relative_to(self.data).parts)
-            if path.is_file() and not is_hidden:
-                paths.append(path)
-        return by_relative_path(self.data, paths)
 
     def identity(self) -> dict[str, Any]:
         """Return what scores depend on: mteb's version, and its pinned data, too."""

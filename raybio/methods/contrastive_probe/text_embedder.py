@@ -52,7 +52,7 @@ class TextEmbedder:
         return self._tokenizer.fingerprint
 
     @property
-    def known_UD(self) -> Tensor:  # noqa: N802  # shape letters
+    def known_UD(self) -> Tensor:  # shape letters
         """Embeddings (U, D) of all distinct texts so far."""
         return self._known_UD
 

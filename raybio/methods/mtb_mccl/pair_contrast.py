@@ -10,8 +10,7 @@ negatives are:
 
     matching_the_blanks    same entity pair; other entity pairs of another type    (MTB, L_rel)
     supervised_contrast    same class; other classes                               (SupCon)
-    multi_label_contrast   a shared label; no shared label                         (not in the
-    paper)
+    multi_label_contrast   a shared label; no shared label                         (ours)
 
 Shape letters: N anchors, M candidates, D embedding width, R classes, B anchors of a block.
 """

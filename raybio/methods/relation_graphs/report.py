@@ -1,5 +1,6 @@
 """Scores of predicted entities and relations, as a table and as plain JSON."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,9 @@ def report_markdown(
         f1, precision, recall = (
             intervals[f"{task}_{measure}"] for measure in ("f1", "precision", "recall")
         )
-        bounds = f"[{100 * f1['low']:.2f}, {100 * f1['high']:.2f}]"
+        bounds = "–"
+        if not math.isnan(f1["low"]):
+            bounds = f"[{100 * f1['low']:.2f}, {100 * f1['high']:.2f}]"
         numbers = [precision["value"], recall["value"], chance[f"{task}_f1"]]
         numbers += [scores[f"{task}_f1"]["value"] for scores in rivals.values()]
         shown = [100 * number for number in numbers]

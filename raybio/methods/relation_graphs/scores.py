@@ -1,8 +1,10 @@
 """Scores of extracted entities and of relations between them (Theodoropoulos et al., 2021).
 
 Entities are chunks of BIO tags. A relation joins two words, the last ones of its entities, in
-either order. W words, S sentences, P pairs, C chunks, A classes (types of entities, or relations),
-X samples of sentences.
+either order.
+
+Shape letters: W words, S sentences, P pairs, F predicted and G gold pairs, C chunks, A classes
+(types of entities, or relations), X samples of sentences.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +20,7 @@ from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.methods.relation_graphs.annotations.tags import check_sentences, chunks
-from raybio.ops.significance import Interval
+from raybio.ops.significance import Interval, percentile_intervals, resampled_sums
 
 TASKS = ("ner", "re_minus", "re", "re_legacy")
 
@@ -89,11 +91,11 @@ def score_entities_relations(
     is_right_end_W = np.zeros(num_words, dtype=bool)
     is_right_end_W[spans.end_C[is_right_C] - 1] = True
 
-    found_F3 = _unordered(predicted)
+    predicted_F3 = _unordered(predicted)
     gold_G3 = _unordered(gold)
     gold_keys = {tuple(row) for row in gold_G3.tolist()}
-    is_right_F = np.array([tuple(row) in gold_keys for row in found_F3.tolist()], dtype=bool)
-    is_strict_F = is_right_F & is_right_end_W[found_F3[:, :2]].all(axis=1)
+    is_right_F = np.array([tuple(row) in gold_keys for row in predicted_F3.tolist()], dtype=bool)
+    is_strict_F = is_right_F & is_right_end_W[predicted_F3[:, :2]].all(axis=1)
 
     def count_SA(word_X: Integers, class_X: Integers, num_classes: int) -> NDArray[np.int64]:
         cell_X = sentence_W[word_X] * num_classes + class_X
@@ -111,7 +113,7 @@ def score_entities_relations(
     ]
     relation_SA4 = [
         count_SA(row_X3[:, 0], row_X3[:, 2] - 1, num_relations)
-        for row_X3 in (found_F3[is_right_F], found_F3[is_strict_F], found_F3, gold_G3)
+        for row_X3 in (predicted_F3[is_right_F], predicted_F3[is_strict_F], predicted_F3, gold_G3)
     ]
     return EntityRelationScores(np.stack(entity_SA3, axis=-1), np.stack(relation_SA4, axis=-1))
 
@@ -120,15 +122,15 @@ class TaskCounts(NamedTuple):
     """Counts of one task by sentence and class; (X, A) for samples of sentences.
 
     Attributes:
-        right_SA: found and right.
-        found_SA: found.
-        wanted_SA: right or missing.
+        right_SA: predicted and right.
+        predicted_SA: predicted.
+        gold_SA: right or missing.
         present_SA: a class counts in the mean over classes where this is above 0.
     """
 
     right_SA: Floats
-    found_SA: Floats
-    wanted_SA: Floats
+    predicted_SA: Floats
+    gold_SA: Floats
     present_SA: Floats
 
 
@@ -151,12 +153,12 @@ class SentenceCounts(ABC):
 
     def by_class(self, task: str) -> dict[str, Floats]:
         """Return ``precision``, ``recall``, ``f1`` (A,) of a task; NaN for absent classes."""
-        right_A, found_A, wanted_A, present_A = (
+        right_A, predicted_A, gold_A, present_A = (
             part_SA.sum(axis=0) for part_SA in self.tasks[task]
         )
         return {
-            what: np.where(found_A + present_A > 0, share(part_A, whole_A), np.nan)
-            for what, part_A, whole_A in _shares(right_A, found_A, wanted_A)
+            what: np.where(predicted_A + present_A > 0, share(part_A, whole_A), np.nan)
+            for what, part_A, whole_A in _shares(right_A, predicted_A, gold_A)
         }
 
     def intervals(
@@ -165,21 +167,21 @@ class SentenceCounts(ABC):
         """Return the values with 95 % percentile intervals of the bootstrap over sentences.
 
         They speak of the choice of sentences alone, not of training seeds; with very few sentences
-        they are too narrow (Efron 1979).
+        they are too narrow (Efron 1979), and with a single one unknown: NaN.
         """
         num_sentences = self._num_sentences
-        times_XS = rng.multinomial(
-            num_sentences, np.full(num_sentences, 1 / num_sentences), size=num_resamples
-        ).astype(np.float64)
-        samples = {
-            task: TaskCounts(*(times_XS @ part_SA for part_SA in counts))
-            for task, counts in self.tasks.items()
-        }
-        intervals = {}
-        for name, value_X in _statistics(samples).items():
-            low, high = np.percentile(value_X, [2.5, 97.5])
-            intervals[name] = Interval(self.values[name], float(low), float(high))
-        return intervals
+        # All counts as columns, so that every task has the same samples.
+        count_SC = np.concatenate([np.hstack(counts) for counts in self.tasks.values()], axis=1)
+        sum_XC = resampled_sums(count_SC, rng, num_resamples)
+        samples = {}
+        start = 0
+        for task, counts in self.tasks.items():
+            num_classes = counts.right_SA.shape[1]
+            end = start + len(counts) * num_classes
+            sums = sum_XC[:, start:end].reshape(num_resamples, len(counts), num_classes)
+            samples[task] = TaskCounts(*sums.swapaxes(0, 1))
+            start = end
+        return percentile_intervals(self.values, _statistics(samples), num_sentences)
 
     def unit_scores(self) -> UnitScores:
         """Return what each sentence contributes to each value, for paired tests of finished runs.
@@ -192,8 +194,8 @@ class SentenceCounts(ABC):
         for task, counts in self.tasks.items():
             parts = [part_SA * num_sentences for part_SA in counts]
             is_present_A = parts[-1].any(axis=0)
-            right_AS, found_AS, wanted_AS = (part[:, is_present_A].T for part in parts[:-1])
-            for what, part_AS, whole_AS in _shares(right_AS, found_AS, wanted_AS):
+            right_AS, predicted_AS, gold_AS = (part[:, is_present_A].T for part in parts[:-1])
+            for what, part_AS, whole_AS in _shares(right_AS, predicted_AS, gold_AS):
                 by_class = [
                     linear_share(part_S, whole_S)
                     for part_S, whole_S in zip(part_AS, whole_AS, strict=True)
@@ -253,16 +255,16 @@ def _shares(
 def _statistics(tasks: Mapping[str, TaskCounts]) -> dict[str, Floats]:
     """Return every measure (X,) of each sample's counts (X, A)."""
     value_by_name = {}
-    for task, (right_XA, found_XA, wanted_XA, present_XA) in tasks.items():
+    for task, (right_XA, predicted_XA, gold_XA, present_XA) in tasks.items():
         is_present_XA = (present_XA > 0).astype(np.float64)
-        for what, part_XA, whole_XA in _shares(right_XA, found_XA, wanted_XA):
+        for what, part_XA, whole_XA in _shares(right_XA, predicted_XA, gold_XA):
             sum_X = (share(part_XA, whole_XA) * is_present_XA).sum(axis=1)
             value_by_name[f"{task}_{what}"] = share(sum_X, is_present_XA.sum(axis=1))
     return value_by_name
 
 
 def _unordered(tagged: TaggedPairs) -> NDArray[np.int64]:
-    """(lower word, higher word, label) of each pair, none twice."""
+    """Return lower word, higher word and label (P, 3) of each pair, none twice."""
     low_P = np.minimum(tagged.first_P, tagged.second_P)
     high_P = np.maximum(tagged.first_P, tagged.second_P)
     return np.unique(np.stack([low_P, high_P, tagged.label_P], axis=1).astype(np.int64), axis=0)

@@ -4,6 +4,7 @@ Shape letters: N sentences, T words of all of them end to end, W words of one; E
 relations of one.
 """
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -300,7 +301,7 @@ def _counts(sentences: Sequence[WordSentence], types: Sequence[str]) -> dict[str
 def _has_overlap(sentence: WordSentence) -> bool:
     """Whether two entities share a word."""
     spans = sorted((start, end) for _, start, end in sentence.entities)
-    return any(second[0] < first[1] for first, second in zip(spans, spans[1:], strict=False))
+    return any(second[0] < first[1] for first, second in itertools.pairwise(spans))
 
 
 def _num_within_a_word(sentence: WordSentence) -> int:

@@ -49,6 +49,7 @@ class Corpus(NamedTuple):
         noun: name of rows with content, for errors.
         date_N: date of each row, yyyymmdd with zeros for an unknown month or day, -1 where there is
             none; None: the source has no dates.
+        read_as: sentences on how the files were read, for the manifest.
     """
 
     keys: pa.Array

@@ -19,8 +19,7 @@ import pyarrow.csv
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import GZIP_MAGIC, read_lines
-from raybio.store.table_rows import is_typed_table
-from raybio.store.table_rows import read_columns as read_row_columns
+from raybio.store.table_rows import is_typed_table, read_columns
 
 BLOCK_BYTES = 16 << 20
 """Bytes that are read at once; a record must fit into them."""
@@ -48,16 +47,16 @@ def read_table(
             that tabs, commas, semicolons or blanks divide, by its first line.
         wanted: what it should be, for messages.
         select: returns the names of the columns to read; it gets all names.
-        kinds: types of the columns, as ``read_columns``; those beyond the selected are ignored.
+        kinds: types of the columns, as ``read_arrow_columns``; more than the selected are ignored.
         record: name of a record, for the quarantine.
-        quarantine: as ``read_columns``.
+        quarantine: as ``read_arrow_columns``.
         block_bytes: bytes that are read at once.
 
     Raises:
-        DataError: as ``read_columns`` and ``select``.
+        DataError: as ``read_arrow_columns`` and ``select``.
     """
     if is_typed_table(path):
-        for rows in read_row_columns(path, wanted, select):
+        for rows in read_columns(path, wanted, select):
             texts = [
                 pa.array(column, kind) for column, kind in zip(rows.columns, kinds, strict=False)
             ]
@@ -69,7 +68,7 @@ def read_table(
     delimiter = next((mark for mark in DELIMITERS if mark in header), "\t")
     columns = tuple(select(split_fields(header, delimiter)))
     kinds = kinds[: len(columns)]
-    blocks = read_columns(
+    blocks = read_arrow_columns(
         path,
         columns,
         kinds if delimiter not in QUOTED else (pa.large_string(),) * len(columns),
@@ -94,7 +93,7 @@ def split_fields(line: str, delimiter: str) -> list[str]:
     return line.split(delimiter)
 
 
-def read_columns(
+def read_arrow_columns(
     path: str | Path,
     columns: tuple[str, ...],
     kinds: tuple[pa.DataType, ...],

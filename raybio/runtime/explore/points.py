@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from raybio.core.errors import DataError
-from raybio.ops.nearest import nearest
+from raybio.ops.nearest import nearest_others
 from raybio.runtime.embed_inputs import EmbeddingInputs
 from raybio.runtime.search.embeddings import read_embeddings, scaled
 from raybio.store.quarantine import Quarantine
@@ -77,7 +77,7 @@ def points_of_model(
     unit_SD = scaled(model.embed(encoder, contents), "cosine", "embedding of input {}")
     _check_width(unit_SD)
     all_S = np.arange(len(keys))
-    neighbor_row_SK, cosine_SK = nearest_others(unit_SD, all_S, [unit_SD], NUM_NEIGHBORS)
+    neighbor_row_SK, cosine_SK = nearest_units(unit_SD, all_S, [unit_SD], NUM_NEIGHBORS)
     texts = [content.decode(errors="replace") for content in contents]
     return Points(keys, texts, unit_SD, num_rows, neighbor_row_SK, cosine_SK, [], len(keys))
 
@@ -114,7 +114,7 @@ def points_of_file(path: Path, keys: Sequence[str], max_points: int) -> Points:
     blocks = ((len(unit_MD), unit_MD) for unit_MD in unit_blocks())
     unit_SD = np.concatenate([unit_MD[indices] for indices, unit_MD in _chosen(row_S, blocks)])
     _check_width(unit_SD)
-    row_SK, cosine_SK = nearest_others(unit_SD, row_S, unit_blocks(), NUM_NEIGHBORS)
+    row_SK, cosine_SK = nearest_units(unit_SD, row_S, unit_blocks(), NUM_NEIGHBORS)
     other_O = np.setdiff1d(row_SK, row_S)
     number_N = np.empty(len(keys), np.int64)
     number_N[row_S] = np.arange(len(row_S))
@@ -131,7 +131,7 @@ def points_of_file(path: Path, keys: Sequence[str], max_points: int) -> Points:
     )
 
 
-def nearest_others(
+def nearest_units(
     unit_SD: np.ndarray, row_S: np.ndarray, blocks: Iterable[np.ndarray], k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows with the largest cosines to each query, without itself, and the cosines.
@@ -146,25 +146,11 @@ def nearest_others(
         Rows and cosines (S, K), the nearest first; equal ones in order of their rows.
     """
     query_SD = torch.from_numpy(unit_SD).to(default_device())
-    row_SK = torch.empty(len(unit_SD), 0, dtype=torch.int64)
-    score_SK = torch.empty(len(unit_SD), 0)
-    start = 0
-    for unit_MD in blocks:
-        # Of unit vectors: squared distances tell cosines near 1 apart, and give the same order.
-        neighbors = nearest(query_SD, torch.from_numpy(unit_MD).to(query_SD.device), k + 1)
-        row_SK = torch.cat([row_SK, neighbors.index_QK.cpu() + start], dim=1)
-        score_SK = torch.cat([score_SK, neighbors.score_QK.cpu()], dim=1)
-        order_SK = score_SK.sort(dim=1, descending=True, stable=True).indices[:, : k + 1]
-        row_SK = row_SK.gather(1, order_SK)
-        score_SK = score_SK.gather(1, order_SK)
-        start += len(unit_MD)
-    is_self_SK = row_SK == torch.from_numpy(row_S)[:, None]
-    # Among more than k copies of a row, the row itself may not be found.
-    is_self_SK[:, -1] |= ~is_self_SK.any(dim=1)
-    row_SK = row_SK[~is_self_SK].reshape(len(row_S), -1)
-    score_SK = score_SK[~is_self_SK].reshape(len(row_S), -1)
+    on_device = (torch.from_numpy(unit_MD).to(query_SD.device) for unit_MD in blocks)
+    # Of unit vectors: squared distances tell cosines near 1 apart, and give the same order.
+    neighbors = nearest_others(query_SD, torch.from_numpy(row_S), on_device, k)
     # |a - b|^2 = 2 - 2 cos
-    return row_SK.numpy(), (1 + score_SK / 2).numpy()
+    return neighbors.index_QK.cpu().numpy(), (1 + neighbors.score_QK.cpu() / 2).numpy()
 
 
 def _sample(num_rows: int, max_points: int, noun: str) -> np.ndarray:

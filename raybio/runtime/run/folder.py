@@ -24,6 +24,7 @@ from raybio.core.errors import (
     HeldError,
     RecordError,
     RecordFormatError,
+    common_kind,
 )
 from raybio.core.files import FULL, RUN, check_local, disk_problem, replace_text, try_lock
 from raybio.core.location import Location
@@ -452,7 +453,7 @@ def record_failure(folder: RunFolder, error: Exception) -> None:
         if error.errno not in (*FULL, errno.EROFS):
             return
         error = DiskError(disk_problem(error))
-    failure = {"kind": type(error).__name__, "message": str(error)}
+    failure = {"kind": common_kind(error), "message": str(error)}
     try:
         write_record(folder.failure, "failure", failure)
     except OSError:

@@ -5,11 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raybio.core.errors import ConfigError, DivergedError
-
-
-class MetricError(ConfigError):
-    """The method does not evaluate the sweep's metric, so every trial will fail."""
+from raybio.core.errors import DivergedError, MetricError
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,10 @@ class MetricsTail:
         self._offset += end
         new = []
         for _, report in _parsed(text[:end], self.path):
-            place = place_of(report)
-            if place > self.last:
+            position = position_of(report)
+            if position > self.last:
                 new.append(report)
-                self.last = place
+                self.last = position
         return new
 
     def close(self) -> None:
@@ -146,14 +146,14 @@ class MetricsTail:
                 if is_same and now.st_size >= self._offset:
                     return self._file
             self.close()
-            self._file = self.path.open("rb", buffering=0)  # noqa: SIM115
+            self._file = self.path.open("rb", buffering=0)
             self._offset = 0
         except FileNotFoundError:
             return None
         return self._file
 
 
-def place_of(report: dict[str, Any]) -> tuple[int, bool]:
+def position_of(report: dict[str, Any]) -> tuple[int, bool]:
     """Return the step of a report and whether it holds an evaluation: later ones are greater."""
     return report["step"], bool(report.get("is_evaluation"))
 

@@ -381,14 +381,13 @@ def _share(compute: Compute, nodes: Sequence[Node], num_runs: int) -> TrialResou
         # On a smaller machine than the recorded one, threads share CPUs.
         largest = max((node.cpus for node in nodes), default=1.0)
         cpus = min(float(compute.threads_per_worker), largest)
-    gpus = {None: None, False: 0.0, True: 1.0}[compute.use_gpu]
     return fit_trials(
         nodes,
         workers=1,
         at_most=num_runs,
         least_cpus=1.0,
         cpus_per_worker=cpus,
-        gpus_per_worker=gpus,
+        gpus_per_worker=compute.gpus_of_trial,
         what="run",
     )
 

@@ -44,6 +44,13 @@ class Compute:
         """Whether workers train on GPUs; None: if there is one for each worker."""
         return DEVICES[self.device]
 
+    @property
+    def gpus_of_trial(self) -> float | None:
+        """GPUs of each worker of a trial: the given number, else what ``device`` states."""
+        if self.gpus_per_worker is None and self.use_gpu is not None:
+            return float(self.use_gpu)
+        return self.gpus_per_worker
+
     def to_record(self) -> dict[str, Any]:
         """Return what the next start of the run repeats, for bit-identical results."""
         return {

@@ -20,7 +20,7 @@ import torch
 
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.version import VERSION
-from raybio.ops.nearest import nearest
+from raybio.ops.nearest import nearest_others
 from raybio.runtime.embed_parts import model_digest_of
 from raybio.runtime.search.embeddings import (
     ROWS_AT_ONCE,
@@ -316,18 +316,14 @@ def _quantize(
 
 def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric) -> np.ndarray:
     """Return the min(K, N - 1) nearest other rows (Q, K) of some rows, by exact search in torch."""
-    k = min(K, len(vector_ND) - 1)
     device = default_device()
     query_QD = torch.from_numpy(vector_ND[query_Q]).to(device)
-    rows = []
-    scores = []
-    for start in range(0, len(vector_ND), ROWS_AT_ONCE):
-        block_CD = torch.from_numpy(np.array(vector_ND[start : start + ROWS_AT_ONCE])).to(device)
-        neighbors = nearest(query_QD, block_CD, k + 1, metric=metric)
-        rows.append(neighbors.index_QK + start)
-        scores.append(neighbors.score_QK)
-    best_QK = torch.cat(scores, 1).topk(k + 1, dim=1).indices
-    return _without_self(torch.cat(rows, 1).gather(1, best_QK).cpu().numpy(), query_Q)
+    blocks = (
+        torch.from_numpy(np.array(vector_ND[start : start + ROWS_AT_ONCE])).to(device)
+        for start in range(0, len(vector_ND), ROWS_AT_ONCE)
+    )
+    neighbors = nearest_others(query_QD, torch.from_numpy(query_Q), blocks, K, metric=metric)
+    return neighbors.index_QK.cpu().numpy()
 
 
 def _without_self(row_QK: np.ndarray, query_Q: np.ndarray) -> np.ndarray:

@@ -133,10 +133,12 @@ class Mirror:
                     self._bucket.delete(name)
                     del self._index[name]
                 write_index(self._folder.path, self._index)
+            # A file of ``last`` states that logs are complete, so that none is left for later.
+            is_all_due = is_all or any(self._new_state(name) for name in last)
             num_unrecorded = 0
             try:
                 for name in (*others, *sorted(last, key=_rank)):
-                    if is_all or time.monotonic() >= self._not_before.get(name, 0.0):
+                    if is_all_due or time.monotonic() >= self._not_before.get(name, 0.0):
                         num_unrecorded += self._send(name)
                     if num_unrecorded == FILES_PER_INDEX:
                         num_unrecorded = 0
@@ -173,17 +175,25 @@ class Mirror:
         self._refuse_lost_copy()
         write_index(self._folder.path, self._index)
 
+    def _new_state(self, name: str) -> list[int] | None:
+        """Return the state of a file that the bucket lacks; None if it has it, or it is gone."""
+        known = self._index.get(name)
+        try:
+            state = state_of(self._folder.path / name)
+        except FileNotFoundError:
+            return None
+        return state if known is None or known[:3] != state else None
+
     def _send(self, name: str) -> bool:
         """Send a file if it has changed, and return whether it did."""
         path = self._folder.path / name
-        known = self._index.get(name)
+        state = self._new_state(name)
+        if state is None:
+            return False
         try:
-            state = state_of(path)
-            if known is not None and known[:3] == state:
-                return False
             self._lease.check()
             began = time.monotonic()
-            version = self._put(path, name, known)
+            version = self._put(path, name, self._index.get(name))
         except FileNotFoundError:
             return False  # replaced or removed meanwhile
         if path.suffix == ".jsonl":

@@ -26,7 +26,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.metrics_log import MetricsTail, place_of
+from raybio.runtime.run.metrics_log import MetricsTail, position_of
 from raybio.runtime.tracking import mlflow as mlflow_run
 
 METRICS_PER_BATCH = 1000
@@ -375,7 +375,7 @@ class Tracker:
                 num_metrics += len(report["metrics"])
                 num_reports += 1
             mlflow_run.log_reports(self._client, str(self.run_id), self._unsent[:num_reports])
-            self._forwarded, self._was_evaluated = place_of(self._unsent[num_reports - 1])
+            self._forwarded, self._was_evaluated = position_of(self._unsent[num_reports - 1])
             del self._unsent[:num_reports]
             self._save()
             self._moved_at = time.monotonic()

@@ -7,10 +7,9 @@ from typing import Any
 
 from ray.tune import Callback
 
-from raybio.core.errors import ClusterError
+from raybio.core.errors import ClusterError, MetricError
 from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.goal import MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.spool.lease import check_key

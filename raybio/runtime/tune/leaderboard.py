@@ -263,7 +263,7 @@ def write_results(
 
 def _write_leaderboard(path: Path, spec: SweepSpec, ranking: Sequence[RankedSettings]) -> None:
     space = spec.space
-    header = ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
+    header = ["rank", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
     rows: list[Sequence[object]] = [header]
     for number, ranked in enumerate(ranking, start=1):
         settings = [ranked.settings.get(path, "") for path in space.space]

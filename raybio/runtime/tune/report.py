@@ -121,7 +121,8 @@ def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, f
     """Return the share of the variance between trials that each parameter explains.
 
     The measure is fANOVA (Hutter et al. 2014). Parameters that only some trials have are left out,
-    as in Optuna. None if there are too few trials, or one parameter alone varies.
+    as in Optuna. None if there are too few trials, only one parameter varies, or all values are
+    equal.
     """
     evaluated = [trial for trial in trials if trial.best_value is not None]
     varied = []
@@ -130,7 +131,8 @@ def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, f
             values = {repr(trial.settings[name]) for trial in evaluated}
             if len(values) > 1:
                 varied.append(name)
-    if len(evaluated) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2:
+    has_spread = len({trial.best_value for trial in evaluated}) > 1
+    if len(evaluated) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2 or not has_spread:
         return None
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
@@ -209,8 +211,8 @@ def _importance(space: SearchSpace, trials: Sequence[TrialRecord], plots: Path) 
     heading = "Importance of the parameters"
     shares = importance(space, trials)
     if shares is None:
-        wanted = f"at least {MIN_TRIALS_FOR_IMPORTANCE} trials and two parameters that vary"
-        return Section(heading, [f"Too few trials: fANOVA wants {wanted}."])
+        wanted = f"at least {MIN_TRIALS_FOR_IMPORTANCE} trials of different values"
+        return Section(heading, [f"fANOVA wants {wanted}, and two parameters that vary."])
     about = (
         "fANOVA over the trials' best values. Trials that were stopped early count with what they "
         "had reached, so read it with the learning curves."

@@ -1,5 +1,6 @@
 """Rivals of term retrieval against loops."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def test_nearest_articles_give_their_terms_as_the_loop(
         ("term_to_text", found_QC[:4].T, *queries.reversed[::-1]),
     ):
         bounds = []
-        for query, (first, end) in enumerate(zip(indptr[:-1], indptr[1:], strict=True)):
+        for query, (first, end) in enumerate(itertools.pairwise(indptr)):
             bounds += best_and_worst_ranks(np.round(score[query], 9), gold[first:end])
         ranks = found[direction].rank_P.tolist()
         assert all(low <= rank <= high for rank, (low, high) in zip(ranks, bounds, strict=True))

@@ -291,7 +291,7 @@ def test_a_plan_that_does_not_fit_the_store_is_refused(
 
 def test_collation_survives_pickling(store: ClozeStore) -> None:
     collate = collate_of(store)
-    copy = pickle.loads(pickle.dumps(collate))  # noqa: S301
+    copy = pickle.loads(pickle.dumps(collate))
     np.testing.assert_array_equal(copy(3, 0, 1)["token_T"], collate(3, 0, 1)["token_T"])
 
 

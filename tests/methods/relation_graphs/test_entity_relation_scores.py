@@ -1,8 +1,16 @@
+import math
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from raybio.evaluation.unit_scores import paired_difference
-from raybio.methods.relation_graphs.scores import MEASURES, TaggedPairs, score_entities_relations
+from raybio.methods.relation_graphs.scores import (
+    MEASURES,
+    EntityRelationScores,
+    TaggedPairs,
+    score_entities_relations,
+)
 from tests import word_oracles
 
 O, B0, I0, B1, I1 = range(5)  # noqa: E741
@@ -171,6 +179,27 @@ def test_intervals_equal_a_loop_over_resampled_sentences() -> None:
         assert found[name].low == pytest.approx(low)
         assert found[name].high == pytest.approx(high)
         assert found[name].value == scored(predicted, gold).values[name]
+
+
+def test_the_interval_of_a_single_sentence_is_unknown() -> None:
+    predicted, gold = problem()
+    intervals = scored(predicted[:1], gold[:1]).intervals(np.random.default_rng(0))
+    assert tuple(intervals) == MEASURES
+    assert all(math.isnan(each.low) and math.isnan(each.high) for each in intervals.values())
+
+
+def test_memory_of_intervals_does_not_grow_with_the_resamples_of_sentences() -> None:
+    count_SA = np.ones((5_000, NUM_TYPES), np.int64)
+    scores = EntityRelationScores(
+        np.stack([count_SA] * 3, axis=-1), np.stack([count_SA] * 4, axis=-1)
+    )
+    assert scores.values["re_f1"] == 1
+    tracemalloc.start()
+    scores.intervals(np.random.default_rng(0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # 1,000 resamples of 5,000 sentences at once are 40 MB.
+    assert peak < 10e6
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -29,7 +29,7 @@ def collate_of(
 
 def sequences(arrays: dict[str, np.ndarray], name: str = "token_T") -> list[tuple[int, ...]]:
     bounds = arrays["indptr_R1"]
-    return [tuple(arrays[name][a:b].tolist()) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [tuple(arrays[name][a:b].tolist()) for a, b in pairwise(bounds)]
 
 
 def letters(store: Store, row: int) -> bytes:

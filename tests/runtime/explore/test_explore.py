@@ -21,7 +21,7 @@ from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.runtime.embed_parts import Parts, write_shards
-from raybio.runtime.explore.points import nearest_others
+from raybio.runtime.explore.points import nearest_units
 from raybio.runtime.search import embeddings
 from raybio.store.bucket import BucketFolder
 from raybio.store.remote_store import upload_store
@@ -97,7 +97,7 @@ def test_neighbors_are_those_of_a_loop_in_any_blocks(block_rows: int) -> None:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     rows = np.sort(rng.choice(100, 30, replace=False))
     blocks = [unit[start : start + block_rows] for start in range(0, 100, block_rows)]
-    found, cosines = nearest_others(unit[rows], rows, blocks, 10)
+    found, cosines = nearest_units(unit[rows], rows, blocks, 10)
     assert found.shape == cosines.shape == (30, 10)
     for row, neighbors, values in zip(rows, found, cosines, strict=True):
         order, expected = sorted_cosines(vectors, row)
@@ -105,7 +105,7 @@ def test_neighbors_are_those_of_a_loop_in_any_blocks(block_rows: int) -> None:
         assert len(set(neighbors.tolist())) == 10
         np.testing.assert_allclose(values, expected[order[:10]], atol=1e-6)
         np.testing.assert_allclose(values, expected[neighbors], atol=1e-6)
-    few, _ = nearest_others(unit[:4], np.arange(4), [unit[:4]], 10)
+    few, _ = nearest_units(unit[:4], np.arange(4), [unit[:4]], 10)
     assert [sorted(row) for row in few.tolist()] == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]]
 
 

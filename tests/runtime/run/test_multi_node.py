@@ -64,10 +64,10 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
     is_taken_back = False
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         self._answer(200, b"a token")
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         asks_for_notice = self.path == "/latest/meta-data/spot/instance-action"
         has_token = self.headers["X-aws-ec2-metadata-token"] == "a token"
         is_there = type(self).is_taken_back and asks_for_notice and has_token

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from raybio.core.config import override
-from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError, StoreError
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.model_paths import model_folder
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.folder import RunFolder, record_failure
 from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.worker_group import explained
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 
@@ -300,3 +301,15 @@ def test_the_name_of_a_run_is_not_taken_for_a_hub_id(
         model_folder("first", "--init")
     monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path / "elsewhere"))
     assert model_folder("first", "--init") == "first"
+
+
+def test_a_failure_is_raised_again_as_the_nearest_common_error(tmp_path: Path) -> None:
+    class OwnError(StoreError):
+        """A class that a package keeps for itself."""
+
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    record_failure(folder, OwnError("part 3 is damaged"))
+    error = explained(folder, None)
+    assert type(error) is StoreError
+    assert str(error) == "part 3 is damaged"

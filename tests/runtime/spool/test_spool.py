@@ -75,6 +75,23 @@ def test_the_index_is_not_written_for_each_file(
         assert written == [20, 40, 45]
 
 
+def test_a_result_waits_for_the_log_that_it_vouches_for(
+    folder: RunFolder, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # After its first upload, a log is not due again while this test runs.
+    monkeypatch.setattr(mirror, "QUIET_FACTOR", 1e9)
+    mine = BucketFolder(bucket / "runs" / "mine")
+    with spool.held(folder, bucket / "runs"):
+        (folder.path / "metrics.jsonl").write_text("first")
+        while "metrics.jsonl" not in names_in(bucket):
+            time.sleep(0.02)
+        (folder.path / "metrics.jsonl").write_text("complete")
+        write(folder, "result.json")
+        while "result.json" not in names_in(bucket):
+            time.sleep(0.02)
+        assert mine.read("metrics.jsonl") == b"complete"
+
+
 @pytest.mark.parametrize("deleted", ["folder", "files"])
 def test_a_copy_that_is_deleted_while_a_run_is_held_takes_nothing_from_the_bucket(
     folder: RunFolder, bucket: BucketPath, deleted: str

@@ -222,7 +222,7 @@ def test_a_file_system_that_other_machines_share_is_known_by_its_kind(
         "/x": "fuse.overlayfs",
     }
     partitions = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in places.items()]
-    monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)  # noqa: A006
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)
     assert network_file_system(Path("/shared/me/mlflow.db")) == "nfs4"
     assert network_file_system(Path("/lake/mlflow.db")) == "fuse.gcsfuse"
     for place in ("/mlflow.db", "/shared/local/mlflow.db", "/shareds/mlflow.db", "/x/mlflow.db"):

@@ -147,7 +147,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):  # whoever asked may have given up
             self.wfile.write(content)
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
 
     def _is(self, what: str, path: str) -> bool:
         ending = getattr(self.way, what)

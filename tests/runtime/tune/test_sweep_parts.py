@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from raybio.cli.sweep import SweepOptions, _print_plan, _print_result, _refuse_both, _report_unused
 from raybio.cli.sweep import app as sweep_app
 from raybio.core.config import load, override_all
-from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
+from raybio.core.errors import ClusterError, ConfigError, DivergedError, MetricError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution
 from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.goal import Goal, MetricError
+from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.options import RunOptions, base_configs
 from raybio.runtime.run.spec import Compute
@@ -317,6 +317,20 @@ def test_the_report_stands_alone_and_shows_every_trial(spec: SweepSpec) -> None:
     assert {path.name for path in folder.plots.iterdir()} == {
         "parameters.png", "parallel.png", "importance.png", "learning.png", "cost.png",
     }  # fmt: skip
+
+
+def test_trials_of_equal_values_have_a_report_without_importance(spec: SweepSpec) -> None:
+    for rate in (1e-5, 1e-4, 1e-3):
+        for value in (0.0, 0.5):
+            leave(spec, of(value, rate), {10: 1.0, 20: 1.0}, FINISHED)
+    folder = RunFolder(spec.path.parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    assert importance(spec.space, trials) is None
+    markdown, _ = write_sweep_report(folder, spec, ranking, trials)
+    assert (
+        "fANOVA wants at least 6 trials of different values, and two parameters that vary."
+        in markdown.read_text()
+    )
 
 
 def test_a_report_of_trials_that_all_failed_says_so(spec: SweepSpec) -> None:

@@ -6,6 +6,7 @@ become blanks in PubTator's format, whose offsets stay. In a relation, an entity
 both ends, too.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -105,7 +106,7 @@ def write_bioc_json(path: Path, documents: Iterable[Annotated]) -> int:
 def _bioc_document(raw: RawDocument, relations: Sequence[FoundRelation]) -> dict[str, Any]:
     starts = [*raw.passage_starts, len(raw.text) + 1]
     passages: list[dict[str, Any]] = []
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in itertools.pairwise(starts):
         annotations = [
             _bioc_annotation(number, mention, raw.text)
             for number, mention in enumerate(raw.mentions)

@@ -8,6 +8,7 @@ import numpy as np
 from raybio.core.markdown import markdown_table
 from raybio.core.published import published
 from raybio.methods.mtb_mccl.mccl.frozen_probe import FrozenProbeResult
+from raybio.methods.mtb_mccl.mccl.report import bounds_text
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED
 
 
@@ -49,7 +50,7 @@ def probe_markdown(data: Mapping[str, Any]) -> str:
                 classifier["name"],
                 classifier["setting"],
                 f"{classifier['dev']['f1']:.2%}",
-                f"{f1['value']:.2%} [{f1['low']:.2%}, {f1['high']:.2%}]",
+                f"{f1['value']:.2%} {bounds_text(f1)}".rstrip(),
                 f"{test['precision']['value']:.2%}",
                 f"{test['recall']['value']:.2%}",
                 f"{in_paper['BioRED']:.1%}" if in_paper else "",

@@ -3,6 +3,7 @@
 Shape letters: C classes, "NA" first.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,12 +69,19 @@ def report_markdown(data: Mapping[str, Any], title: str) -> str:
     return "\n\n".join(parts)
 
 
+def bounds_text(score: Mapping[str, float]) -> str:
+    """Return the interval of a score, as "[59.01%, 63.97%]"; "" where it is unknown."""
+    if math.isnan(score["low"]):
+        return ""
+    return f"[{score['low']:.2%}, {score['high']:.2%}]"
+
+
 def _scores_table(data: Mapping[str, Any]) -> str:
     rows = [
         [
             name.replace("_", " "),
             f"{score['value']:.2%}",
-            f"[{score['low']:.2%}, {score['high']:.2%}]",
+            bounds_text(score) or "–",
             f"{data['chance'][name]:.2%}",
         ]
         for name, score in data["scores"].items()

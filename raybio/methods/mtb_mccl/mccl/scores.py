@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from raybio.core.arrays import Floats, Integers
 from raybio.core.final_report import UnitScores
 from raybio.evaluation.unit_scores import linear_share, sample_units, share
-from raybio.ops.significance import Interval
+from raybio.ops.significance import Interval, percentile_intervals, resampled_sums
 
 NA_COLUMN = 0
 """Number of NA among the relations."""
@@ -187,21 +187,12 @@ class RelationScores:
         """Return the values with 95 % percentile bootstrap intervals over documents (Efron, 1979).
 
         They reflect the sample of documents, not training seeds. With very few documents they are
-        too narrow.
+        too narrow, and with a single one unknown: NaN.
         """
-        num_documents, num_relations, _ = self.count_UR4.shape
-        count_UC = self.count_UR4.reshape(num_documents, -1).astype(np.float64)
-        probability_U = np.full(num_documents, 1 / num_documents)
-        # One resample at a time: memory must not grow with documents times resamples.
-        sums = [
-            rng.multinomial(num_documents, probability_U) @ count_UC for _ in range(num_resamples)
-        ]
-        resampled = _statistics(np.reshape(sums, (num_resamples, num_relations, 4)))
-        bounds = {name: np.percentile(resampled[name], [2.5, 97.5]) for name in self.measures}
-        return {
-            name: Interval(self.values[name], float(low), float(high))
-            for name, (low, high) in bounds.items()
-        }
+        num_documents = len(self.count_UR4)
+        sum_XC = resampled_sums(self.count_UR4.reshape(num_documents, -1), rng, num_resamples)
+        resampled = _statistics(sum_XC.reshape(num_resamples, *self.count_UR4.shape[1:]))
+        return percentile_intervals(self.values, resampled, num_documents)
 
     def unit_scores(self) -> UnitScores:
         """Return each document's contribution to each value, for paired tests between runs.

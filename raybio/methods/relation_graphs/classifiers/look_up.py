@@ -11,6 +11,7 @@ On ties words are no entities and entities are not related.
 Shape letters: S sentences, W words, V lower-cased words, A tags, C entities, P pairs of entities.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -102,7 +103,7 @@ def _entity_pairs(
     # Chunks are in text order, so those of a sentence stand together.
     bound_S1 = np.searchsorted(chunks_of_tags.start_C, indptr_S1).tolist()
     start_C, end_C, type_C = (part.tolist() for part in chunks_of_tags)
-    for begin, end in zip(bound_S1[:-1], bound_S1[1:], strict=True):
+    for begin, end in itertools.pairwise(bound_S1):
         for first in range(begin, end):
             for second in range(first + 1, end):
                 kinds = (type_C[first], type_C[second])

@@ -52,8 +52,8 @@ class SpertScores(SentenceCounts):
             ("spert_re", self.relation_SA3),
             ("spert_boundaries", self.boundary_SA3),
         ):
-            right_SA, found_SA, gold_SA = np.moveaxis(count_SA3.astype(np.float64), -1, 0)
-            macro = TaskCounts(right_SA, found_SA, gold_SA, found_SA + gold_SA)
+            right_SA, predicted_SA, gold_SA = np.moveaxis(count_SA3.astype(np.float64), -1, 0)
+            macro = TaskCounts(right_SA, predicted_SA, gold_SA, predicted_SA + gold_SA)
             tasks[task] = macro
             tasks[f"{task}_micro"] = TaskCounts(
                 *(part_SA.sum(axis=1, keepdims=True) for part_SA in macro)

@@ -89,7 +89,7 @@ class Graph:
         return len(self.indices) // 2
 
     @cached_property
-    def degree_N(self) -> Positions:  # noqa: N802  # shape letters
+    def degree_N(self) -> Positions:  # shape letters
         """Number of neighbors of each node."""
         return np.diff(self.indptr).astype(np.int64)
 

@@ -1,5 +1,7 @@
 """Counts of proteins that are longer than the encoder reads."""
 
+import itertools
+
 import numpy as np
 
 from raybio.encoders.input_lengths import InputLengths, with_equal_rows
@@ -39,5 +41,5 @@ def with_equal_proteins(lengths: InputLengths, store: HasResidues) -> InputLengt
         return lengths
     content = store.residue_T.tobytes()
     bounds = store.indptr_N1.tolist()
-    wholes = (content[start:end] for start, end in zip(bounds, bounds[1:], strict=False))
+    wholes = (content[start:end] for start, end in itertools.pairwise(bounds))
     return with_equal_rows(lengths, ((whole, whole[: lengths.limit]) for whole in wholes))

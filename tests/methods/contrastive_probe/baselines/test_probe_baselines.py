@@ -187,7 +187,7 @@ def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_
             assert list(shown) == [
                 names[name]
                 for name in sorted(range(len(names)), key=lambda n: -score_QC[row][n])[:5]
-            ]  # noqa: B023
+            ]
     assert len({tuple(first_ranks(score_QC, gold)) for score_QC in scores.values()}) == 3
     assert [one.method for one in three] == [
         "mask average",

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 
@@ -50,7 +52,7 @@ def test_parts_of_a_reference_set_merge_into_the_whole(bounds):
     whole = nearest_members(query, reference, label, k=3)
     parts = [
         nearest_members(query, reference[start:end], label[start:end], k=3)
-        for start, end in zip(bounds[:-1], bounds[1:], strict=True)
+        for start, end in itertools.pairwise(bounds)
     ]
     merged = parts[0].merge(*parts[1:])
     assert torch.allclose(merged.cosine_QRK, whole.cosine_QRK, atol=1e-14)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from raybio.evaluation.unit_scores import paired_difference
+from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 from raybio.methods.mtb_mccl.mccl.scores import NA_COLUMN, Facts, confusion_matrix, score_facts
 from tests import relation_oracles
 
@@ -155,6 +156,20 @@ def test_intervals_equal_a_loop_over_resampled_documents() -> None:
         assert (interval.low, interval.high) == pytest.approx((low, high), abs=1e-12), name
         assert interval.value == scores.values[name]
         assert interval.low < interval.value < interval.high
+
+
+def test_the_interval_of_a_single_document_is_unknown() -> None:
+    scores = score_facts(
+        facts_of([(0, 0, 1, 1), (0, 1, 2, 1)]),
+        facts_of([(0, 0, 1, 1)]),
+        num_documents=1,
+        num_relations=NUM_RELATIONS,
+    )
+    intervals = scores.intervals(np.random.default_rng(0))
+    assert intervals["f1"].value == pytest.approx(2 / 3)
+    assert all(math.isnan(each.low) and math.isnan(each.high) for each in intervals.values())
+    data = report_data(["NA", "a", "b", "c", "d"], scores, "", None, chance=scores, chance_of="dev")
+    assert "| f1 | 66.67% | – | 66.67% |" in report_markdown(data, "one document")
 
 
 def test_the_mean_over_documents_is_the_score_and_its_spread_that_of_the_bootstrap() -> None:

@@ -27,13 +27,12 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.table_columns import (
     DELIMITERS,
     QUOTED,
-    read_columns,
+    read_arrow_columns,
     split_fields,
 )
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import read_lines
-from raybio.store.table_rows import is_typed_table, shown_names
-from raybio.store.table_rows import read_columns as read_row_columns
+from raybio.store.table_rows import is_typed_table, read_columns, shown_names
 
 ID_COLUMNS = (
     ("protein_a", "protein_b"),
@@ -159,11 +158,11 @@ def read_link_columns(
     """
     columns = file.columns if with_scores else file.columns[:2]
     if not file.delimiter:
-        for rows in read_row_columns(file.path, WANTED, lambda _: columns):
+        for rows in read_columns(file.path, WANTED, lambda _: columns):
             texts = [pa.array(column, pa.string()) for column in rows.columns]
             yield *texts, pa.array(rows.lines, pa.int64())
         return
-    blocks = read_columns(
+    blocks = read_arrow_columns(
         file.path,
         columns,
         (pa.string(),) * len(columns),
@@ -235,5 +234,5 @@ def _typed_layout(path: Path) -> LinkFile:
             )
         return chosen
 
-    next(read_row_columns(path, WANTED, select), None)
+    next(read_columns(path, WANTED, select), None)
     return LinkFile(path, "", tuple(chosen), None, True, tuple(unread))
