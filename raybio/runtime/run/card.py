@@ -81,7 +81,8 @@ def _model_index(
             if score is None or math.isnan(score["value"]):
                 continue
             metric: dict[str, Any] = {"type": key, "name": title, "value": float(score["value"])}
-            if "low" in score:
+            # YAML's NaN is no number of the hub.
+            if not math.isnan(score.get("low", math.nan)):
                 metric["args"] = {
                     "low": float(score["low"]),
                     "high": float(score["high"]),

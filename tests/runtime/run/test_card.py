@@ -1,5 +1,6 @@
 """The model card of a run, as huggingface_hub reads it, and the code in it."""
 
+import math
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record, write_record
 from raybio.encoders.model_card import Card
 from raybio.methods import METHODS
@@ -137,6 +139,19 @@ def test_a_store_that_was_prepared_again_is_not_described_as_the_runs(
     assert "so its sources are not listed" in card["Data"]
     for source in tiny_store.manifest["sources"].values():
         assert source["sha256"] not in card["Data"]
+
+
+def test_a_score_without_an_interval_has_none_on_the_hub(
+    runs: list[RunFolder], tiny_store: Store
+) -> None:
+    config = tiny_config(NAME)
+    system = METHODS[NAME].build(config, tiny_store.path)
+    unit = {"lrap": {"value": 0.5, "low": math.nan, "high": math.nan}, "ndcg": {"value": 0.25}}
+    report = FinalReport(scores={"trained": {"val": unit}})
+    card = run_card(runs[0], system, config, step=2, precision="fp32", metrics={}, report=report)
+    (result,) = card["metadata"]["model-index"][0]["results"]
+    assert [metric["value"] for metric in result["metrics"]] == [0.5, 0.25]
+    assert all("args" not in metric for metric in result["metrics"])
 
 
 def test_every_method_has_its_paper() -> None:
