@@ -88,7 +88,7 @@ def benchmark(
         with_before=after is not None,
     )
     for each in report.models:
-        mean = "no mean, since it lacks one of the tasks that all models have in common"
+        mean = "no mean: no task, or not each, that all encoders have a score in"
         if each.num_common_tasks:
             mean = f"mean of {count_of(each.num_common_tasks, 'task')} {interval_text(each)}"
         print(f"{each.name}: {mean}")

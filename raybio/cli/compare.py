@@ -48,16 +48,18 @@ def compare(
     """
     check_writable_folder(out)
     folder, bucket = runs_folder(runs)
+    names = None
     if bucket is not None:
         from raybio.runtime.spool.spool import refresh_matching
 
-        refresh_matching(folder, bucket, run)
+        names = refresh_matching(folder, bucket, run)
     from raybio.runtime.compare.compare import compare_runs
     from raybio.runtime.compare.comparison_report import write_comparison
     from raybio.runtime.compare.runs import given_runs
 
     comparison = compare_runs(
-        given_runs(run, folder, same_data=not curves_only), with_scores=not curves_only
+        given_runs(run, folder, same_data=not curves_only, names=names),
+        with_scores=not curves_only,
     )
     write_comparison(comparison, out)
     _show(comparison, out)

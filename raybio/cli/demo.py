@@ -6,7 +6,7 @@ import typer
 
 from raybio.cli import options
 from raybio.methods import METHODS, method_named
-from raybio.runtime.run.options import RunOptions, resolve
+from raybio.runtime.run.options import RunOptions, check_writable, resolve
 
 app = typer.Typer(add_completion=False)
 
@@ -26,8 +26,10 @@ def demo(
     Example: raybio demo biostransformers --dry-run
     """
     comparison = method_named(method).comparison
-    given = RunOptions(verbose=verbose)
+    spec = resolve(method, RunOptions(verbose=verbose))
+    if not dry_run:
+        check_writable(spec.runs, spec.bucket)
     from raybio.cli.train_and_compare import train_and_compare
 
     compared = () if comparison is None else (comparison,)
-    train_and_compare({"": resolve(method, given)}, compared, seeds=1, is_dry_run=dry_run)
+    train_and_compare({"": spec}, compared, seeds=1, is_dry_run=dry_run)

@@ -109,8 +109,10 @@ def check_out(out: Location, *, force: bool) -> None:
     """Refuse a path at which no store can be written, before source files are read.
 
     Raises:
+        ConfigError: for a whole bucket, or a ``RAYBIO_CACHE_SIZE`` that is no size.
         StorageError: for a bucket that is missing or refuses.
-        StoreError: if a store exists already, and ``force`` is not set.
+        StoreError: if a store exists already, and ``force`` is not set; or if something else lies
+            there.
     """
     if isinstance(out, BucketPath):
         from raybio.store.remote_store import check_target

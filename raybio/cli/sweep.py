@@ -23,6 +23,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import (
     RunOptions,
     base_configs,
+    check_writable,
     resolve,
     resolve_config,
     runs_folder,
@@ -142,6 +143,7 @@ def sweep(
     if dry_run:
         _print_plan(chosen, given)
         return
+    check_writable(folder, bucket, "--sweeps")
     base = resolve(chosen.method, given)
     _warn_outside(chosen, base.config)
     if name is None:

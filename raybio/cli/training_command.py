@@ -12,7 +12,7 @@ from raybio.cli.training_help import HelpTexts, help_all_option, help_option, he
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
-from raybio.runtime.run.options import FOLD, RunOptions, resolve
+from raybio.runtime.run.options import FOLD, RunOptions, check_writable, resolve
 from raybio.runtime.run.spec import Compute
 from raybio.runtime.tracking.registry import Registration
 
@@ -237,7 +237,10 @@ def _run(request: TrainingRequest, parts: Mapping[str, RunOptions]) -> None:
         part: resolve(request.method, part_options)
         for part, part_options in options_by_part(request.options, parts).items()
     }
-    if request.dry_run:
+    if not request.dry_run:
+        for spec in specs.values():
+            check_writable(spec.runs, spec.bucket)
+    else:
         # What follows imports torch and transformers, and reads the store.
         print("dry run: checking the settings against the store", flush=True)
     from raybio.cli.train_and_compare import train_and_compare

@@ -43,7 +43,7 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.compare.unfinished import unfinished_trial
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
-from raybio.runtime.run.options import FOLD, RunOptions, resolve, sweeps_folder
+from raybio.runtime.run.options import FOLD, RunOptions, check_writable, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.run.tasks import run_tasks
 from raybio.runtime.spool.spool import announce_copy, held, publish
@@ -171,6 +171,7 @@ def cross_validate(
         )
     # A cross-validation is a sweep: --runs names the folder of sweeps.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
+    check_writable(sweeps, bucket)
     options = replace(options, runs=None)
     identity = RunFolder(sweeps, options.name).read_identity() if options.name else None
     if identity and options.store is None and options.config is None:
@@ -428,7 +429,7 @@ def last_trainings(
             parent_run_id=swept.mlflow_run_id,
         )
         trainings[key] = LastTraining(run)
-        trainings[key].open()
+        trainings[key].open(trained.data_digest)
     return trainings
 
 

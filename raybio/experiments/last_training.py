@@ -16,7 +16,6 @@ from raybio.runtime.run.encoder_source import encoder_record, pin_encoder
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.spec import LeaseKey, RunSpec, WorkerSpec
-from raybio.store.store import open_store
 from raybio.training.settings import COMPLETE, TrainingConfig
 
 
@@ -52,8 +51,11 @@ class LastTraining:
         outcome = read_recomputable(self.folder.outcome, "outcome") or {}
         return outcome.get("status") in COMPLETE
 
-    def open(self) -> None:
+    def open(self, data_digest: str) -> None:
         """Make the folder, or check that the folder is of this training.
+
+        Args:
+            data_digest: of the store that the fold was trained on; the worker refuses another one.
 
         Raises:
             CheckpointError: if it holds another run.
@@ -61,8 +63,7 @@ class LastTraining:
         """
         assert self.run.precision is not None
         self.folder.make()
-        digest = open_store(self.run.store).digest
-        self.folder.open(self.run.method, self.run.config, self.run.store, digest, ())
+        self.folder.open(self.run.method, self.run.config, self.run.store, data_digest, ())
         self.folder.record_precision(self.run.precision)
         pin_encoder(self.folder)
         self.folder.record_encoder(encoder_record(self.run.config))
@@ -105,7 +106,7 @@ class LastTraining:
             self.run.tracking,
             self.run.method,
             self.run.config.to_mapping(),
-            open_store(self.run.store).digest,
+            self.folder.data_digest,
             self.run.parent_run_id,
         ).catch_up()
 

@@ -31,7 +31,7 @@ from raybio.methods.sppt.synthetic.system import (
     published_settings,
 )
 from raybio.runtime.compare.unfinished import unfinished_trial
-from raybio.runtime.run.options import RunOptions, resolve, sweeps_folder
+from raybio.runtime.run.options import RunOptions, check_writable, resolve, sweeps_folder
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.spool.spool import announce_copy, publish
 from raybio.runtime.tune.trial import SweepSpec
@@ -125,6 +125,7 @@ def run_experiments(options: RunOptions, experiments: Experiments) -> None:
         )
     # Before anything is made: a bucket that cannot be used is refused.
     sweeps, bucket = sweeps_folder(options.runs, options.name)
+    check_writable(sweeps, bucket)
     config_by_kind, run = _resolve_kinds(options, experiments)
     space = experiment_space(config_by_kind, experiments)
     store = open_store(run.store, TopicStore)

@@ -136,7 +136,7 @@ def untrained_evaluations(
         ConfigError: if the encoder cannot be loaded.
     """
     assert isinstance(config, Config)
-    read_as = ""
+    shared_digest = ""
     facts: dict[str, str] = {}
     if not all(copy_of_fold(folder, fold).is_file() for fold in folds):
         initial = WordModel.before_training(config, store, "cpu")
@@ -144,12 +144,12 @@ def untrained_evaluations(
             "initial_weights_sha256": weights_digest(initial.encoder.body.state_dict().items()),
             "initial_modules_sha256": modules_digest(initial.encoder.body),
         }
-        read_as = f"{store.digest} read as {initial.reader.digest}"
+        shared_digest = f"{store.digest} read as {initial.reader.digest}"
     evaluations = []
     for fold in folds:
         fold_config = override(config, FOLD, fold)
         # Words are embedded in float32, whatever the precision of training.
-        shared = shared_scores("relation_graphs", read_as, fold_config, folder, "fp32")
+        shared = shared_scores("relation_graphs", shared_digest, fold_config, folder, "fp32")
         identity = None
         if facts:
             ignored = frozenset(fold_config.to_mapping()) - SETTINGS

@@ -17,7 +17,7 @@ from raybio.methods import method_named
 from raybio.runtime.compare.table import ResultTable
 from raybio.runtime.compare.variations import compare
 from raybio.runtime.load import TrainedModel, load
-from raybio.runtime.run.options import RunOptions, resolve
+from raybio.runtime.run.options import RunOptions, check_writable, resolve
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute
 
@@ -108,7 +108,9 @@ def train(
         accepts_long_run=accepts_long_run,
     )
     with _errors_of_arguments(), _joined_cluster():
-        result, table = compare(resolve(method, options))
+        spec = resolve(method, options)
+        check_writable(spec.runs, spec.bucket)
+        result, table = compare(spec)
     return Run(result, table)
 
 

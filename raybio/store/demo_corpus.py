@@ -30,7 +30,6 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
     Raises:
         StoreError: if the folder cannot be written.
     """
-    is_new = not home.parent.exists()
     with contextlib.ExitStack() as stack:
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -41,23 +40,7 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
             ) from None
         if (home / "store").exists():
             return open_store(home / "store", kind)
-        try:
-            return make(home / "raw", home / "store")
-        except BaseException:
-            _remove_empty(home, is_new)
-            raise
-
-
-def _remove_empty(home: Path, with_parent: bool) -> None:
-    """Remove the folder of a store that was refused, unless its files are there."""
-    if [path.name for path in home.iterdir()] != ["lock"]:
-        return
-    (home / "lock").unlink()
-    # Another process may have made something in them since.
-    with contextlib.suppress(OSError):
-        home.rmdir()
-        if with_parent:
-            home.parent.rmdir()
+        return make(home / "raw", home / "store")
 
 
 @dataclass(frozen=True, kw_only=True)

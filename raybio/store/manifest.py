@@ -20,8 +20,7 @@ DERIVED = "derived"
 PREPARE_AGAIN = "Prepare it again with raybio prepare (--force replaces it)."
 
 REPLACED = (
-    "it was prepared again while in use. Prepare the former store again, or start anew with this "
-    "one"
+    "it was prepared again since. Prepare the former store again, or begin a new run with this one"
 )
 """What errors say of a store that was opened before and is another one now."""
 

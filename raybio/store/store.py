@@ -16,7 +16,7 @@ from typing_extensions import TypeVar
 
 from raybio.core.digest import json_digest, sha256_of
 from raybio.core.errors import DamagedStoreError, StoreError
-from raybio.core.location import BucketPath, Location, location
+from raybio.core.location import BucketPath, Location, absolute, location
 from raybio.store.bucket_cache import remove_copy
 from raybio.store.manifest import (
     DERIVED,
@@ -59,7 +59,12 @@ class Store:
     """Fields of a row that can be embedded as a whole; none where inputs have marked parts."""
 
     def __init__(
-        self, path: Path, manifest: dict[str, Any], digest: str, location: Location | None = None
+        self,
+        path: Path,
+        manifest: dict[str, Any],
+        digest: str,
+        location: Location | None = None,
+        folder_id: tuple[int, int] | None = None,
     ) -> None:
         """Use ``open_store`` instead."""
         self.path = path
@@ -67,7 +72,7 @@ class Store:
         self.manifest = manifest
         self.digest = digest
         self._batch_by_name: dict[str, pa.RecordBatch] = {}
-        self._folder_id = _folder_id(path)
+        self._folder_id = folder_id
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location and the digest, which is checked when the store is opened again."""
@@ -120,6 +125,15 @@ class Store:
             # What is written while it is read has no state that the sha256 belongs to.
             if file_state(self.path / name) == state:
                 verification.add(name, state)
+
+    def map_all(self) -> None:
+        """Map every file, so that this process reads this store also after it is replaced.
+
+        Raises:
+            StoreError: if a file is damaged, or another store has taken the place of this one.
+        """
+        for name in self.manifest["files"]:
+            self._batch(name)
 
     def _batch(self, name: str) -> pa.RecordBatch:
         """Return a file's content, which stays mapped from the first call on.
@@ -199,9 +213,9 @@ def pinned(path: str | Path | BucketPath, digest: str) -> Iterator[None]:
     Workers pin the store that their driver has recorded. One that is prepared again meanwhile is
     refused, and this machine's copy of one in a bucket is used without a request.
     """
-    name = _full_name(location(path, "store"))
+    name = str(absolute(location(path, "store")))
     before = _PINNED.get(name, "")
-    _PINNED[name] = digest
+    _PINNED[name] = digest or before
     try:
         yield
     finally:
@@ -224,7 +238,7 @@ def open_store(
         kind: class of the store; ``Store`` opens any.
         verify: also check the sha256 of every file that this machine has not verified in its
             present state; training does so before it starts.
-        digest: the digest that it must have; "" for any, or for that of ``pinned``.
+        digest: the digest that it must have; "" for that of ``pinned``, else for any.
 
     Raises:
         ConfigError: for a URI that is not supported.
@@ -233,7 +247,7 @@ def open_store(
             schema version, truncated or changed.
     """
     given = location(path, "store")
-    digest = digest or _PINNED.get(_full_name(given), "")
+    digest = digest or _PINNED.get(str(absolute(given)), "")
     if isinstance(given, Path):
         return _open(given.resolve(), kind, None, verify, digest)
     folder = fetch_store(given, digest, kind=kind.kind)
@@ -250,6 +264,7 @@ def open_store(
 def _open(
     folder: Path, kind: type[S], origin: BucketPath | None, verify: bool, wanted_digest: str
 ) -> S:
+    folder_id = _folder_id(folder)
     try:
         manifest, digest = _read_manifest(folder, kind)
     except StoreError as error:
@@ -280,15 +295,11 @@ def _open(
             )
     key = (kind, str(origin or folder), digest)
     if key not in _OPENED or _OPENED[key].path != folder:
-        _OPENED[key] = kind(folder, manifest, digest, origin)
+        _OPENED[key] = kind(folder, manifest, digest, origin, folder_id)
     store = cast(S, _OPENED[key])
     if verify:
         store.verify(again=False)
     return store
-
-
-def _full_name(place: Location) -> str:
-    return str(place.resolve() if isinstance(place, Path) else place)
 
 
 def _folder_id(folder: Path) -> tuple[int, int] | None:

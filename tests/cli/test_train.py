@@ -8,7 +8,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.options import RunOptions, default_folder, resolve, sweeps_folder
+from raybio.runtime.run.options import RunOptions, check_writable, default_folder, resolve
 from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from tests.paths import ROOT
@@ -169,9 +169,9 @@ def test_a_folder_of_runs_that_cannot_be_written_is_refused_at_once(tmp_path: Pa
         tmp_path / "first": "holds a run or a sweep",
     }.items():
         with pytest.raises(ConfigError, match=f"--runs {runs}: .*{message}"):
-            resolve(NAME, RunOptions(runs=runs))
-        with pytest.raises(ConfigError, match=f"--sweeps {runs}: .*{message}"):
-            sweeps_folder(runs, None)
+            check_writable(runs, None)
+    # Sweeps and dry runs need no folder of runs.
+    assert resolve(NAME, RunOptions(runs=Path("/proc/runs"))).runs == Path("/proc/runs")
 
 
 def test_settings_come_from_defaults_then_the_file_then_the_command(

@@ -375,7 +375,7 @@ def last_training(tmp_path, name="cldr-1", runs=None, bucket=None, **settings):
         precision="fp32",
     )
     training = LastTraining(run)
-    training.open()
+    training.open(store.digest)
     return training
 
 

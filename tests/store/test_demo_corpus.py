@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from raybio.core.errors import DataError, StoreError
+from raybio.core.errors import StoreError
 from raybio.methods.sppt.articles.demo import SIMULATED_CITATIONS, CitationsConfig
-from raybio.store.demo_corpus import cached_store
-from raybio.store.store import Store
 from tests.training.workers import forkserver
 
 SMALL = CitationsConfig(num_articles=40, num_schools=4, num_fields=6, words_per_field=8)
@@ -42,26 +40,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="the built-in corpus is kept there"):
         SIMULATED_CITATIONS.prepare(tmp_path / "file", SMALL)
-
-
-def test_a_store_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
-    def refuse(raw: Path, store: Path) -> Store:
-        raise DataError("a bad column")
-
-    home = tmp_path / "stores" / "labels"
-    with pytest.raises(DataError, match="a bad column"):
-        cached_store(home, Store, refuse)
-    assert list(tmp_path.iterdir()) == []
-    # What took time is kept, and so is a folder of the user's own.
-    home.parent.mkdir()
-
-    def refuse_late(raw: Path, store: Path) -> Store:
-        raw.mkdir()
-        return refuse(raw, store)
-
-    with pytest.raises(DataError, match="a bad column"):
-        cached_store(home, Store, refuse)
-    assert list(tmp_path.iterdir()) == [home.parent]
-    with pytest.raises(DataError, match="a bad column"):
-        cached_store(home, Store, refuse_late)
-    assert (home / "raw").is_dir()

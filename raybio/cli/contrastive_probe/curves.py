@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli import options as shared
+from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.method import METHOD
 from raybio.runtime.run.options import runs_folder
@@ -35,7 +36,10 @@ def curves(
     if bucket is not None:
         from raybio.runtime.spool.spool import refresh_matching
 
-        refresh_matching(folder, bucket, all_names)
+        names = refresh_matching(folder, bucket, all_names)
+        for name in all_names:
+            if name.split("/")[0] not in names:
+                raise ConfigError(f"--run {name}: no run of that name in {bucket}")
     from raybio.methods.contrastive_probe.step_selection import AGREEMENT, HELD_OUT
     from raybio.runtime.compare.curves import method_of_runs, unfinished_status, write_curves
     from raybio.runtime.run.folder import RunFolder

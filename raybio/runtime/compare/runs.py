@@ -3,7 +3,7 @@
 import contextlib
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -162,13 +162,20 @@ class Group:
     runs: Sequence[GivenRun]
 
 
-def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) -> list[GivenRun]:
+def given_runs(
+    texts: Sequence[str],
+    folder: Path,
+    *,
+    same_data: bool = True,
+    names: Container[str] | None = None,
+) -> list[GivenRun]:
     """Return the runs that the user names, each once.
 
     Args:
         texts: names in ``folder``, paths, or shell patterns of either. A sweep means its trials.
         folder: of runs.
         same_data: whether runs over different stores are refused.
+        names: of the runs and sweeps that count in ``folder``; None: all.
 
     Raises:
         ConfigError: if there is no such run, or there are fewer than two, or they cannot be
@@ -176,7 +183,7 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
     """
     by_path: dict[Path, Path] = {}
     for text in texts:
-        for path in _paths(text, folder):
+        for path in _paths(text, folder, names):
             by_path.setdefault(path.resolve(), path)
     paths = list(by_path)
     if len(paths) < 2:
@@ -197,9 +204,11 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
     return [replace(run, label=f"{run.label} (run)") if run.label in taken else run for run in runs]
 
 
-def _paths(text: str, folder: Path) -> list[Path]:
+def _paths(text: str, folder: Path, names: Container[str] | None) -> list[Path]:
     """Return the folders of runs that a name, path or pattern stands for."""
     for path in (folder / text, Path(text)):
+        if not _counts(path, folder, names):
+            continue
         identity = read_record(path / RUN, "run")
         if identity is None:
             continue
@@ -207,13 +216,20 @@ def _paths(text: str, folder: Path) -> list[Path]:
             return _trials(text, path)
         return [path]
     for pattern in (str(Path(glob.escape(str(folder))) / text), text):
-        matches = _matches(pattern)
+        matches = [path for path in _matches(pattern) if _counts(path, folder, names)]
         if matches:
             return matches
     raise ConfigError(
         f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; "
         f"{near_runs(folder, text)} (--runs DIR names another folder of runs)"
     )
+
+
+def _counts(path: Path, folder: Path, names: Container[str] | None) -> bool:
+    """Return whether a run is not the copy of one that its bucket no longer has."""
+    if names is None or folder not in path.parents:
+        return True
+    return path.relative_to(folder).parts[0] in names
 
 
 def _trials(text: str, sweep: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from raybio.core.errors import RaybioError
+from raybio.core.errors import StorageError, StoreError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import System
 from raybio.core.location import is_uri, location
@@ -172,14 +172,14 @@ def _data(folder: RunFolder, system: System) -> tuple[str, str]:
     """Return the name of the store, and the section about it."""
     identity = folder.read_identity()
     assert identity is not None
-    place = location(identity["store"])
+    store_path = location(identity["store"])
     try:
-        store = open_store(place, digest=identity["data_digest"])
-    except RaybioError:
-        # It was replaced during the training, which is no reason to lose the model.
-        return place.name, (
-            f"Store `{place.name}`. Digest: {system.data_digest}\n\nThis store was gone when the "
-            "card was written, so its sources are not listed."
+        store = open_store(store_path, digest=identity["data_digest"])
+    except (StoreError, StorageError):
+        # It was replaced during the training, for instance: no reason to lose the model.
+        return store_path.name, (
+            f"Store `{store_path.name}`. Digest: {system.data_digest}\n\nThis store could not be "
+            "opened when the card was written, so its sources are not listed."
         )
     lines = [
         f"Store `{store.location.name}` ({store.manifest['kind']}), "

@@ -99,9 +99,7 @@ def resolve(method: str, options: RunOptions, name_prefix: str | None = None) ->
     if options.compute.device not in DEVICES:
         raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
     runs, bucket = runs_folder(options.runs)
-    if bucket is None:
-        check_writable_folder(runs, "--runs")
-    else:
+    if bucket is not None:
         from raybio.runtime.spool import spool  # local folders need none of it
 
         spool.check(bucket)
@@ -224,15 +222,28 @@ def sweeps_folder(
         StorageError: if the bucket cannot be read or written.
     """
     sweeps, bucket = runs_folder(given, "sweeps", "RAYBIO_SWEEPS")
-    if bucket is None:
-        check_writable_folder(sweeps, "--sweeps")
-    else:
+    if bucket is not None:
         from raybio.runtime.spool import spool  # local folders need none of it
 
         spool.check(bucket, "--sweeps")
         if name:
             spool.refresh(RunFolder(sweeps, name), bucket)
     return sweeps, bucket
+
+
+def check_writable(folder: Path, bucket: BucketPath | None, option: str = "--runs") -> None:
+    """Refuse a local folder of runs or sweeps that cannot be written, before anything is loaded.
+
+    Args:
+        folder: what ``runs_folder`` or ``sweeps_folder`` returned.
+        bucket: as they returned it; one in a bucket was checked by them.
+        option: that gave the folder.
+
+    Raises:
+        ConfigError: naming the option; also for the folder of a single run.
+    """
+    if bucket is None:
+        check_writable_folder(folder, option)
 
 
 def default_folder(kind: str, variable: str) -> Path:

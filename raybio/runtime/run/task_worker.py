@@ -102,7 +102,9 @@ def train_here(
     with pinned(run.store, folder.data_digest):
         # The driver has verified its own machine's copy.
         open_store(run.store, verify=True)
-        system = METHODS[run.method].build(run.config, run.store)
+        method = METHODS[run.method]
+        open_store(run.store, method.store).map_all()
+        system = method.build(run.config, run.store)
         start_preparation(system.prepare_node)
         if not is_evaluated:
             system = replace(system, final_evaluate=None)

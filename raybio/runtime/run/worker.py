@@ -82,7 +82,9 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
         if context.get_local_rank() == 0:
             # The driver has verified its own machine's copy.
             open_store(spec.run.store, verify=True)
-        system = METHODS[spec.run.method].build(config, spec.run.store)
+        method = METHODS[spec.run.method]
+        open_store(spec.run.store, method.store).map_all()
+        system = method.build(config, spec.run.store)
         if context.get_local_rank() == 0:
             start_preparation(system.prepare_node)
 

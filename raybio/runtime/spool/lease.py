@@ -43,11 +43,11 @@ _POLL_SECONDS = 1.0
 
 
 class LostLeaseError(ClusterError):
-    """Another driver has taken over what this one held, or may have."""
+    """The lease is no longer that of this driver, or may not be."""
 
 
 class TakenOverError(LostLeaseError):
-    """Another driver goes on with what this one held."""
+    """Another driver has taken over what this one held."""
 
 
 class LeasedWork(NamedTuple):
@@ -95,7 +95,7 @@ class Lease:
         return LeaseKey(self._bucket.path, self.id)
 
     def check_not_lost(self) -> None:
-        """Refuse to go on if another driver has taken over.
+        """Refuse to go on if another driver has taken over, or if the lease was deleted.
 
         Work that writes nothing goes on while the bucket is away: the lease may still be held
         when it is back.
@@ -104,7 +104,8 @@ class Lease:
             LostLeaseError: if it has, or if the lease was deleted.
         """
         if self._loss is not None:
-            raise self._loss
+            # Another object each time: several threads ask.
+            raise type(self._loss)(str(self._loss))
 
     def check(self) -> None:
         """Refuse to write if another driver may have taken over.
@@ -128,7 +129,7 @@ class Lease:
             StorageError: if the bucket cannot be read.
         """
         self.check_not_lost()
-        _check_held(self._bucket, self.id, self._work)
+        _check_held(self._bucket, self.id, self._work, is_holder=True)
 
     def is_taken_over(self) -> bool:
         """Return whether another driver holds the lease now; False if that cannot be read."""
@@ -170,7 +171,7 @@ class Lease:
                 continue  # ``check`` knows for how long
             if version is None:
                 try:
-                    _check_held(self._bucket, self.id, self._work)
+                    _check_held(self._bucket, self.id, self._work, is_holder=True)
                 except LostLeaseError as loss:
                     self._loss = loss
                     return
@@ -255,8 +256,17 @@ def check_key(key: LeaseKey, work: LeasedWork = A_RUN, *, is_patient: bool = Tru
     _check_held(BucketFolder(key.path, is_patient=is_patient), key.id, work)
 
 
-def _check_held(bucket: BucketFolder, id_: str, work: LeasedWork) -> None:
-    """Refuse to go on if the lease in a bucket is not the one of ``id_``."""
+def _check_held(
+    bucket: BucketFolder, id_: str, work: LeasedWork, *, is_holder: bool = False
+) -> None:
+    """Refuse to go on if the lease in a bucket is not the one of ``id_``.
+
+    Args:
+        bucket: folder of the lease.
+        id_: of the driver that took it.
+        work: what it is of, for errors.
+        is_holder: whether this process took it: then only another one can have released it.
+    """
     current = _read(bucket)
     if current is None:
         raise LostLeaseError(
@@ -264,16 +274,17 @@ def _check_held(bucket: BucketFolder, id_: str, work: LeasedWork) -> None:
             "command resumes from what is left in the bucket"
         )
     holder = current[0]
-    if holder.get("is_released"):
+    if holder.get("id") == id_:
+        return
+    is_released = bool(holder.get("is_released"))
+    if is_released and not is_holder:
         raise LostLeaseError(
-            f"{bucket.path}: the driver that held the {work.noun} has ended. The same command "
-            "resumes it"
+            f"{bucket.path}: the driver of the {work.noun} has ended. The same command resumes it"
         )
-    if holder.get("id") != id_:
-        raise TakenOverError(
-            f"{bucket.path}: the {work.noun} has been started again by another driver, which goes "
-            "on with it"
-        )
+    end = "which has ended" if is_released else "which goes on with it"
+    raise TakenOverError(
+        f"{bucket.path}: the {work.noun} has been started again by another driver, {end}"
+    )
 
 
 def _is_dead(bucket: BucketFolder, holder: dict[str, Any], version: ObjectVersion) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import fnmatch
 import hashlib
 import shutil
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +165,7 @@ def refresh(folder: RunFolder, runs: BucketPath) -> None:
         restore(folder, runs)
 
 
-def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) -> None:
+def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) -> set[str]:
     """Make the spools of the runs that are named equal to the bucket; as ``refresh``.
 
     Args:
@@ -175,30 +174,21 @@ def refresh_matching(runs: Path, bucket: BucketPath, patterns: Sequence[str]) ->
         patterns: names of runs or sweeps, or shell patterns of them; of ``mine/trials/*``, the
             first part counts.
 
+    Returns:
+        The names of all runs and sweeps in the bucket. A spool of another name is the copy of one
+        that is gone.
+
     Raises:
         StorageError: if the bucket is missing or refuses, naming ``--runs``.
     """
     with named_by("--runs"):
-        _, names = BucketFolder(bucket, is_patient=False).children()
+        _, folders = BucketFolder(bucket, is_patient=False).children()
+    names = {name for name in folders if not name.startswith(".")}  # others are shared scores
     first_parts = [pattern.split("/")[0] for pattern in patterns]
-    spools = {path.name for path in runs.iterdir() if path.is_dir()} if runs.is_dir() else set()
-    for name in sorted(names | spools):
-        if name.startswith("."):
-            continue  # no run, such as shared scores
-        if not any(fnmatch.fnmatchcase(name, part) for part in first_parts):
-            continue
-        if name in names:
+    for name in sorted(names):
+        if any(fnmatch.fnmatchcase(name, part) for part in first_parts):
             refresh(RunFolder(runs, name), bucket)
-        else:
-            _put_aside(RunFolder(runs, name), bucket)
-
-
-def _put_aside(folder: RunFolder, bucket: BucketPath) -> None:
-    """Hide the spool of a run that the bucket no longer has; it may be the last copy."""
-    aside = folder.path.with_name(f".{folder.name}.gone-{uuid.uuid4().hex[:8]}")
-    with contextlib.suppress(HeldError), folder.lock("driver", timeout_seconds=0):
-        folder.path.rename(aside)
-        print(f"{bucket / folder.name}: is gone; what this machine has of it is in {aside}")
+    return names
 
 
 def restore(folder: RunFolder, runs: BucketPath) -> None:

@@ -183,7 +183,9 @@ class SweepSpec:
             from raybio.store.store import open_store  # reads Arrow files: a dry run does without
 
             entry = METHODS[self.space.method]
-            entry.check(config, open_store(self.run.store, entry.store))
+            # Its copy is used without a request: a bucket that is away ends no sweep.
+            store = open_store(self.run.store, entry.store, digest=self.data_digest)
+            entry.check(config, store)
 
     def folder(self, trial: Trial) -> RunFolder:
         """Return the folder of a trial, named after its configuration."""

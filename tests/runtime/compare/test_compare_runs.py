@@ -98,6 +98,18 @@ def compared(runs: Path, *names: str, **how: Any) -> Comparison:
     return compare_runs(given_runs(names or ["*"], runs), **how)
 
 
+def test_copies_of_runs_that_a_bucket_no_longer_has_are_not_compared(tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    for name in ("first", "second", "gone"):
+        write_run(copies, name, UNITS / len(UNITS))
+    runs = given_runs(["*"], copies, names={"first", "second"})
+    assert [run.label for run in runs] == ["first", "second"]
+    with pytest.raises(ConfigError, match="RUN gone: no run of that name"):
+        given_runs(["first", "gone"], copies, names={"first", "second"})
+    elsewhere = write_run(tmp_path / "local", "gone", UNITS / len(UNITS))
+    assert len(given_runs(["first", str(elsewhere.path)], copies, names={"first"})) == 2
+
+
 def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
     """Units that differ more from each other than runs do."""
     hardness = np.random.default_rng(99).uniform(-0.3, 0.3, len(UNITS))

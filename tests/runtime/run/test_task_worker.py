@@ -47,7 +47,7 @@ def test_a_run_never_trains_on_a_store_that_was_prepared_again(
     _train(spec, None, use_gpu=False)
     failure = read_record(folder.failure, "failure") or {}
     assert failure["kind"] == "StoreError"
-    assert "it was prepared again while in use" in failure["message"]
+    assert "it was prepared again since" in failure["message"]
 
 
 def test_a_bucket_that_refuses_is_no_failure_of_the_run_and_a_damaged_store_is(
