@@ -427,7 +427,9 @@ def run_stage(stage: str, name: str, folder: Path, share: Fraction, limit: float
         return {"problem": f"{NOT_ENDED} in {limit:,.0f} s"}
     if done.returncode:
         print(done.stderr[-3000:], file=sys.stderr)
-        return {"problem": f"failed: {done.stderr.strip().splitlines()[-1][:300]}"}
+        # A killed process says nothing.
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        return {"problem": f"failed: {lines[-1][:300]}"}
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 

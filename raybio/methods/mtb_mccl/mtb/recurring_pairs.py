@@ -64,22 +64,23 @@ class PairCount:
 
     Attributes:
         store: the corpus.
+        is_common_V: whether an entity is in ``min_documents`` documents: no pair is in more than
+            the rarer of its entities.
         min_documents: rarer pairs are skipped.
         num_parts: number of parts that the pairs are divided into.
     """
 
     store: DocumentStore
+    is_common_V: np.ndarray
     min_documents: int
     num_parts: int
 
     def __call__(self, part: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (pair (U,), count (U,)), int64, ascending by pair = first * V + second."""
-        # A pair cannot occur in more documents than the rarer of its entities.
-        is_common_V = documents_with(self.store) >= self.min_documents
         nothing = np.zeros(0, dtype=np.int64)
         blocks = (
             pair_O[pair_O % self.num_parts == part]
-            for pair_O in pair_blocks(self.store, is_common_V)
+            for pair_O in pair_blocks(self.store, self.is_common_V)
         )
         pair_U, count_U = np.unique(np.concatenate([nothing, *blocks]), return_counts=True)
         is_frequent_U = count_U >= self.min_documents
@@ -115,11 +116,10 @@ def recurring_pairs(
     if shared is not None and BucketFolder(shared.parent).info(shared.name) is not None:
         return _load(fetch_input_file(shared, "recurring pairs"))
     num_documents_V = documents_with(store)
-    num_occurrences = sum(
-        len(pair_O) for pair_O in pair_blocks(store, num_documents_V >= config.min_documents)
-    )
+    is_common_V = num_documents_V >= config.min_documents
+    num_occurrences = sum(len(pair_O) for pair_O in pair_blocks(store, is_common_V))
     num_parts = max(-(-num_occurrences // OCCURRENCES_AT_ONCE), 1)
-    parts = count_parts(PairCount(store, config.min_documents, num_parts))
+    parts = count_parts(PairCount(store, is_common_V, config.min_documents, num_parts))
     pair_U = np.concatenate([pair_P for pair_P, _ in parts])
     count_U = np.concatenate([count_P for _, count_P in parts])
     if not len(pair_U):

@@ -29,6 +29,7 @@ from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
 from raybio.methods.mtb_mccl.mtb.queries import pair_queries
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import (
     count_in_process,
+    documents_with,
     pair_blocks,
     recurring_pairs,
     save_recurring_pairs,
@@ -112,6 +113,19 @@ def test_recurring_pairs_are_those_that_loops_find_in_one_part_or_many(
         for k in found.key_K2.tolist()
     ]
     assert score_K == sorted(score_K, reverse=True)
+
+
+def test_documents_of_entities_are_counted_once_for_all_parts(tiny_documents, monkeypatch):
+    calls = []
+
+    def counted(store):
+        calls.append(store)
+        return documents_with(store)
+
+    monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", 10)
+    monkeypatch.setattr(entity_pairs, "documents_with", counted)
+    recurring_pairs(tiny_documents, EntityPairConfig(min_documents=2, num_pairs=10))
+    assert len(calls) == 1
 
 
 def test_the_best_are_kept_and_too_rare_ones_are_an_error(tiny_documents):
