@@ -43,7 +43,7 @@ from raybio.runtime.run.parallel import (
 from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.run.task_worker import train_in_task
 from raybio.runtime.spool import lease as leases
-from raybio.runtime.spool.lease import LEASE, LostLeaseError
+from raybio.runtime.spool.lease import TakenOverError
 from raybio.runtime.spool.spool import spool_of
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.store.bucket import BucketFolder
@@ -52,6 +52,7 @@ from raybio.training.checkpoint import CheckpointStore
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
+from tests.runtime.spool.taken_lease import taken_from
 
 
 @pytest.fixture
@@ -221,9 +222,7 @@ def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run
 
     def wait(names: list[str], timeout: float) -> tuple[list[str], list[str]]:
         if len(names) == 3 and not others:
-            folder = BucketFolder(bucket / "seed-1", is_patient=False)
-            folder.delete(LEASE)
-            others.append(leases.acquire(folder))
+            others.append(taken_from(BucketFolder(bucket / "seed-1", is_patient=False)))
         time.sleep(0.05)
         return ([] if not cancelled else names), []
 
@@ -231,7 +230,7 @@ def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run
     place = {"bucket": bucket, "runs": spool_of(bucket)}
     place["tracking"] = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tasks: list[_RunTask] = []
-    with pytest.raises(LostLeaseError), contextlib.ExitStack() as held:
+    with pytest.raises(TakenOverError), contextlib.ExitStack() as held:
         specs = [replace(with_seed(request_one, seed), **place) for seed in range(3)]
         runs = [OpenRun.open(spec, held) for spec in specs]
         queue = _Queue(runs, [Node(2)], 3)
@@ -244,7 +243,7 @@ def test_a_run_that_another_driver_has_taken_over_ends_alone_and_its_tracked_run
     assert cancelled == ["seed-1"]
     assert len(tasks) == 3
     errors = {task.run.spec.name: type(task.error) for task in tasks}
-    assert [name for name, kind in errors.items() if kind is LostLeaseError] == ["seed-1"]
+    assert [name for name, kind in errors.items() if kind is TakenOverError] == ["seed-1"]
     for task in tasks:
         task.run.settle(str(task.status), 60)
     status = [mlflow_run(task.run.folder).info.status for task in tasks]

@@ -18,6 +18,7 @@ from raybio.runtime.spool import lease as leases
 from raybio.runtime.spool.lease import LEASE, Lease, LostLeaseError, acquire, held
 from raybio.runtime.spool.spool import HeldSpool
 from raybio.store.bucket import BucketFolder
+from tests.runtime.spool.taken_lease import taken_from
 from tests.s3 import S3
 
 
@@ -135,12 +136,6 @@ def test_a_driver_whose_clock_is_ten_minutes_off_is_neither_dead_nor_immortal(
     acquire(folder).release()
     waits = re.findall("waiting up to ([0-9]+) s", capsys.readouterr().out)
     assert waits and all(float(wait) <= 6 for wait in waits)
-
-
-def taken_from(folder: BucketFolder) -> leases.Lease:
-    """Take over a lease in one request, as a driver does to which the holder seems dead."""
-    id_ = uuid.uuid4().hex
-    return leases.Lease(folder, id_, folder.write(LEASE, leases._content(id_, 0, 0.0)))
 
 
 def test_a_lease_that_is_deleted_or_released_is_not_said_to_be_another_drivers(
