@@ -88,7 +88,7 @@ def benchmark(
         with_before=after is not None,
     )
     for each in report.models:
-        mean = "no mean: no task, or not each, that all encoders have a score in"
+        mean = "no mean over common tasks"
         if each.num_common_tasks:
             mean = f"mean of {count_of(each.num_common_tasks, 'task')} {interval_text(each)}"
         print(f"{each.name}: {mean}")

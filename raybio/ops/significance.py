@@ -180,7 +180,8 @@ def percentile_intervals(
     """
     intervals = {}
     for name, value in value_by_name.items():
-        low, high = math.nan, math.nan
+        low = math.nan
+        high = math.nan
         if num_units > 1:
             low, high = np.percentile(resampled_by_name[name], [2.5, 97.5]).tolist()
         intervals[name] = Interval(value, low, high)

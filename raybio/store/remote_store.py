@@ -131,8 +131,8 @@ def check_target(path: BucketPath, *, force: bool, report: Report = print) -> No
     _check_absent(bucket)
     if UPLOADING in names:
         report(
-            f"{path}: the upload of a store has begun there and not ended. Only the very same "
-            "store continues it; --force replaces it"
+            f"{path}: an upload of a store has begun there and not ended. Only the same store "
+            "resumes it; --force replaces it"
         )
 
 

@@ -303,7 +303,7 @@ def _open(
 
 
 def _folder_id(folder: Path) -> tuple[int, int] | None:
-    """Return what tells a folder from another one of the same name; None if there is none."""
+    """Return device and inode of a folder; None if it does not exist."""
     try:
         state = folder.stat()
     except OSError:

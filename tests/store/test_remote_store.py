@@ -341,7 +341,7 @@ def test_an_interrupted_upload_is_said_before_another_one_is_prepared(
     check_out(path, force=True)
     assert not capsys.readouterr().out
     check_out(path, force=False)
-    assert "the upload of a store has begun there" in capsys.readouterr().out
+    assert "an upload of a store has begun there" in capsys.readouterr().out
     s3.fail("denied", method="GET", containing="list-type", times=99)
     with pytest.raises(StorageError, match="no permission to list"):
         check_out(path, force=True)

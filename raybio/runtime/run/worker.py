@@ -91,6 +91,7 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
         device = ray.train.torch.get_device()
 
         def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+            """Return step and batch of this worker, from ``first_step`` to the last one."""
             return stream_batches(
                 system.collate,
                 first_step=first_step,

@@ -17,6 +17,22 @@ from tests.s3 import S3
 from tests.store.test_store import parts, write_store
 
 
+def opened(store: Location, digest: str, runs: Path, config: TrainingConfig) -> WorkerSpec:
+    """Return a run of one worker, as its driver opened it over a store of this digest."""
+    run = RunSpec(
+        method="sppt_protein",
+        config=config,
+        store=store,
+        name="mine",
+        runs=runs,
+        precision="fp32",
+    )
+    folder = run.folder
+    folder.make()
+    folder.open(run.method, run.config, run.store, digest, ())
+    return WorkerSpec(run=run, threads=1, start=folder.begin_start(), relay=None, lease=None)
+
+
 @pytest.mark.parametrize("in_bucket", [False, True])
 def test_a_run_never_trains_on_a_store_that_was_prepared_again(
     in_bucket: bool,
@@ -32,18 +48,8 @@ def test_a_run_never_trains_on_a_store_that_was_prepared_again(
     if in_bucket:
         place = bucket / "store"
         upload_store(other.path, place, force=False)
-    run = RunSpec(
-        method="sppt_protein",
-        config=tiny_training,
-        store=place,
-        name="mine",
-        runs=tmp_path / "runs",
-        precision="fp32",
-    )
-    folder = run.folder
-    folder.make()
-    folder.open(run.method, run.config, run.store, tiny_store.digest, ())
-    spec = WorkerSpec(run=run, threads=1, start=folder.begin_start(), relay=None, lease=None)
+    spec = opened(place, tiny_store.digest, tmp_path / "runs", tiny_training)
+    folder = spec.run.folder
     _train(spec, None, use_gpu=False)
     failure = read_record(folder.failure, "failure") or {}
     assert failure["kind"] == "StoreError"
@@ -60,18 +66,8 @@ def test_a_bucket_that_refuses_is_no_failure_of_the_run_and_a_damaged_store_is(
 ) -> None:
     monkeypatch.setenv("RAYBIO_CACHE", str(tmp_path / "cache"))
     upload_store(tiny_store.path, bucket / "store", force=False)
-    run = RunSpec(
-        method="sppt_protein",
-        config=tiny_training,
-        store=bucket / "store",
-        name="mine",
-        runs=tmp_path / "runs",
-        precision="fp32",
-    )
-    folder = run.folder
-    folder.make()
-    folder.open(run.method, run.config, run.store, tiny_store.digest, ())
-    spec = WorkerSpec(run=run, threads=1, start=folder.begin_start(), relay=None, lease=None)
+    spec = opened(bucket / "store", tiny_store.digest, tmp_path / "runs", tiny_training)
+    folder = spec.run.folder
     s3.fail("denied", method="GET", times=99)
     with pytest.raises(ClusterError, match="no permission to read"):
         _train(spec, None, use_gpu=False)
