@@ -85,7 +85,7 @@ def train(
 
 
 def load(
-    model: "str | os.PathLike[str]", pooling: Literal["cls", "mean"] | None = None
+    model: "str | os.PathLike[str]", pooling: Literal["mean", "cls"] | None = None
 ) -> "TrainedModel":
     """Return a trained model.
 
@@ -115,7 +115,7 @@ def load(
 def open_index(
     folder: "str | os.PathLike[str]",
     model: "str | os.PathLike[str] | None" = None,
-    pooling: Literal["cls", "mean"] | None = None,
+    pooling: Literal["mean", "cls"] | None = None,
 ) -> "EmbeddingIndex":
     """Open an index that ``raybio search index`` saved.
 

@@ -7,7 +7,7 @@ import typer
 
 from raybio.benchmark.rivals import check_models
 from raybio.benchmark.suite import read_suite
-from raybio.cli.options import PoolingOption, Verbose, model_argument, parse_pooling
+from raybio.cli.options import PoolingOption, Verbose, model_argument
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.text import count_of
@@ -61,7 +61,6 @@ def benchmark(
 
     Example: raybio benchmark runs/first tfidf random --suite demo --out report/
     """
-    chosen_pooling = parse_pooling(pooling)
     if not model and after is None:
         raise ConfigError("got no model; want some, or --after RUN")
     check_writable_folder(out)
@@ -76,7 +75,7 @@ def benchmark(
 
     home = out.absolute()
     run = None if after is None else str(after)
-    models = read_models(model or (), home, chosen_pooling, run)
+    models = read_models(model or (), home, pooling, run)
     report = run_benchmark(
         models,
         tasks,

@@ -6,25 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.cli import options as shared
-from raybio.cli.options import PRECISIONS, parse_choice, parse_pooling, positive
+from raybio.cli.options import positive
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.location import BucketPath, Location
 from raybio.core.text import skipped_lines
 from raybio.encoders.config import Pooling
-from raybio.runtime.embed_output import check_output_path
+from raybio.runtime.embed_output import NumberType, Unit, check_output_path
 from raybio.runtime.model_paths import local_model
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import runs_folder
+from raybio.training.settings import EmbeddingPrecision
 
 if TYPE_CHECKING:
-    from raybio.runtime.embed_actors import NumberType, Unit
     from raybio.training.embedding_model import InputEmbedder
 
 app = typer.Typer(help=__doc__, add_completion=False)
-
-NUMBER_TYPES: "tuple[NumberType, ...]" = ("float32", "float16")
-UNITS: "tuple[Unit, ...]" = ("input", "token")
 
 
 @app.command()
@@ -74,11 +71,11 @@ def embed(
         ),
     ] = None,
     per: Annotated[
-        str, typer.Option(help="input, or token: the last hidden states, not pooled")
+        Unit, typer.Option(help="rows of the output; token: the last hidden states, not pooled")
     ] = "input",
-    dtype: Annotated[str, typer.Option(help="of the output: float32 or float16")] = "float32",
+    dtype: Annotated[NumberType, typer.Option(help="of the output")] = "float32",
     precision: Annotated[
-        str,
+        EmbeddingPrecision,
         typer.Option(help="of the encoder: fp32; bf16, or tf32 on GPUs, where machines have it"),
     ] = "fp32",
     verbose: shared.Verbose = False,
@@ -91,10 +88,6 @@ def embed(
     """
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
-    chosen_pooling = parse_pooling(pooling)
-    number_type = parse_choice(dtype, NUMBER_TYPES, "--dtype")
-    chosen_precision = parse_choice(precision, PRECISIONS, "--precision")
-    unit = parse_choice(per, UNITS, "--per")
     if run is not None and pooling is not None:
         raise ConfigError(
             "--pooling is for --model; the model of a run records its pooling. Leave it out"
@@ -109,7 +102,7 @@ def embed(
         chosen, bucket = _embedder_of_run(run, runs)
     else:
         assert model is not None
-        chosen, bucket = _embedder_of_model(model, chosen_pooling)
+        chosen, bucket = _embedder_of_model(model, pooling)
     print(chosen)
     summary = embed_file(
         chosen,
@@ -122,12 +115,12 @@ def embed(
         field=field,
         strip_stop=strip_stop,
         max_bad_share=max_bad_share,
-        form=EmbeddingFormat(number_type, chosen_precision, unit),
+        form=EmbeddingFormat(dtype, precision, per),
         verbose=verbose,
         say=partial(print, flush=True),
     )
     parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
-    noun = "tokens" if unit == "token" else chosen.row_noun
+    noun = "tokens" if per == "token" else chosen.row_noun
     print(f"{out}: {summary.num_rows:,} {noun}; {parts}")
     if summary.cut:
         print(summary.cut)

@@ -9,20 +9,19 @@ import typer
 
 from raybio.cli.console import stdout_console
 from raybio.cli.options import (
-    PRECISIONS,
     LocationType,
     PoolingOption,
     location_option,
     model_option,
-    parse_choice,
-    parse_pooling,
 )
 from raybio.cli.stores import check_store, local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
 from raybio.encoders.config import Pooling
+from raybio.methods.sppt.config import LinkMetric
 from raybio.runtime.model_paths import local_model
+from raybio.training.settings import EmbeddingPrecision
 
 if TYPE_CHECKING:
     from raybio.core.final_report import FinalReport
@@ -53,7 +52,7 @@ def retrieval(
     qrels: Annotated[LocationType, location_option("TSV with header: query-id, corpus-id, score")],
     out: Report,
     pooling: PoolingOption = None,
-    precision: Annotated[str, typer.Option(help=PRECISION)] = "fp32",
+    precision: Annotated[EmbeddingPrecision, typer.Option(help=PRECISION)] = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
     """Rank a corpus for queries (BEIR's files); compare with TF-IDF, BM25 and chance.
@@ -64,15 +63,13 @@ def retrieval(
     Example: raybio evaluate retrieval --model runs/bios --corpus corpus.jsonl
     --queries queries.jsonl --qrels test.tsv --out report/
     """
-    chosen_pooling = parse_pooling(pooling)
-    parse_choice(precision, PRECISIONS, "--precision")
     check_writable_folder(out)
     folder_by_name = _folders(model)
     sources = [
         local_copy(source, option)
         for source, option in ((corpus, "--corpus"), (queries, "--queries"), (qrels, "--qrels"))
     ]
-    model_by_name = _read_models(folder_by_name, chosen_pooling)
+    model_by_name = _read_models(folder_by_name, pooling)
     for name, each in model_by_name.items():
         if each.reads != "texts":
             raise ConfigError(f"--model {name}: reads {each.reads}, want an encoder of texts")
@@ -125,7 +122,7 @@ def links(
         ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="euclidean or cosine; default: as the run, else euclidean")
+        LinkMetric | None, typer.Option(help="default: as the run, else euclidean")
     ] = None,
     gnn: Annotated[
         bool,
@@ -137,7 +134,8 @@ def links(
     ] = False,
     pooling: PoolingOption = None,
     precision: Annotated[
-        str | None, typer.Option(help=f"{PRECISION}; default: as the run, else fp32")
+        EmbeddingPrecision | None,
+        typer.Option(help=f"{PRECISION}; default: as the run, else fp32"),
     ] = None,
     seed: Annotated[
         int | None,
@@ -156,15 +154,10 @@ def links(
     from raybio.methods.sppt.table import LINK_RETRIEVAL
 
     layout = _shown(LINK_RETRIEVAL, split)
-    if metric is not None:
-        parse_choice(metric, ("euclidean", "cosine"), "--metric")
-    chosen_pooling = parse_pooling(pooling)
-    if precision is not None:
-        parse_choice(precision, PRECISIONS, "--precision")
     check_writable_folder(out)
     folder_by_name = _folders(model)
     check_store(store)
-    model_by_name = _read_models(folder_by_name, chosen_pooling)
+    model_by_name = _read_models(folder_by_name, pooling)
     from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 
     options = LinkEvaluationOptions(

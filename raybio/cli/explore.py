@@ -62,7 +62,6 @@ def explore(
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out}: want a file that ends in .html")
-    chosen_pooling = shared.parse_pooling(pooling)
     check_writable_file(out)
     input_file = None if inputs is None else local_copy(inputs, "--input")
     label_file = None if labels is None else local_copy(labels, "--labels")
@@ -78,7 +77,7 @@ def explore(
         inputs=input_file,
         labels=label_file,
         field=field,
-        pooling=chosen_pooling,
+        pooling=pooling,
         strip_stop=strip_stop,
         max_bad_share=max_bad_share,
         max_points=max_points,

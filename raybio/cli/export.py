@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.options import PoolingOption, model_argument, parse_pooling
+from raybio.cli.options import PoolingOption, model_argument
 from raybio.core.files import check_writable_folder
 from raybio.runtime.model_paths import local_model
 
@@ -26,14 +26,13 @@ def export(
     pooling: PoolingOption = None,
 ) -> None:
     """The command line; ``--help`` is ``HELP``."""
-    chosen_pooling = parse_pooling(pooling)
     check_writable_folder(onnx, "--onnx")
     folder = local_model(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.model_folders import model_of_folder
     from raybio.training.onnx_export import GRAPH, export_onnx
 
-    chosen = model_of_folder(folder, chosen_pooling)
+    chosen = model_of_folder(folder, pooling)
     print(chosen)
     replaced = " replaced" if (onnx / GRAPH).exists() else ""
     difference = export_onnx(chosen, onnx)

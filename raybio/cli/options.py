@@ -1,13 +1,12 @@
 """Options of all trainings, and parsers of numbers for options of all commands."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file
 from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
@@ -56,41 +55,9 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
     return value
 
 
-Choice = TypeVar("Choice", bound=str)
-
-
-def parse_choice(text: str, choices: Sequence[Choice], option: str) -> Choice:
-    """Return the choice that equals ``text``.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    for choice in choices:
-        if choice == text:
-            return choice
-    *others, last = choices
-    raise ConfigError(f"{option}: got {text!r}, want {', '.join(others)} or {last}")
-
-
-POOLINGS: tuple[Pooling, ...] = ("cls", "mean")
-
-
-def parse_pooling(text: str | None) -> Pooling | None:
-    """Return the pooling that an option gives, or None.
-
-    Raises:
-        ConfigError: if it is neither cls nor mean.
-    """
-    return None if text is None else parse_choice(text, POOLINGS, "--pooling")
-
-
 PoolingOption = Annotated[
-    str | None, typer.Option(help="cls or mean, for models whose folder does not state it")
+    Pooling | None, typer.Option(help="of models whose folder does not state it")
 ]
-
-
-EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
-PRECISIONS: tuple[EmbeddingPrecision, ...] = get_args(EmbeddingPrecision)
 
 
 def writable_file(path: Path | None) -> Path | None:
@@ -234,7 +201,10 @@ Budget = Annotated[
 ]
 
 
-Device = Annotated[str, typer.Option(help="auto, cpu or gpu")]
+Device = Annotated[
+    Literal["auto", "cpu", "gpu"],
+    typer.Option(help="of the workers; auto: GPUs if there is one for each worker"),
+]
 
 
 Name = Annotated[str | None, typer.Option(help="name of the run; the same name resumes that run")]

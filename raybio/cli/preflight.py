@@ -8,7 +8,7 @@ Example: raybio preflight --method sppt_protein --store STORE --workers 2
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -39,7 +39,9 @@ def preflight(
     cpus_per_worker: shared.CpusPerWorker = None,
     gpus_per_worker: shared.GpusPerWorker = None,
     budget: shared.Budget = None,
-    device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "gpu"], typer.Option(help="of the workers, without --space")
+    ] = "auto",
     runs: Annotated[
         shared.LocationType | None,
         shared.location_option("folder of runs, or of sweeps with --space"),

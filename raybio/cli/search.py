@@ -3,7 +3,7 @@
 import itertools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,8 +15,6 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
-    parse_choice,
-    parse_pooling,
     path_or_uri,
     writable_file,
 )
@@ -27,12 +25,7 @@ from raybio.core.terminal import stream_of_data
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
-if TYPE_CHECKING:
-    from raybio.runtime.search.index_store import Metric
-
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-
-METRICS: "tuple[Metric, ...]" = ("cosine", "l2")
 
 
 @app.command()
@@ -42,7 +35,9 @@ def index(
         location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
-    metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
+    metric: Annotated[
+        Literal["cosine", "l2"], typer.Option(help="l2: the Euclidean distance")
+    ] = "cosine",
     recall: Annotated[
         float,
         typer.Option(
@@ -57,7 +52,6 @@ def index(
 
     Example: raybio search index --embeddings embeddings.parquet --out index/
     """
-    chosen_metric = parse_choice(metric, METRICS, "--metric")
     file = local_copy(embeddings, "--embeddings")
     # Imported here: torch takes seconds to import.
     from raybio.runtime.search.build import build_index
@@ -65,7 +59,7 @@ def index(
     build_index(
         file,
         out,
-        metric=chosen_metric,
+        metric=metric,
         recall=recall,
         force=force,
         say=lambda line: print(f"{out}: {line}"),
@@ -112,7 +106,6 @@ def query(
         raise ConfigError("want either --input or --text")
     if text and model is None:
         raise ConfigError("--text has to be embedded; give the model of the index as --model")
-    chosen_pooling = parse_pooling(pooling)
     if out is not None and out.suffix.lower() not in (".tsv", ".jsonl", ".parquet"):
         raise ConfigError(f"--out {out}: want a file that ends in .tsv, .jsonl or .parquet")
     chosen = None if model is None else local_model(model, "--model")
@@ -135,7 +128,7 @@ def query(
         input_file,
         text or [],
         chosen,
-        chosen_pooling,
+        pooling,
         max_bad_share,
         strip_stop=strip_stop,
     )

@@ -38,7 +38,6 @@ def serve(
 
     Example: raybio serve runs/first --index index/ --port 8000
     """
-    chosen_pooling = shared.parse_pooling(pooling)
     chosen = model_address(model, "MODEL")
     # Imported here: torch and transformers take seconds to import.
     from raybio.runtime.cluster.stop_signals import StopSignals
@@ -48,7 +47,7 @@ def serve(
     served = serving(
         chosen,
         index,
-        pooling=chosen_pooling,
+        pooling=pooling,
         host=host,
         port=port,
         replicas=replicas,

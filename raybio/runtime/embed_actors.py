@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from raybio.core.digest import digest_of
 from raybio.core.errors import ClusterError, RaybioError, first_line
 from raybio.core.location import BucketPath, Location
 from raybio.runtime.cluster.resources import Resources
+from raybio.runtime.embed_output import NumberType, Unit
 from raybio.runtime.embed_parts import Parts
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.spec import LeaseKey
@@ -23,9 +24,7 @@ from raybio.runtime.task_errors import NO_ERROR, error_columns, raise_error_of
 from raybio.store.remote_model import fetch_bucket_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
 from raybio.training.precision import embedding_precision, resolve_precision
-
-NumberType = Literal["float32", "float16"]
-Unit = Literal["input", "token"]
+from raybio.training.settings import EmbeddingPrecision
 
 PROGRESS_SECONDS = 30.0
 """Least time between two lines on the progress of an embedding."""
@@ -42,7 +41,7 @@ class EmbeddingFormat:
     """
 
     dtype: NumberType = "float32"
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: EmbeddingPrecision = "fp32"
     per: Unit = "input"
 
     def digest(self, model_digest: str) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_file, check_writable_folder
@@ -14,6 +15,9 @@ from raybio.core.location import BucketPath, Location
 from raybio.store.bucket import BucketFolder
 from raybio.store.bucket_cache import working_folder
 from raybio.store.object_download import download_object
+
+NumberType = Literal["float32", "float16"]
+Unit = Literal["input", "token"]
 
 
 def delete_leftovers(out: Path) -> None:

@@ -127,7 +127,8 @@ class MemoryConfig(BaseConfig):
     )
 
 
-PrecisionName = Literal["fp32", "tf32", "bf16", "auto"]
+EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
+PrecisionName = Literal[EmbeddingPrecision, "auto"]
 
 
 class OptimConfig(BaseConfig):

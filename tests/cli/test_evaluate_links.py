@@ -68,8 +68,6 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(
 def test_wrong_arguments_are_refused_before_models_are_loaded(
     tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="--pooling: got 'max', want cls or mean"):
-        evaluate("--model", tmp_path, "--store", tiny_citations.path, "--pooling", "max")
     with pytest.raises(
         ConfigError, match="there is no nothing in .*Want a run, a model's folder, or a hub id"
     ):

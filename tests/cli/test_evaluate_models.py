@@ -306,15 +306,12 @@ def test_what_does_not_fit_is_refused(
         (ConfigError, "reads proteins, want an encoder of texts",
          ["retrieval", "--model", model, *task, *out]),
         (ConfigError, "there is no nothing in", ["retrieval", *nowhere, *task, *out]),
-        (ConfigError, "--pooling: got 'max'",
-         ["retrieval", "--model", model, *task, *out, "--pooling", "max"]),
         (ConfigError, "reads proteins, and .* is a store of texts", [*links, tiny_citations.path]),
         (StoreError, "is a store of articles, made by .*; want proteins or articles with their links", [*links, tiny_articles.path]),
         (ConfigError, "--split heldout: want train, no_twins, val",
          [*links, tiny_store.path, "--split", "train,heldout"]),
         (ConfigError, "--split: nothing of it is in the store, which has train, val",
          [*links, tiny_store.path, "--split", "samples", "--nodes", 2]),
-        (ConfigError, "--metric: got 'dot'", [*links, tiny_store.path, "--metric", "dot"]),
     ]  # fmt: skip
     for error, message, arguments in refused:
         with pytest.raises(error, match=message):

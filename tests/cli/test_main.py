@@ -226,6 +226,34 @@ def test_each_refused_setting_of_a_command_is_named_by_its_option() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("embed --input a --out b --model m --precision fp16", ["fp16", "fp32", "tf32", "bf16"]),
+        ("search index --embeddings a --out b --metric dot", ["dot", "cosine", "l2"]),
+        ("explore m --pooling max", ["max", "cls", "mean"]),
+        ("evaluate relation-map --model m --store s --out b --split trial", ["trial", "dev"]),
+        ("train sppt_protein --device tpu", ["tpu", "auto", "cpu", "gpu"]),
+        ("train sppt_synthetic --graph torrus", ["torrus", "cliques", "torus", "structural"]),
+    ],
+)
+def test_a_word_that_is_no_choice_is_refused_with_the_choices(
+    command: str,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        run_app(app, command.split())
+    assert stop.value.code == 2
+    message = capsys.readouterr().err
+    assert f"Invalid value for '{command.split()[-2]}': " in message
+    assert [word for word in words if word not in message] == []
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_name_of_a_file_that_is_too_long_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

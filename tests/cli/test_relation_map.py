@@ -160,7 +160,6 @@ def test_relations_have_colors_of_their_own_before_grey_ones(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"--split": "trial"}, ConfigError, "--split: got 'trial', want train, dev or test"),
         (
             {"--model": "./nowhere"},
             ConfigError,

@@ -67,10 +67,10 @@ def options_of(command: str, callback: Any) -> Iterator[Option]:
         if name in ("return", "context"):
             continue
         annotated, info = get_args(hint)
-        kinds = [*get_args(annotated), annotated]
-        (kind,) = {one for one in kinds if one in (bool, int, float, str, Path)} or {
-            get_args(kinds[0])[0]
-        }
+        kinds = {annotated, *get_args(annotated)}
+        kinds |= {inner for kind in kinds for inner in get_args(kind)}
+        # The words of a ``Literal`` are texts.
+        (kind,) = kinds & {bool, int, float, str, Path} or {str}
         declared = [
             one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")
         ]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +15,6 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
-    parse_choice,
     positive,
     sources_option,
 )
@@ -56,7 +55,7 @@ def relations(
     model: Annotated[str, model_option("run of relation_finetune, or its export/")],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
     split: Annotated[
-        str, typer.Option(help="dev or test; the model's neighbors are training pairs")
+        Literal["dev", "test"], typer.Option(help="the model's neighbors are training pairs")
     ] = "test",
     out: ScoresFile = None,
 ) -> None:
@@ -65,7 +64,6 @@ def relations(
     Example: raybio evaluate relations --model runs/mccl --store BIORED --split test
     """
     check_store(store)
-    parse_choice(split, ("dev", "test"), "--split")
     folder = model_folder(model, "--model")
     from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
@@ -137,7 +135,9 @@ def relation_map(
     ],
     store: Annotated[LocationType, location_option("prepared documents with relations")],
     out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],
-    split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
+    split: Annotated[
+        Literal["train", "dev", "test"], typer.Option(help="documents whose pairs are drawn")
+    ] = "test",
     seed: Annotated[
         int, typer.Option(min=0, help="seed of t-SNE and of the sampled pairs without a relation")
     ] = 0,
@@ -150,9 +150,6 @@ def relation_map(
     check_writable_folder(out)
     models = [model_folder(source, "--model") for source in model]
     check_model_sources(models)
-    from raybio.store.store import SPLITS
-
-    parse_choice(split, SPLITS, "--split")
     documents = _documents(store, (split,))
     from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps, write_coordinates
     from raybio.methods.mtb_mccl.mccl.relation_map import relation_maps, select_map_pairs

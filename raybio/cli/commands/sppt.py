@@ -12,7 +12,6 @@ from raybio.cli.options import (
     location_option,
     model_option,
     non_negative,
-    parse_pooling,
     sources_option,
 )
 from raybio.cli.scores import ScoresFile, write_scores
@@ -27,6 +26,7 @@ from raybio.cli.stores import (
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources
 from raybio.core.location import Location
+from raybio.encoders.config import Pooling
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.synthetic.config import TopicConfig
 from raybio.runtime.model_paths import model_folder
@@ -49,7 +49,7 @@ def link_samples(
     ],
     store: Annotated[LocationType, location_option("prepared articles and their citations")],
     pooling: Annotated[
-        str, typer.Option(help="cls (the paper) or mean, for models whose folder does not say")
+        Pooling, typer.Option(help="of models whose folder does not state it; the paper: cls")
     ] = "cls",
     max_length: Annotated[int, typer.Option(min=3, help="maximum tokens of a text")] = 512,
     trials: Annotated[int, typer.Option(min=1, help="number of test graphs")] = 5,
@@ -67,7 +67,6 @@ def link_samples(
     Example: raybio evaluate link-samples --store STORE --model runs/mag
     """
     check_store(store)
-    parse_pooling(pooling)
     name_by_folder = {model_folder(source, "--model"): source for source in model}
     _check_has_texts(store)
     folders = list(name_by_folder)

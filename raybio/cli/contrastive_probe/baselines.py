@@ -17,17 +17,16 @@ from raybio.cli.options import (
     fraction,
     location_option,
     model_option,
-    parse_choice,
-    parse_pooling,
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
+from raybio.encoders.config import Pooling
 from raybio.methods.contrastive_probe.config import (
     BASELINE_METHODS,
-    SUBSETS,
     BaselineMethod,
     DecodeConfig,
+    Subset,
 )
 from raybio.runtime.model_paths import model_source
 
@@ -58,7 +57,7 @@ def baselines(
             "each model is evaluated with those that it supports"
         ),
     ] = "mask-average,x-factr,generative",
-    subset: Annotated[str, typer.Option(help="full or hard")] = "full",
+    subset: Annotated[Subset, typer.Option(help="set of queries")] = "full",
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     restrict: Annotated[
         bool,
@@ -67,7 +66,7 @@ def baselines(
     rewired: Annotated[
         str | None, model_option("hybrid: the encoder, such as export/ of a run")
     ] = None,
-    pooling: Annotated[str | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
+    pooling: Annotated[Pooling | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
     weight: Annotated[
         float | None, typer.Option(parser=fraction, metavar="FLOAT", help=WEIGHT_HELP)
     ] = None,
@@ -85,10 +84,8 @@ def baselines(
     --benchmark MEDLAMA --out report/
     """
     names = _parse_methods(methods, rewired)
-    query_set = parse_choice(subset, SUBSETS, "--subset")
     if out is not None:
         check_writable_folder(out)
-    chosen_pooling = parse_pooling(pooling)
     decode_values = {
         "decode": decode,
         "refine": refine,
@@ -112,13 +109,13 @@ def baselines(
     encoder = None
     if rewired_source is not None:
         chosen_weight = DEFAULT_WEIGHT if weight is None else weight
-        encoder = RewiredEncoder(rewired_source, chosen_pooling, chosen_weight)
+        encoder = RewiredEncoder(rewired_source, pooling, chosen_weight)
     report_baselines(
         models,
         names,
         folder,
         out,
-        subset=query_set,
+        subset=subset,
         queries_per_relation=queries_per_relation,
         decode=config,
         restrict=restrict,
@@ -140,7 +137,8 @@ def _parse_methods(text: str, rewired: str | None) -> list[BaselineMethod]:
         raise ConfigError(
             f"--rewired {rewired}: only --methods hybrid uses an encoder; got --methods {text}"
         )
-    return [parse_choice(name, BASELINE_METHODS, "--methods") for name in dict.fromkeys(given)]
+    names = [name for name in BASELINE_METHODS if name in given]
+    return sorted(names, key=given.index)
 
 
 def _refuse_unused(

@@ -8,23 +8,19 @@ import typer
 from raybio.cli.app import meanings
 from raybio.cli.contrastive_probe.options import (
     BENCHMARK_HELP,
-    POOLING_HELP,
     QUERIES_HELP,
+    TextPooling,
 )
 from raybio.cli.options import (
     LocationType,
     location_option,
     model_option,
-    parse_choice,
-    parse_pooling,
 )
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
-from raybio.methods.contrastive_probe.config import PROMPTS, SUBSETS, ProbeConfig, Subset
+from raybio.methods.contrastive_probe.config import ProbeConfig, Prompts, Subset
 from raybio.runtime.model_paths import model_source
-
-SUBSETS_OR_BOTH: tuple[Literal["full", "hard", "both"], ...] = (*SUBSETS, "both")
 
 DEFAULTS = ProbeConfig()
 HELP = meanings(ProbeConfig)
@@ -53,9 +49,9 @@ def probe(
         location_option(f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")],
-    subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
+    subset: Annotated[Literal[Subset, "both"], typer.Option(help="set of queries")] = "full",
     layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = "",
-    pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
+    pooling: TextPooling = None,
     metric: Annotated[str, typer.Option(help=HELP["metric"])] = DEFAULTS.metric,
     candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
     exclude_head: Annotated[
@@ -63,9 +59,7 @@ def probe(
     ] = DEFAULTS.exclude_head,
     match: Match = DEFAULTS.match,
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
-    prompts: Annotated[
-        str, typer.Option(help="wording of the queries: human, default or released")
-    ] = "human",
+    prompts: Annotated[Prompts, typer.Option(help="wording of the queries")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
     seed: Annotated[
         int, typer.Option(min=0, help="seed of intervals, tests, shown queries and --sheet")
@@ -83,10 +77,7 @@ def probe(
             "match": match,
         }
     )
-    subsets = _parse_subsets(subset)
     depths = _parse_layers(layers)
-    chosen_pooling = parse_pooling(pooling)
-    wording = parse_choice(prompts, PROMPTS, "--prompts")
     check_writable_folder(out)
     models = [model_source(name, "--model") for name in model]
     folders = [local_copy(each, "--benchmark") for each in benchmark]
@@ -97,10 +88,10 @@ def probe(
         folders,
         out,
         config,
-        subsets=subsets,
+        subsets=("full", "hard") if subset == "both" else (subset,),
         layers=depths,
-        pooling=chosen_pooling,
-        prompts=wording,
+        pooling=pooling,
+        prompts=prompts,
         queries_per_relation=queries_per_relation,
         num_sheet_queries=sheet,
         seed=seed,
@@ -115,7 +106,7 @@ def sheet(
     benchmark: Annotated[LocationType, location_option(BENCHMARK_HELP)],
     out: Annotated[Path, typer.Option(help="folder of the result")],
     subset: Annotated[
-        str, typer.Option(help="full or hard: from which the sheet was written")
+        Subset, typer.Option(help="set of queries from which the sheet was written")
     ] = "full",
     match: Match = DEFAULTS.match,
 ) -> None:
@@ -123,24 +114,14 @@ def sheet(
 
     Example: raybio evaluate sheet --filled report/sheet_full.csv --benchmark MEDLAMA --out scores/
     """
-    first_subset, *more_subsets = _parse_subsets(subset)
-    if more_subsets:
-        raise ConfigError(
-            f"--subset {subset}: want full or hard, the one from which the sheet was written"
-        )
     check_writable_folder(out)
     config = ProbeConfig.from_mapping({"match": match})
     scores = local_copy(filled, "--filled")
     folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.expert_sheet import write_expert_scores
 
-    print(write_expert_scores(scores, folder, first_subset, out, match=config.match))
+    print(write_expert_scores(scores, folder, subset, out, match=config.match))
     print(f"{out / 'scores.md'}, {out / 'scores.png'}")
-
-
-def _parse_subsets(text: str) -> tuple[Subset, ...]:
-    subset = parse_choice(text, SUBSETS_OR_BOTH, "--subset")
-    return SUBSETS if subset == "both" else (subset,)
 
 
 def _parse_layers(text: str) -> list[int] | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybio.cli.contrastive_probe.options import POOLING_HELP
-from raybio.cli.options import LocationType, location_option, model_option, parse_pooling
+from raybio.cli.contrastive_probe.options import TextPooling
+from raybio.cli.options import LocationType, location_option, model_option
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import check_writable_folder
@@ -33,7 +33,7 @@ def ask(
         location_option("text file of a name a line (.gz too), or folder of a benchmark"),
     ],
     k: Annotated[int, typer.Option(min=1, help="names shown for each query")] = 10,
-    pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
+    pooling: TextPooling = None,
     index: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +48,6 @@ def ask(
     Example: raybio evaluate ask --model runs/rewired --names names.txt
     "Metformin might treat [Y]."
     """
-    chosen_pooling = parse_pooling(pooling)
     for text in query:
         if text.count("[Y]") != 1:
             raise ConfigError(f"query {text!r}: want [Y] once, where the answer belongs")
@@ -66,7 +65,7 @@ def ask(
     from raybio.methods.contrastive_probe.text_embedder import load_embedder
 
     searched = read_searched_names(names_read)
-    embed = load_embedder(source, chosen_pooling)
+    embed = load_embedder(source, pooling)
     query_QD = embed_queries(embed, query)
     for remark in cut_remarks(source, searched, query):
         print(remark)

@@ -1,6 +1,6 @@
 """Settings of Contrastive-Probe, of the probe, and of the baselines."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -15,15 +15,12 @@ QUERY_TOKENS = 50
 """Maximum tokens of a query, as in the authors' code."""
 
 Subset = Literal["full", "hard"]
-SUBSETS: tuple[Subset, ...] = ("full", "hard")
 
 Prompts = Literal["human", "default", "released"]
 """Wording of the queries; see ``read_medlama``."""
 
-PROMPTS: tuple[Prompts, ...] = ("human", "default", "released")
-
 BaselineMethod = Literal["mask-average", "x-factr", "generative", "hybrid"]
-BASELINE_METHODS: tuple[BaselineMethod, ...] = ("mask-average", "x-factr", "generative", "hybrid")
+BASELINE_METHODS: tuple[BaselineMethod, ...] = get_args(BaselineMethod)
 
 
 class ProbeConfig(BaseConfig):

@@ -181,11 +181,8 @@ def test_a_sample_of_the_queries_is_probed_and_the_report_says_so(medlama, tmp_p
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (["--subset", "easy"], "--subset: got 'easy', want full, hard or both"),
         (["--layers", "3,x"], "--layers 3,x: want numbers of layers"),
         (["--layers", "0"], "--layers 0: want numbers of layers"),
-        (["--pooling", "max"], "--pooling: got 'max', want cls or mean"),
-        (["--prompts", "mine"], "--prompts: got 'mine', want human, default or released"),
         (["--metric", "dot"], "metric"),
         (["--match", "letters"], "match"),
     ],

@@ -165,7 +165,5 @@ def test_missing_names_and_wrong_options_are_refused(model, names, tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             call(QUERY, "--model", model, "--names", source)
-    with pytest.raises(ConfigError, match="--pooling: got 'max', want cls or mean"):
-        call(QUERY, "--model", model, "--names", names, "--pooling", "max")
     with pytest.raises(ConfigError, match="is a file; want a folder"):
         call(QUERY, "--model", model, "--names", names, "--index", names)
