@@ -12,6 +12,9 @@ BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 VARIABLE = re.compile(r"""^(\w+)="([^"]*)"$|`([A-Z]+)` is `(--[^`]*)`""", re.MULTILINE)
 """Matches options that a page names: in a block of code, or in a sentence."""
 
+LOOP = re.compile(r"^for (\w+) in (\w+) .*; do", re.MULTILINE)
+"""Matches a loop of a block: its variable, and the first value."""
+
 SHOWN = re.compile(r"^`([\w./]+)`:\n\n```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """Matches a file that a page shows: its name between backquotes, and its content."""
 
@@ -38,7 +41,12 @@ def table_lines(text: str) -> list[str]:
 
 
 def _with_options(line: str, text: str) -> str:
-    """Return a line with the options that the page names in place of their names."""
+    """Return a line with the options that the page names in place of their names.
+
+    A variable of a loop takes its first value.
+    """
+    for variable, value in LOOP.findall(text):
+        line = line.replace(f" ${variable} ", f" {value} ")
     for variable, value, word, options in VARIABLE.findall(text):
         name = f"${variable}" if variable else word
         line = line.replace(f" {name} ", f" {' '.join((value + options).split())} ")

@@ -1,10 +1,9 @@
 """Functions that all command lines share. It imports nothing heavy: ``--help`` takes no second."""
 
-import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn, get_args, get_type_hints
 
 import typer
@@ -14,17 +13,10 @@ from typer.models import ArgumentInfo, OptionInfo
 from raybio.cli.lazy import chosen_app
 from raybio.cli.options import URI_PARSERS
 from raybio.cli.output import guarded_output
-from raybio.core.config import BaseConfig, C, fields
-from raybio.core.errors import ConfigError, RaybioError
+from raybio.core.errors import RaybioError
 from raybio.core.files import check_local, disk_problem
 from raybio.core.location import is_uri, location
 from raybio.core.terminal import printable
-
-OTHER_NAMES = {"strip_prefixes": "--strip-prefix", "taxids": "--taxid"}
-"""Settings whose option has another name: it is given several times."""
-
-_PROBLEM = re.compile(r"(?:^|(?<=; ))\w+(?=: )")
-"""Matches the setting that begins each problem of settings."""
 
 NON_PATH_OPTIONS = ("--tracking-uri", "--url")
 """Options whose value is an address of a server."""
@@ -137,7 +129,7 @@ def _callbacks(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[
     commands = app.registered_commands
     if len(commands) == 1 and not app.registered_groups:
         assert commands[0].callback is not None
-        yield inspect.unwrap(commands[0].callback)
+        yield commands[0].callback
     else:
         yield from _named(app, arguments)
     for group in app.registered_groups:
@@ -155,7 +147,7 @@ def _named(app: typer.Typer, arguments: Sequence[str]) -> Iterator[Callable[...,
         callback = command.callback
         assert callback is not None
         if (command.name or callback.__name__.replace("_", "-")) in arguments[:1]:
-            yield inspect.unwrap(callback)
+            yield callback
 
 
 def check_uris(
@@ -194,23 +186,3 @@ def check_uris(
             check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:
             option = ""
-
-
-def meanings(config: type[BaseConfig]) -> dict[str, str]:
-    """Return meaning and range of each setting, as the help of an option of that name."""
-    return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
-
-
-def settings_of(model: type[C], arguments: Mapping[str, Any]) -> C:
-    """Return the settings among the arguments of a command.
-
-    Raises:
-        ConfigError: for a value out of range.
-    """
-    given = {name: value for name, value in arguments.items() if name in model.model_fields}
-    try:
-        return model.from_mapping(given)
-    except ConfigError as error:
-        option_by_name = {name: f"--{name.replace('_', '-')}" for name in given} | OTHER_NAMES
-        text = _PROBLEM.sub(lambda found: option_by_name.get(found[0], found[0]), str(error))
-        raise ConfigError(text) from None

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli.app import meanings, settings_of
 from raybio.cli.contrastive_probe.options import BENCHMARK_HELP
 from raybio.cli.options import LocationType, location_option, writable_file
+from raybio.cli.settings import with_settings
 from raybio.cli.stores import local_copy
 from raybio.core.files import check_writable_folder
 from raybio.core.records import write_record
@@ -17,21 +17,16 @@ from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 
 benchmarks = typer.Typer()
 
-DEFAULTS = MedlamaConfig()
-HELP = meanings(MedlamaConfig)
-
 
 @benchmarks.command()
+@with_settings(MedlamaConfig)
 def medlama(
     umls: Annotated[
         LocationType,
         location_option("UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the benchmark")],
-    per_relation: Annotated[int, typer.Option(help=HELP["per_relation"])] = DEFAULTS.per_relation,
-    seed: Annotated[int, typer.Option(help=HELP["seed"])] = DEFAULTS.seed,
-    max_answers: Annotated[int, typer.Option(help=HELP["max_answers"])] = DEFAULTS.max_answers,
-    legacy: Annotated[bool, typer.Option("--legacy", help=HELP["legacy"])] = DEFAULTS.legacy,
+    config: MedlamaConfig,
     force: Annotated[
         bool, typer.Option("--force", help="replace a benchmark that was built there before")
     ] = False,
@@ -40,7 +35,6 @@ def medlama(
 
     Example: raybio prepare medlama --umls META_DIR --out BENCHMARK
     """
-    config = settings_of(MedlamaConfig, locals())
     folder = local_copy(umls, "--umls", ("MRCONSO.RRF", "MRREL.RRF"))
     from raybio.methods.contrastive_probe.benchmark.build import build_medlama
     from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama

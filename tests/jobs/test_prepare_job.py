@@ -86,15 +86,6 @@ def test_links_without_proteins_and_the_reverse_are_refused_with_the_missing_opt
     assert str(refused) == f"{missing} is missing: want --edges and --proteins, both"
 
 
-def test_a_misspelt_choice_is_refused_by_the_name_of_its_option_with_a_suggestion(tmp_path):
-    command = ["proteins", "--out", str(tmp_path / "store"), "--held-out", "homolgy"]
-    refused = CliRunner().invoke(prepare.app, command).exception
-    assert isinstance(refused, ConfigError)
-    assert str(refused) == (
-        "--held-out: got 'homolgy', want random or homology or proteins. Did you mean 'homology'?"
-    )
-
-
 def test_a_value_out_of_range_is_refused_before_anything_is_read(tmp_path):
     command = [
         "proteins",

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import (
     LocationType,
-    fraction,
     location_option,
     model_option,
     sources_option,
 )
+from raybio.cli.settings import with_settings
 from raybio.cli.stores import (
     Force,
     NewStore,
@@ -39,16 +38,6 @@ evaluate = typer.Typer()
 prepare = typer.Typer()
 
 TASKS = "; ".join(f"{name}: {', '.join(data_set.tasks)}" for name, data_set in DATA_SETS.items())
-DEFAULTS = ArticleConfig()
-HELP = meanings(ArticleConfig)
-
-ValidationShare = Annotated[
-    float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["validation_share"])
-]
-Seed = Annotated[int, typer.Option(help=HELP["seed"])]
-MaxBadShare = Annotated[
-    float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["max_bad_share"])
-]
 
 
 @evaluate.command()
@@ -109,15 +98,14 @@ def zero_shot(
 
 
 @prepare.command()
+@with_settings(ArticleConfig)
 def medline(
     source: Annotated[
         list[str],
         sources_option("files or patterns, oldest first; quote patterns", "--input"),
     ],
     out: Out,
-    validation_share: ValidationShare = DEFAULTS.validation_share,
-    seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    config: ArticleConfig,
     parts: Annotated[
         Path | None,
         typer.Option(help="folder of the parsed files; default: next to the store until done"),
@@ -131,7 +119,6 @@ def medline(
 
     Example: raybio prepare medline --input 'baseline/*.xml.gz' --out STORE
     """
-    config = settings_of(ArticleConfig, locals())
     new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import parse_here, prepare_medline
@@ -150,22 +137,20 @@ def medline(
 
 
 @prepare.command()
+@with_settings(ArticleConfig)
 def pairs(
     source: Annotated[
         list[str],
         sources_option("tables or patterns, oldest first; quote patterns", "--input"),
     ],
     out: Out,
-    validation_share: ValidationShare = DEFAULTS.validation_share,
-    seed: Seed = DEFAULTS.seed,
-    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    config: ArticleConfig,
     force: Force = False,
 ) -> None:
     """Tables of articles with terms, or of texts with labels, in any form; PubMedQA's JSON.
 
     Example: raybio prepare pairs --input articles.tsv.gz --out STORE
     """
-    config = settings_of(ArticleConfig, locals())
     new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.biostransformers.prepare import prepare_pairs

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import (
     LocationType,
     MaxBadShare,
@@ -19,6 +18,7 @@ from raybio.cli.options import (
     sources_option,
 )
 from raybio.cli.scores import ScoresFile, write_scores
+from raybio.cli.settings import with_settings
 from raybio.cli.stores import (
     Force,
     NewStore,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 evaluate = typer.Typer()
 prepare = typer.Typer()
 
-COUNTS = PairCountConfig()
-COUNT_HELP = meanings(PairCountConfig)
 DEV_SHARE = (
     "instead of --dev: share of the --input documents with relations that becomes dev, drawn by "
     "document id; documents without relations stay in training, since they may be unlabeled"
@@ -244,12 +242,10 @@ def documents(
 
 
 @prepare.command()
+@with_settings(PairCountConfig)
 def recurring_pairs(
     store: Annotated[LocationType, location_option("prepared documents")],
-    min_documents: Annotated[
-        int, typer.Option(help=COUNT_HELP["min_documents"])
-    ] = COUNTS.min_documents,
-    num_pairs: Annotated[int, typer.Option(help=COUNT_HELP["num_pairs"])] = COUNTS.num_pairs,
+    config: PairCountConfig,
     workers: Annotated[
         int, typer.Option(min=0, help="parts counted in parallel by Ray Data; 0: without Ray")
     ] = 0,
@@ -258,7 +254,6 @@ def recurring_pairs(
 
     Example: raybio prepare recurring-pairs --store CORPUS --workers 32
     """
-    config = settings_of(PairCountConfig, locals())
     started = time.perf_counter()
     from raybio.methods.mtb_mccl.documents.store import DocumentStore
     from raybio.methods.mtb_mccl.mtb.recurring_pairs import count_in_process, save_recurring_pairs
@@ -269,7 +264,7 @@ def recurring_pairs(
     print(
         f"{len(pairs):,} pairs in {pairs.count_K.min():,} to {pairs.count_K.max():,} documents "
         f"each; saved in {store} ({time.perf_counter() - started:.1f} s). Train with "
-        f"--set pairs.min_documents={min_documents} --set pairs.num_pairs={num_pairs}"
+        f"--set pairs.min_documents={config.min_documents} --set pairs.num_pairs={config.num_pairs}"
     )
 
 

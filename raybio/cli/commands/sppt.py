@@ -5,16 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import (
     LocationType,
-    fraction,
     location_option,
     model_option,
-    non_negative,
     sources_option,
 )
 from raybio.cli.scores import ScoresFile, write_scores
+from raybio.cli.settings import with_settings
 from raybio.cli.stores import (
     Force,
     NewStore,
@@ -33,13 +31,6 @@ from raybio.runtime.model_paths import model_folder
 
 evaluate = typer.Typer()
 prepare = typer.Typer()
-
-PROTEINS = PrepareConfig()
-PROTEIN_HELP = meanings(PrepareConfig)
-TEXTS = LinkedTextConfig()
-TEXT_HELP = meanings(LinkedTextConfig)
-TOPICS = TopicConfig()
-TOPIC_HELP = meanings(TopicConfig)
 
 
 @evaluate.command()
@@ -179,8 +170,10 @@ def task_fit(
 
 
 @prepare.command()
+@with_settings(PrepareConfig)
 def proteins(
     out: Out,
+    *,
     interactomes: Annotated[
         LocationType | None, location_option("folder with <taxid>.txt (SNAP Tree-of-life)")
     ] = None,
@@ -202,47 +195,13 @@ def proteins(
             "protein_id, species_taxid, sequence; quote patterns"
         ),
     ] = None,
-    min_score: Annotated[
-        float,
-        typer.Option(parser=non_negative, metavar="FLOAT", help=PROTEIN_HELP["min_score"]),
-    ] = PROTEINS.min_score,
-    taxid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NCBI taxid of a species that is kept; repeatable; default: all. A single one is "
-            "the species of proteins whose file states none"
-        ),
-    ] = None,
-    strip_prefix: Annotated[
-        list[str] | None, typer.Option(help=f"{PROTEIN_HELP['strip_prefixes']}; repeatable")
-    ] = None,
-    strip_version: Annotated[
-        bool, typer.Option("--strip-version", help=PROTEIN_HELP["strip_version"])
-    ] = PROTEINS.strip_version,
-    heldout_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
-    ] = PROTEINS.heldout_share,
-    held_out: Annotated[str, typer.Option(help=PROTEIN_HELP["held_out"])] = PROTEINS.held_out,
-    identity: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["identity"])
-    ] = PROTEINS.identity,
-    relatives: Annotated[str, typer.Option(help=PROTEIN_HELP["relatives"])] = PROTEINS.relatives,
-    seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
-    strip_stop: Annotated[
-        bool, typer.Option(help=PROTEIN_HELP["strip_stop"])
-    ] = PROTEINS.strip_stop,
-    max_length: Annotated[int, typer.Option(help=PROTEIN_HELP["max_length"])] = PROTEINS.max_length,
-    max_bad_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["max_bad_share"])
-    ] = PROTEINS.max_bad_share,
+    config: PrepareConfig,
     force: Force = False,
 ) -> None:
     """Proteins and their links: FASTA or tables, STRING's files, or the Tree of life (.gz too).
 
     Example: raybio prepare proteins --edges edges.csv --proteins uniprot.fasta --out STORE
     """
-    given = {"taxids": tuple(taxid or ()), "strip_prefixes": tuple(strip_prefix or ())}
-    config = settings_of(PrepareConfig, locals() | given)
     tree_of_life = (interactomes, species, sequences)
     tables = (edges, proteins)
     if any(tables) and not all(tables) and not any(tree_of_life):
@@ -252,7 +211,7 @@ def proteins(
         raise ConfigError(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"
         )
-    if any(tree_of_life) and (strip_prefix or strip_version):
+    if any(tree_of_life) and (config.strip_prefixes or config.strip_version):
         raise ConfigError(
             "--strip-prefix and --strip-version: want them with --edges and --proteins; ids of the "
             "Tree of life are those of its files"
@@ -277,8 +236,10 @@ def proteins(
 
 
 @prepare.command()
+@with_settings(LinkedTextConfig)
 def articles(
     out: Out,
+    *,
     nodes: Annotated[
         LocationType | None,
         location_option("table: id, title, abstract; may have year or date; any form of table"),
@@ -304,24 +265,13 @@ def articles(
     openalex: Annotated[
         list[str] | None, sources_option("OpenAlex's works, files or patterns; quote patterns")
     ] = None,
-    language: Annotated[str, typer.Option(help=TEXT_HELP["language"])] = TEXTS.language,
-    heldout_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
-    ] = TEXTS.heldout_share,
-    split_by_date: Annotated[
-        bool, typer.Option("--split-by-date", help=TEXT_HELP["split_by_date"])
-    ] = TEXTS.split_by_date,
-    seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
-    max_bad_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["max_bad_share"])
-    ] = TEXTS.max_bad_share,
+    config: LinkedTextConfig,
     force: Force = False,
 ) -> None:
     """Articles and their citations, for SPPT: OpenAlex, OGB-MAG, two tables, or CANE's layout.
 
     Example: raybio prepare articles --nodes articles.tsv --edges citations.tsv --out STORE
     """
-    config = settings_of(LinkedTextConfig, locals())
     given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
     given["openalex"] = (openalex,)
     layouts = [name for name, options in given.items() if any(options)]
@@ -329,8 +279,10 @@ def articles(
         raise ConfigError(
             "want either --nodes and --edges, or --cane, or --mag and --abstracts, or --openalex"
         )
-    if language and not openalex:
-        raise ConfigError(f"--language {language}: want it with --openalex, whose works have one")
+    if config.language and not openalex:
+        raise ConfigError(
+            f"--language {config.language}: want it with --openalex, whose works have one"
+        )
     new_store = NewStore(out, force=force)
     abstract_files = matching(abstracts or (), "--abstracts")
     works = matching(openalex or (), "--openalex")
@@ -353,7 +305,7 @@ def articles(
         folder = local_copy(mag, "--mag", (MAPPING, NUM_NODES, CITATIONS, YEARS))
         source = OgbMag(folder, abstract_files)
     elif works:
-        source = OpenAlex(works, language)
+        source = OpenAlex(works, config.language)
     else:
         assert nodes is not None
         assert edges is not None
@@ -364,26 +316,19 @@ def articles(
 
 
 @prepare.command()
+@with_settings(TopicConfig)
 def topics(
     source: Annotated[
         list[str], sources_option("files of sentences, one a line; quote patterns", "--input")
     ],
     out: Out,
-    num_topics: Annotated[int, typer.Option(help=TOPIC_HELP["num_topics"])] = TOPICS.num_topics,
-    max_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help=TOPIC_HELP["max_share"])
-    ] = TOPICS.max_share,
-    min_count: Annotated[int, typer.Option(help=TOPIC_HELP["min_count"])] = TOPICS.min_count,
-    min_words: Annotated[int, typer.Option(help=TOPIC_HELP["min_words"])] = TOPICS.min_words,
-    num_passes: Annotated[int, typer.Option(help=TOPIC_HELP["num_passes"])] = TOPICS.num_passes,
-    seed: Annotated[int, typer.Option(help=TOPIC_HELP["seed"])] = TOPICS.seed,
+    config: TopicConfig,
     force: Force = False,
 ) -> None:
     """Sentences and their topics, for SPPT's synthetic graphs (.gz too).
 
     Example: raybio prepare topics --input sentences.txt --num-topics 100 --out STORE
     """
-    config = settings_of(TopicConfig, locals())
     new_store = NewStore(out, force=force)
     files = matching(source)
     from raybio.methods.sppt.synthetic.prepare import prepare_topics

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from raybio.cli.app import meanings
 from raybio.cli.contrastive_probe.options import (
     BENCHMARK_HELP,
     POOLING_HELP,
@@ -18,6 +17,7 @@ from raybio.cli.options import (
     location_option,
     model_option,
 )
+from raybio.cli.settings import meanings
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -25,7 +25,9 @@ from raybio.encoders.config import Pooling
 from raybio.methods.contrastive_probe.config import (
     BASELINE_METHODS,
     BaselineMethod,
+    Decode,
     DecodeConfig,
+    Refine,
     Subset,
 )
 from raybio.runtime.model_paths import model_source
@@ -70,8 +72,8 @@ def baselines(
     weight: Annotated[
         float | None, typer.Option(parser=fraction, metavar="FLOAT", help=WEIGHT_HELP)
     ] = None,
-    decode: Annotated[str | None, typer.Option(help=HELP["decode"])] = None,
-    refine: Annotated[str | None, typer.Option(help=HELP["refine"])] = None,
+    decode: Annotated[Decode | None, typer.Option(help=HELP["decode"])] = None,
+    refine: Annotated[Refine | None, typer.Option(help=HELP["refine"])] = None,
     beam: Annotated[int | None, typer.Option(help=HELP["beam"])] = None,
     max_masks: Annotated[int | None, typer.Option(help=HELP["max_masks"])] = None,
     max_iterations: Annotated[int | None, typer.Option(help=HELP["max_iterations"])] = None,

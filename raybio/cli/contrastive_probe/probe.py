@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from raybio.cli.app import meanings
 from raybio.cli.contrastive_probe.options import (
     BENCHMARK_HELP,
     QUERIES_HELP,
@@ -16,14 +15,12 @@ from raybio.cli.options import (
     location_option,
     model_option,
 )
+from raybio.cli.settings import meanings, with_settings
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
-from raybio.methods.contrastive_probe.config import ProbeConfig, Prompts, Subset
+from raybio.methods.contrastive_probe.config import Match, ProbeConfig, Prompts, Subset
 from raybio.runtime.model_paths import model_source
-
-DEFAULTS = ProbeConfig()
-HELP = meanings(ProbeConfig)
 
 LAYERS_HELP = (
     "numbers of layers of each finished model to use, comma-separated, such as 3,5,12; default: "
@@ -36,9 +33,8 @@ SHEET_HELP = (
     "0: no sheet"
 )
 
-Match = Annotated[str, typer.Option(help=HELP["match"])]
 
-
+@with_settings(ProbeConfig)
 def probe(
     model: Annotated[
         list[str],
@@ -49,15 +45,11 @@ def probe(
         location_option(f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the report")],
+    *,
     subset: Annotated[Literal[Subset, "both"], typer.Option(help="set of queries")] = "full",
     layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = "",
     pooling: TextPooling = None,
-    metric: Annotated[str, typer.Option(help=HELP["metric"])] = DEFAULTS.metric,
-    candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
-    exclude_head: Annotated[
-        bool, typer.Option("--exclude-head", help=HELP["exclude_head"])
-    ] = DEFAULTS.exclude_head,
-    match: Match = DEFAULTS.match,
+    config: ProbeConfig,
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[Prompts, typer.Option(help="wording of the queries")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
@@ -69,14 +61,6 @@ def probe(
 
     Example: raybio evaluate probe --model runs/rewired --benchmark MEDLAMA --out report/
     """
-    config = ProbeConfig.from_mapping(
-        {
-            "metric": metric,
-            "candidates": candidates,
-            "exclude_head": exclude_head,
-            "match": match,
-        }
-    )
     depths = _parse_layers(layers)
     check_writable_folder(out)
     models = [model_source(name, "--model") for name in model]
@@ -108,19 +92,18 @@ def sheet(
     subset: Annotated[
         Subset, typer.Option(help="set of queries from which the sheet was written")
     ] = "full",
-    match: Match = DEFAULTS.match,
+    match: Annotated[Match, typer.Option(help=meanings(ProbeConfig)["match"])] = "name",
 ) -> None:
     """Compare experts' scores with gold: the confusion matrix and its plot.
 
     Example: raybio evaluate sheet --filled report/sheet_full.csv --benchmark MEDLAMA --out scores/
     """
     check_writable_folder(out)
-    config = ProbeConfig.from_mapping({"match": match})
     scores = local_copy(filled, "--filled")
     folder = local_copy(benchmark, "--benchmark")
     from raybio.methods.contrastive_probe.expert_sheet import write_expert_scores
 
-    print(write_expert_scores(scores, folder, subset, out, match=config.match))
+    print(write_expert_scores(scores, folder, subset, out, match=match))
     print(f"{out / 'scores.md'}, {out / 'scores.png'}")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from raybio.core.arrays import Floats, Integers
 from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.config import Match, ProbeConfig
 from raybio.ops.chance import expected_hit
 from raybio.ops.segments import expand
 from raybio.ops.significance import Interval, PairedTest, paired_test, ratio_interval
@@ -33,7 +33,6 @@ LENGTH_BOUNDS = (0, 5, 10, 15, 20, 25, 30, 40, 60)
 """Characters at which bins of answer lengths begin; the last bin is open."""
 
 Mean = Literal["micro", "macro"]
-Match = Literal["name", "cui"]
 
 Search = Callable[[Tensor, Tensor, int], Tensor]
 """(queries, candidates, k) -> indices (Q, min(k, M)) of the nearest candidates, in order."""

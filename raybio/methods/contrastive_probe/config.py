@@ -14,7 +14,10 @@ NAME_TOKENS = 25
 QUERY_TOKENS = 50
 """Maximum tokens of a query, as in the authors' code."""
 
+Match = Literal["name", "cui"]
 Subset = Literal["full", "hard"]
+Decode = Literal["independent", "order", "confidence"]
+Refine = Literal["none", "order", "confidence"]
 
 Prompts = Literal["human", "default", "released"]
 """Wording of the queries; see ``read_medlama``."""
@@ -39,7 +42,7 @@ class ProbeConfig(BaseConfig):
         description="remove the query's head from its candidates; a query whose only answer is its "
         "head cannot be correct then",
     )
-    match: Literal["name", "cui"] = Field(
+    match: Match = Field(
         "name",
         description="name: a name is correct if it is an answer; cui: also if it shares a concept "
         "with one",
@@ -49,12 +52,12 @@ class ProbeConfig(BaseConfig):
 class DecodeConfig(BaseConfig):
     """Settings by which X-FACTR fills masks."""
 
-    decode: Literal["independent", "order", "confidence"] = Field(
+    decode: Decode = Field(
         default="confidence",
         description="independent: each mask by itself; order: from left to right; confidence: the "
         "most confident one first",
     )
-    refine: Literal["none", "order", "confidence"] = Field(
+    refine: Refine = Field(
         default="none",
         description="then mask and predict again, until nothing changes: each token in turn "
         "(order) or the least confident one (confidence)",

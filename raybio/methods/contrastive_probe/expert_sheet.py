@@ -15,10 +15,10 @@ import numpy as np
 
 from raybio.core.arrays import Integers
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.accuracy import Match, is_correct
+from raybio.methods.contrastive_probe.accuracy import is_correct
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.config import Subset
+from raybio.methods.contrastive_probe.config import Match, Subset
 from raybio.methods.contrastive_probe.plots import plot_expert_scores
 from raybio.methods.contrastive_probe.published import expert_study
 from raybio.store.table_rows import choose_columns, read_columns

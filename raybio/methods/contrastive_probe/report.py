@@ -13,12 +13,12 @@ import numpy as np
 from raybio.core.markdown import markdown_table
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
-    Match,
     ProbeOutcome,
     answer_lengths,
     is_correct,
 )
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.config import Match
 from raybio.methods.contrastive_probe.probe import ProbeResult
 from raybio.methods.contrastive_probe.report_tables import PUBLISHED, report_tables
 

@@ -202,7 +202,6 @@ def test_the_report_of_a_hybrid_separates_queries_with_answers_of_one_token(
         (["--methods", "mask"], "--methods mask: want some of"),
         (["--methods", "hybrid"], "hybrid wants --rewired"),
         (["--rewired", "folder"], "--rewired folder: only --methods hybrid uses an encoder"),
-        (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
         (["--weight", "0.5"], "--weight: only for hybrid"),
         (["--pooling", "cls"], "--pooling: only for hybrid"),

@@ -183,8 +183,6 @@ def test_a_sample_of_the_queries_is_probed_and_the_report_says_so(medlama, tmp_p
     [
         (["--layers", "3,x"], "--layers 3,x: want numbers of layers"),
         (["--layers", "0"], "--layers 0: want numbers of layers"),
-        (["--metric", "dot"], "metric"),
-        (["--match", "letters"], "match"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(option, message, tmp_path):
