@@ -18,6 +18,7 @@ from raybio.cli.options import (
     parse_pooling,
 )
 from raybio.cli.stores import check_store, local_copy
+from raybio.core.distance import DISTANCES
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
@@ -157,7 +158,7 @@ def links(
 
     layout = _shown(LINK_RETRIEVAL, split)
     if metric is not None:
-        parse_choice(metric, ("euclidean", "cosine"), "--metric")
+        parse_choice(metric, DISTANCES, "--metric")
     chosen_pooling = parse_pooling(pooling)
     if precision is not None:
         parse_choice(precision, PRECISIONS, "--precision")

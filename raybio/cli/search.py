@@ -3,7 +3,7 @@
 import itertools
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,18 +21,14 @@ from raybio.cli.options import (
     writable_file,
 )
 from raybio.cli.stores import local_copy
+from raybio.core.distance import DISTANCES
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_not_input, replaced_file
 from raybio.core.terminal import stream_of_data
 from raybio.core.text import skipped_lines
 from raybio.runtime.model_paths import local_model
 
-if TYPE_CHECKING:
-    from raybio.runtime.search.index_store import Metric
-
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
-
-METRICS: "tuple[Metric, ...]" = ("cosine", "l2")
 
 
 @app.command()
@@ -42,7 +38,7 @@ def index(
         location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
-    metric: Annotated[str, typer.Option(help="cosine; or l2, the Euclidean distance")] = "cosine",
+    metric: Annotated[str, typer.Option(help="euclidean or cosine")] = "cosine",
     recall: Annotated[
         float,
         typer.Option(
@@ -57,7 +53,7 @@ def index(
 
     Example: raybio search index --embeddings embeddings.parquet --out index/
     """
-    chosen_metric = parse_choice(metric, METRICS, "--metric")
+    chosen_metric = parse_choice(metric, DISTANCES, "--metric")
     file = local_copy(embeddings, "--embeddings")
     # Imported here: torch takes seconds to import.
     from raybio.runtime.search.build import build_index

@@ -26,6 +26,7 @@ from raybio.benchmark.task import (
     missing_files,
 )
 from raybio.core.config import fingerprint
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
@@ -78,9 +79,7 @@ class LinksTask(BenchmarkTask):
     nodes: int | None = Field(
         None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"
     )
-    metric: Literal["euclidean", "cosine"] | None = Field(
-        None, description="distance; null: the method's"
-    )
+    metric: Distance | None = Field(None, description="distance; null: the method's")
 
     @property
     def reads(self) -> Reads:
