@@ -27,8 +27,8 @@ from raybio.methods.contrastive_probe.probe import evaluate_agreement, probe_enc
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import retrieve, vector_scores
-from raybio.ops.spread import spread_metrics
 
 _MEASURES: tuple[tuple[str, Mean], ...] = (("", "macro"), ("micro_", "micro"))
 """Prefix of a measure's name, and its mean."""

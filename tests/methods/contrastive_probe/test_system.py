@@ -16,7 +16,7 @@ from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.methods.contrastive_probe.system import build, check
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.store.writer import Draft
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
