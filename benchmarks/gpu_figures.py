@@ -334,7 +334,7 @@ def search(bench: Bench) -> None:
     generator = torch.Generator().manual_seed(0)
     vector_ND = torch.randn(bench.size.searched_rows, width, generator=generator)
     query_QD = torch.randn(1000, width, generator=generator)
-    for metric in ("cosine", "l2"):
+    for metric in ("cosine", "euclidean"):
         if metric == "cosine":
             vector_ND = torch.nn.functional.normalize(vector_ND)
             query_QD = torch.nn.functional.normalize(query_QD)

@@ -69,7 +69,7 @@ REWIRED = {
     "plan.num_sentences": None,
     "cloze.max_tokens": 48,
     "objective.temperature": 0.04,
-    "evaluation.metric": "l2",
+    "evaluation.metric": "euclidean",
     "evaluation.max_query_tokens": 50,
     "evaluation.max_name_tokens": 25,
     "schedule.checkpoint_every_steps": 50,

@@ -29,7 +29,7 @@ from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.unit_scores import MIN_SEEDS
-from raybio.runtime.compare.labels import REPETITIONS, without_draws
+from raybio.runtime.compare.setting_names import REPETITIONS, without_draws
 from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.arrays import Integers
-from raybio.ops.spread import alignment, embedding_spread, uniformity
+from raybio.ops.embedding_geometry import alignment, embedding_spread, uniformity
 
 
 def corpus_quality(rows: str, embedding_ND: Tensor) -> dict[str, float]:

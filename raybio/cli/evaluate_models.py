@@ -15,11 +15,11 @@ from raybio.cli.options import (
     model_option,
 )
 from raybio.cli.stores import check_store, local_copy
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
 from raybio.core.table_layout import TableLayout
 from raybio.encoders.config import Pooling
-from raybio.methods.sppt.config import LinkMetric
 from raybio.runtime.model_paths import local_model
 from raybio.training.settings import EmbeddingPrecision
 
@@ -122,7 +122,7 @@ def links(
         ),
     ] = None,
     metric: Annotated[
-        LinkMetric | None, typer.Option(help="default: as the run, else euclidean")
+        Distance | None, typer.Option(help="default: as the run, else euclidean")
     ] = None,
     gnn: Annotated[
         bool,

@@ -3,7 +3,7 @@
 import itertools
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from raybio.cli.options import (
     writable_file,
 )
 from raybio.cli.stores import local_copy
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_not_input, replaced_file
 from raybio.core.terminal import stream_of_data
@@ -35,9 +36,7 @@ def index(
         location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
-    metric: Annotated[
-        Literal["cosine", "l2"], typer.Option(help="l2: the Euclidean distance")
-    ] = "cosine",
+    metric: Annotated[Distance, typer.Option(help="of the vectors")] = "cosine",
     recall: Annotated[
         float,
         typer.Option(

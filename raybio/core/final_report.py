@@ -65,7 +65,7 @@ class FinalReport:
 
     Attributes:
         scores: stage -> split -> measure -> score; tables show the stages in this order.
-        spread: spread of the embeddings by stage, see ``ops.spread``.
+        spread: spread of the embeddings by stage, see ``ops.embedding_geometry``.
         unit_scores: stage -> split -> scores of its units; of the stages that have them. A file of
             their own stores them, not the JSON.
         embedding_map: of the trained model, where the method draws one; on the first worker only.

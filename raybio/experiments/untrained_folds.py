@@ -27,7 +27,7 @@ from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.options import FOLD
-from raybio.runtime.run.untrained import shared_scores
+from raybio.runtime.run.shared_scores import shared_scores
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 

@@ -10,16 +10,15 @@ candidates of a query.
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from raybio.core.distance import DISTANCES, Distance
 from raybio.core.interfaces import Collective
 from raybio.ops.scores import Scorer, check_finite, row_blocks, scorer
 from raybio.ops.similarity import normalize
-
-Metric = Literal["l2", "cosine"]
 
 _SPARE = 6
 """Shortlisted candidates beyond K; more of them prove more queries, and cost more."""
@@ -46,7 +45,7 @@ def nearest(
     candidate_CD: Tensor,
     k: int,
     *,
-    metric: Metric = "l2",
+    metric: Distance = "euclidean",
     block_rows: int = 1024,
     collective: Collective | None = None,
 ) -> Nearest:
@@ -60,7 +59,7 @@ def nearest(
         query_QD: queries, on the device that does the work.
         candidate_CD: candidates.
         k: number of neighbors, >= 1.
-        metric: "l2" (Euclidean distance of the given vectors) or "cosine".
+        metric: "euclidean" (distance of the given vectors) or "cosine".
         block_rows: maximum number of queries scored at once.
         collective: divides the queries over workers, each of which holds all embeddings and returns
             the whole result.
@@ -104,11 +103,16 @@ def nearest(
         index_QK = collective.all_sum(index_QK)
         score_QK = collective.all_sum(score_QK)
     # Unit vectors: |a - b|^2 = 2 - 2 cos.
-    return Nearest(index_QK, score_QK if metric == "l2" else 1 + score_QK / 2)
+    return Nearest(index_QK, score_QK if metric == "euclidean" else 1 + score_QK / 2)
 
 
 def nearest_others(
-    query_QD: Tensor, row_Q: Tensor, blocks: Iterable[Tensor], k: int, *, metric: Metric = "l2"
+    query_QD: Tensor,
+    row_Q: Tensor,
+    blocks: Iterable[Tensor],
+    k: int,
+    *,
+    metric: Distance = "euclidean",
 ) -> Nearest:
     """Return the k nearest rows of each query without itself; all others if there are fewer.
 
@@ -183,8 +187,8 @@ class _Coarse(NamedTuple):
 
 
 def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
-    if metric not in ("l2", "cosine"):
-        raise ValueError(f"metric is {metric!r}, want 'l2' or 'cosine'")
+    if metric not in DISTANCES:
+        raise ValueError(f"metric is {metric!r}, want 'euclidean' or 'cosine'")
     if k < 1 or len(candidate_CD) == 0:
         raise ValueError(f"k is {k} among {len(candidate_CD)} candidates; want at least 1 of each")
     if query_QD.shape[1] != candidate_CD.shape[1]:
@@ -202,9 +206,9 @@ def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
             check_finite(vector_ND, name)
 
 
-def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:
+def _vectors(embedding_ND: Tensor, metric: Distance) -> Tensor:
     vector_ND = embedding_ND.detach().float()
-    if metric == "l2":
+    if metric == "euclidean":
         return vector_ND
     is_zero_N1 = (vector_ND == 0).all(1, keepdim=True)
     return torch.cat([normalize(vector_ND), is_zero_N1.float()], dim=1)

@@ -16,11 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from raybio.core.distance import Distance
 from raybio.core.interfaces import Collective
 from raybio.ops.segments import tiles
 from raybio.ops.similarity import matmul
 
-Metric = Literal["euclidean", "cosine", "dot"]
+Metric = Distance | Literal["dot"]
 
 ENTRIES_AT_ONCE = 1 << 24
 """Maximum number of scores in a block on a CPU, where possible."""

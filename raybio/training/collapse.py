@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.training.optim import num_warmup_steps
 from raybio.training.settings import TrainingConfig
 

@@ -217,7 +217,7 @@ def test_every_command_that_a_text_names_exists() -> None:
     ("command", "words"),
     [
         ("embed --input a --out b --model m --precision fp16", ["fp16", "fp32", "tf32", "bf16"]),
-        ("search index --embeddings a --out b --metric dot", ["dot", "cosine", "l2"]),
+        ("search index --embeddings a --out b --metric dot", ["dot", "cosine", "euclidean"]),
         ("explore m --pooling max", ["max", "cls", "mean"]),
         ("evaluate relation-map --model m --store s --out b --split trial", ["trial", "dev"]),
         ("prepare proteins --out a --held-out homolgy", ["homolgy", "random", "homology"]),

@@ -22,7 +22,7 @@ from raybio.core.final_report import FinalReport, SplitScores
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
 from raybio.evaluation.evaluator import Evaluator
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
 from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder

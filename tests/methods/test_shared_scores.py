@@ -19,9 +19,9 @@ from raybio.core.interfaces import System
 from raybio.core.shared_scores import Identity, SharedScores
 from raybio.evaluation.evaluator import Evaluator
 from raybio.methods import METHODS
-from raybio.runtime.run import untrained
+from raybio.runtime.run import shared_scores as module
 from raybio.runtime.run.folder import SHARED_SCORES, RunFolder
-from raybio.runtime.run.untrained import shared_scores
+from raybio.runtime.run.shared_scores import shared_scores
 from raybio.store.store import Store
 from raybio.training.collective import ProcessGroup, SingleProcess
 from raybio.training.settings import TrainingConfig
@@ -206,7 +206,7 @@ def test_what_the_scores_depend_on_gives_another_file(
         other = tiny_config(name, **changes)
         files.append(file_of(METHODS[name].build(other, store.path), other, tmp_path))
     # Raybio itself, as if a file of it were edited.
-    monkeypatch.setattr(untrained, "_code_digest", lambda _: "edited")
+    monkeypatch.setattr(module, "_code_digest", lambda _: "edited")
     files.append(file_of(system, config, tmp_path))
     assert len(set(files)) == len(files)
 

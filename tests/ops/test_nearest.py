@@ -76,7 +76,7 @@ def test_distances_that_tie_in_single_precision_are_ranked_in_double():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metric": "dot"}, "metric is 'dot', want 'l2' or 'cosine'"),
+        ({"metric": "dot"}, "metric is 'dot', want 'euclidean' or 'cosine'"),
         ({"k": 0}, "k is 0 among 12 candidates"),
         ({"candidate_CD": torch.zeros(0, 4)}, "k is 3 among 0 candidates"),
         ({"candidate_CD": torch.zeros(5, 3)}, "queries are 4 wide, candidates 3"),
@@ -108,7 +108,7 @@ def test_two_workers_give_the_result_of_one(tmp_path: Path):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), expected)
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies"])
 def test_nearest_others_in_blocks_are_the_nearest_without_the_row_itself(kind, metric):
     _, row_ND = vectors(kind, num_candidates=200)

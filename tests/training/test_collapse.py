@@ -10,7 +10,7 @@ import torch
 from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.training.collapse import CollapseWatch
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig

@@ -26,11 +26,12 @@ from raybio.benchmark.task import (
     missing_files,
 )
 from raybio.core.config import fingerprint
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, Stage
 from raybio.core.location import Location
 from raybio.methods import METHODS
-from raybio.methods.sppt.config import LinkMetric, PrepareConfig
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.graph_store import ROWS, GraphStore, open_graph
 from raybio.methods.sppt.model_links import LinkEvaluationOptions, evaluate_model_links
 from raybio.methods.sppt.prepare import prepare_proteins
@@ -78,7 +79,7 @@ class LinksTask(BenchmarkTask):
     nodes: int | None = Field(
         None, ge=0, description="nodes drawn of each group; 0: all; null: the method's"
     )
-    metric: LinkMetric | None = Field(None, description="distance; null: the method's")
+    metric: Distance | None = Field(None, description="distance; null: the method's")
 
     @property
     def reads(self) -> Reads:

@@ -20,6 +20,7 @@ from raybio.benchmark.task import (
     TaskFacts,
     TaskScores,
 )
+from raybio.core.distance import SavedDistance
 from raybio.methods.contrastive_probe.accuracy import (
     chance_scores,
     evaluate_predictions,
@@ -52,7 +53,7 @@ class FactProbeTask(BenchmarkTask):
 
     data: Path = Field(description="folder of MedLAMA's files, or of a source of BioLAMA")
     subset: Literal["full", "hard"] = Field("full", description="set of queries")
-    metric: Literal["l2", "cosine"] = Field("l2", description="distance of embeddings")
+    metric: SavedDistance = Field("euclidean", description="distance of embeddings")
     queries_per_relation: int | None = Field(
         None, ge=1, description="size of a fixed random sample of queries; null: all"
     )

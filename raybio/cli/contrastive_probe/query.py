@@ -121,7 +121,7 @@ def search_saved(
         with tempfile.TemporaryDirectory(prefix="raybio-") as temporary:
             path = Path(temporary) / "names.parquet"
             pq.write_table(pa.table({"key": keys, "embedding": vectors}), path)
-            build_index(path, folder, metric="l2", computed_from=wanted, say=print)
+            build_index(path, folder, metric="euclidean", computed_from=wanted, say=print)
     index = open_index(folder)
     stored = index.store.facts.get("computed_from", {})
     differing = [name for name, value in wanted.items() if stored.get(name) != value]

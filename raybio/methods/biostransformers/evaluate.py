@@ -33,8 +33,8 @@ from raybio.methods.biostransformers.term_retrieval import (
     term_scores,
     true_positives,
 )
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import Retrieval
-from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
 
 

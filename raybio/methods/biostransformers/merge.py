@@ -3,19 +3,19 @@
 The keys of a part are sorted by PMID and appended to a file. Then the keys of one range of PMIDs
 are read at a time, from all parts. A byte a citation stays in memory.
 
-Shape letters: F files, C citations of all files, A articles of a range of PMIDs, D deletions, S
-sampled keys, K buckets, L limits of ranges.
+Shape letters: F files, C citations of all files, A articles of a range of PMIDs, D deletions, K
+buckets.
 """
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from raybio.methods.biostransformers.formats.medline_parts import FileReport, read_keys
 from raybio.ops.segments import indptr_from_lengths
+from raybio.store.sorted_runs import SortedRuns
 
 KEYS_PER_RANGE = 1 << 22
 """Keys that are sorted at once, in about 200 MB."""
@@ -77,13 +77,14 @@ def merge_parts(
     remains_C = np.zeros(num_citations, bool)
     buckets = _BucketLimits(articles_per_bucket)
     num_distinct = 0
-    with tempfile.TemporaryFile(dir=folder) as file:
-        runs = _write_runs(reports, file, max(1, keys_per_range // SAMPLES_PER_RANGE))
-        for pmid_A, file_A, row_A in _newest(file, runs, keys_per_range):
-            is_kept_A = ~_is_deleted(pmid_A, file_A, runs.deleted_pmid_D, runs.deleting_file_D)
-            remains_C[start_F1[file_A[is_kept_A]] + row_A[is_kept_A]] = True
-            buckets.add(pmid_A[is_kept_A])
-            num_distinct += len(pmid_A)
+    sample_step = max(1, keys_per_range // SAMPLES_PER_RANGE)
+    runs = SortedRuns(folder / "key_runs", KEY, key="pmid", sample_step=sample_step)
+    deleted_pmid_D, deleting_file_D = _add_runs(reports, runs)
+    for pmid_A, file_A, row_A in _newest(runs, keys_per_range):
+        is_kept_A = ~_is_deleted(pmid_A, file_A, deleted_pmid_D, deleting_file_D)
+        remains_C[start_F1[file_A[is_kept_A]] + row_A[is_kept_A]] = True
+        buckets.add(pmid_A[is_kept_A])
+        num_distinct += len(pmid_A)
     return Merged(
         remains_C,
         start_F1,
@@ -108,26 +109,8 @@ class _BucketLimits:
         self.num_articles += len(pmid_A)
 
 
-class _Runs(NamedTuple):
-    """Sorted keys of all files, in a file one after the other; a sample of them; deletions.
-
-    Attributes:
-        start_F1: file f has the keys ``start_F1[f]`` to ``start_F1[f + 1] - 1``.
-        sampled_S: evenly spaced PMIDs of all files, ascending.
-        deleted_pmid_D: deleted PMIDs, ascending.
-        deleting_file_D: the last file that deletes each.
-    """
-
-    start_F1: np.ndarray
-    sampled_S: np.ndarray
-    deleted_pmid_D: np.ndarray
-    deleting_file_D: np.ndarray
-
-
-def _write_runs(reports: Sequence[FileReport], file: IO[bytes], sample_step: int) -> _Runs:
-    """Append each part's newest revisions to a file, sorted by PMID."""
-    sizes = []
-    samples = [np.empty(0, np.int64)]
+def _add_runs(reports: Sequence[FileReport], runs: SortedRuns) -> tuple[np.ndarray, np.ndarray]:
+    """Add each part's newest revisions; return PMIDs (D,) and last files (D,) of deletions."""
     deleted = [np.empty(0, np.int64)]
     for report in reports:
         pmid_C, version_C, deleted_D = read_keys(report)
@@ -137,58 +120,28 @@ def _write_runs(reports: Sequence[FileReport], file: IO[bytes], sample_step: int
         keys = np.empty(len(row_A), KEY)
         keys["pmid"] = pmid_C[row_A]
         keys["row"] = row_A
-        file.write(keys.data)
-        sizes.append(len(keys))
-        samples.append(keys["pmid"][::sample_step].copy())
+        runs.add(keys)
         deleted.append(np.unique(deleted_D))
-    file.flush()
     deleted_pmid = np.concatenate(deleted)
     deleting_file = np.repeat(np.arange(-1, len(reports)), [len(pmid) for pmid in deleted])
     last = last_occurrences(deleted_pmid)
-    return _Runs(
-        indptr_from_lengths(sizes),
-        np.sort(np.concatenate(samples)),
-        deleted_pmid[last],
-        deleting_file[last],
-    )
+    return deleted_pmid[last], deleting_file[last]
 
 
 def _newest(
-    file: IO[bytes], runs: _Runs, keys_per_range: int
+    runs: SortedRuns, keys_per_range: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield PMID, file and row of the newest citations, a range of PMIDs at a time, ascending."""
-    num_files = len(runs.start_F1) - 1
-    num_ranges = max(1, -(-int(runs.start_F1[-1]) // keys_per_range))
-    cuts = np.arange(1, num_ranges) * len(runs.sampled_S) // num_ranges
-    limit_L = np.unique(runs.sampled_S[cuts])
-    start_FL = np.empty((num_files, len(limit_L) + 2), np.int64)
-    for number in range(num_files):
-        first, end = runs.start_F1[number : number + 2].tolist()
-        start_FL[number, 0] = first
-        start_FL[number, 1:-1] = first + np.searchsorted(_read(file, first, end)["pmid"], limit_L)
-        start_FL[number, -1] = end
-    for column in range(len(limit_L) + 1):
-        blocks = [np.empty(0, KEY)]
-        for first, end in start_FL[:, column : column + 2].tolist():
-            blocks.append(_read(file, first, end))
-        file_C = np.repeat(np.arange(-1, num_files), [len(block) for block in blocks])
-        key_C = np.concatenate(blocks)
+    for key_C, length_F in runs.ranges(keys_per_range):
+        file_C = np.repeat(np.arange(len(length_F)), length_F)
         last = last_occurrences(key_C["pmid"])
         yield key_C["pmid"][last], file_C[last], key_C["row"][last]
 
 
-def _read(file: IO[bytes], first: int, end: int) -> np.ndarray:
-    file.seek(first * KEY.itemsize)
-    return np.frombuffer(file.read((end - first) * KEY.itemsize), KEY)
-
-
 def last_occurrences(value_C: np.ndarray) -> np.ndarray:
     """Return the index of each value's last occurrence, ascending by value."""
-    order = np.argsort(value_C, kind="stable")
-    ordered = value_C[order]
-    is_last = np.ones(len(ordered), bool)
-    is_last[:-1] = ordered[1:] != ordered[:-1]
-    return order[is_last]
+    _, from_end = np.unique(value_C[::-1], return_index=True)
+    return len(value_C) - 1 - from_end
 
 
 def _is_deleted(

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from raybio.core.config import BaseConfig
+from raybio.core.distance import SavedDistance
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
@@ -29,8 +30,8 @@ BASELINE_METHODS: tuple[BaselineMethod, ...] = get_args(BaselineMethod)
 class ProbeConfig(BaseConfig):
     """The protocol of the probe; the defaults are the paper's."""
 
-    metric: Literal["l2", "cosine"] = Field(
-        "l2", description="distance between embeddings; the paper's code has l2"
+    metric: SavedDistance = Field(
+        "euclidean", description="distance between embeddings; euclidean as in the paper's code"
     )
     candidates: Literal["all", "tails", "relation"] = Field(
         "all",

@@ -27,9 +27,8 @@ from raybio.methods.contrastive_probe.probe import evaluate_agreement, probe_enc
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import retrieve, vector_scores
-from raybio.ops.scores import Metric
-from raybio.ops.spread import spread_metrics
 
 _MEASURES: tuple[tuple[str, Mean], ...] = (("", "macro"), ("micro_", "micro"))
 """Prefix of a measure's name, and its mean."""
@@ -165,8 +164,7 @@ class ProbeEvaluator(Evaluator):
         max_tokens = self.config.cloze.max_tokens
         query_HD = embed(query_H, max_tokens)
         answer_CD = embed(answers.tolist(), max_tokens)
-        metric: Metric = "euclidean" if self.config.evaluation.metric == "l2" else "cosine"
-        scores = vector_scores(query_HD, answer_CD, metric)
+        scores = vector_scores(query_HD, answer_CD, self.config.evaluation.metric)
         retrieval = retrieve(scores, np.arange(len(own_H) + 1), own_H, collective=embed.collective)
         return {
             "val/held_out_recall_at_1": retrieval.recall_at(1),

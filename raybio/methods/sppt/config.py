@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from raybio.core.config import BaseConfig
-
-LinkMetric = Literal["euclidean", "cosine"]
+from raybio.core.distance import Distance
 
 
 class PlanConfig(BaseConfig):
@@ -95,7 +94,7 @@ class LinkEvaluationConfig(BaseConfig):
     num_groups_at_the_end: int = Field(
         0, ge=0, description="the same for the final table; 0: all groups"
     )
-    metric: LinkMetric = Field("euclidean", description="distance by which candidates are ranked")
+    metric: Distance = Field("euclidean", description="distance by which candidates are ranked")
     block_rows: int = Field(
         1024, ge=1, description="most nodes whose candidates are scored at once"
     )

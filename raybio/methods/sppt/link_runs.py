@@ -1,19 +1,20 @@
 """Links as numbers in ascending order, of which memory holds a part at a time.
 
-Shape letters: E links, S sampled keys, L limits of ranges.
+Shape letters: E links.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
+
+from raybio.store.sorted_runs import SortedRuns
 
 LINKS_PER_RUN = 1 << 20
 """Links that are sorted at once, in about 70 MB."""
 
 SAMPLE_STEP = 1 << 8
-"""Stride: one key in this many is kept in memory. These keys divide all runs into ranges."""
+"""Stride: one key in this many is kept in memory."""
 
 _RECORD = np.dtype([("key", "<i8"), ("value", "<i8")])
 
@@ -21,8 +22,8 @@ _RECORD = np.dtype([("key", "<i8"), ("value", "<i8")])
 class LinkRuns:
     """Keys with values, sorted by key; equal keys stay in the order in which they were added.
 
-    Full runs are sorted and appended to a file, of 16 bytes a link. Then a range of keys is read
-    at a time, from all runs. Fewer links than a run never reach the disk.
+    Full runs are sorted and appended to a file, of 16 bytes a link. Fewer links than a run never
+    reach the disk.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -31,11 +32,11 @@ class LinkRuns:
         Args:
             path: the file; None: all links stay in memory.
         """
-        self._path = path
+        self._runs = None
+        if path is not None:
+            self._runs = SortedRuns(path, _RECORD, key="key", sample_step=SAMPLE_STEP)
         self._waiting: list[np.ndarray] = []
         self._num_waiting = 0
-        self._ends = [0]
-        self._samples: list[np.ndarray] = []
 
     def add(self, key_E: np.ndarray, value_E: np.ndarray) -> None:
         """Add links."""
@@ -44,49 +45,30 @@ class LinkRuns:
         record_E["value"] = value_E
         self._waiting.append(record_E)
         self._num_waiting += len(record_E)
-        if self._path is not None and self._num_waiting >= LINKS_PER_RUN:
-            self._write_run(self._path)
+        if self._runs is not None and self._num_waiting >= LINKS_PER_RUN:
+            self._runs.add(self._sorted_waiting())
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (keys, values), ascending. Equal keys are in one block. Can be read once."""
-        if len(self._ends) == 1 or self._path is None:
+        if self._runs is None or not self._runs.num_runs:
             record_E = self._sorted_waiting()
             yield record_E["key"], record_E["value"]
             return
-        self._write_run(self._path)
-        num_ranges = -(-self._ends[-1] // LINKS_PER_RUN)
-        sampled_S = np.sort(np.concatenate(self._samples))
-        limit_L = np.unique(sampled_S[np.arange(1, num_ranges) * len(sampled_S) // num_ranges])
-        with self._path.open("rb") as file:
-            starts = []
-            for first, end in zip(self._ends[:-1], self._ends[1:], strict=True):
-                key_E = _read(file, first, end)["key"]
-                starts.append([first, *(first + np.searchsorted(key_E, limit_L)).tolist(), end])
-            for column in range(len(limit_L) + 1):
-                parts = [_read(file, *run[column : column + 2]) for run in starts]
-                record_E = np.concatenate(parts)
-                # Runs come in the order in which they were added, so a stable sort keeps it.
-                record_E = record_E[np.argsort(record_E["key"], kind="stable")]
-                yield record_E["key"], record_E["value"]
-        self._path.unlink()
+        self._runs.add(self._sorted_waiting())
+        for record_E, _ in self._runs.ranges(LINKS_PER_RUN):
+            # Runs come in the order in which they were added, so a stable sort keeps it.
+            record_E = _by_key(record_E)
+            yield record_E["key"], record_E["value"]
 
     def _sorted_waiting(self) -> np.ndarray:
         record_E = np.concatenate([np.empty(0, _RECORD), *self._waiting])
         self._waiting.clear()
         self._num_waiting = 0
-        return record_E[np.argsort(record_E["key"], kind="stable")]
-
-    def _write_run(self, path: Path) -> None:
-        record_E = self._sorted_waiting()
-        with path.open("ab") as file:
-            file.write(record_E.data)
-        self._ends.append(self._ends[-1] + len(record_E))
-        self._samples.append(record_E["key"][::SAMPLE_STEP].copy())
+        return _by_key(record_E)
 
 
-def _read(file: IO[bytes], first: int, end: int) -> np.ndarray:
-    file.seek(first * _RECORD.itemsize)
-    return np.frombuffer(file.read((end - first) * _RECORD.itemsize), _RECORD)
+def _by_key(record_E: np.ndarray) -> np.ndarray:
+    return record_E[np.argsort(record_E["key"], kind="stable")]
 
 
 def divide(key_E: np.ndarray, num_rows: int) -> np.ndarray:

@@ -34,7 +34,7 @@ from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.plan import LinkPlan
 from raybio.methods.sppt.rivals import Rival, limits, link_rivals, rank_by_rival
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
-from raybio.ops.spread import spread_metrics
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.embed import embed_rows
 from raybio.training.settings import TrainingConfig
 

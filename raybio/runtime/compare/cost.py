@@ -9,7 +9,7 @@ from raybio.core.errors import RaybioError
 from raybio.core.records import read_record
 from raybio.core.text import count_of
 from raybio.methods import METHODS
-from raybio.runtime.compare.labels import REPETITIONS
+from raybio.runtime.compare.setting_names import REPETITIONS
 from raybio.runtime.run.cost import GPU, RunCost, cost_of, hours_in_words
 from raybio.runtime.run.duration import in_words
 from raybio.runtime.run.folder import RunFolder

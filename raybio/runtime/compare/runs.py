@@ -16,7 +16,7 @@ from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.compare.labels import REPETITIONS, without_draws
+from raybio.runtime.compare.setting_names import REPETITIONS, without_draws
 from raybio.runtime.model_paths import near_runs
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports

@@ -11,8 +11,8 @@ from typing import Any
 from raybio.core.csv_table import write_csv
 from raybio.core.final_report import SplitScores
 from raybio.core.table_layout import TableLayout
-from raybio.runtime.compare.labels import label_of, shown
 from raybio.runtime.compare.plots import plot_scores_by_setting
+from raybio.runtime.compare.setting_names import label_of, shown
 from raybio.runtime.run.folder import RunFolder
 
 MIN_VALUES = 3

@@ -21,10 +21,10 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.cost import cost_in_words, describe_plan
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.differences import differences
-from raybio.runtime.compare.labels import label_of, named, short_names, shown, without_draws
 from raybio.runtime.compare.relations import Relation
 from raybio.runtime.compare.run_test import RunTest
 from raybio.runtime.compare.runs import GivenRun, Group
+from raybio.runtime.compare.setting_names import label_of, named, short_names, shown, without_draws
 from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_plots
 from raybio.runtime.compare.table import (
     ResultTable,

@@ -18,7 +18,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start
-from raybio.runtime.run.untrained import shared_scores
+from raybio.runtime.run.shared_scores import shared_scores
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Batches, Report, fit, local_batches

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.core.version import VERSION
 from raybio.ops.nearest import nearest_others
@@ -29,7 +30,7 @@ from raybio.runtime.search.embeddings import (
     scaled,
 )
 from raybio.runtime.search.faiss_package import describe_faiss, load_faiss, num_gpus
-from raybio.runtime.search.index_store import IndexStore, Metric
+from raybio.runtime.search.index_store import IndexStore
 from raybio.runtime.search.searcher import (
     BITS,
     Approximation,
@@ -94,7 +95,7 @@ def build_index(
     embeddings: Path,
     out: Path,
     *,
-    metric: Metric = "cosine",
+    metric: Distance = "cosine",
     recall: float = 0.95,
     force: bool = False,
     exact_at_most: int = EXACT_AT_MOST,
@@ -107,7 +108,7 @@ def build_index(
         embeddings: Parquet file with columns ``key`` and ``embedding``, as ``raybio embed`` writes,
             or a folder of such files.
         out: folder of the index.
-        metric: "cosine", or "l2" for Euclidean distance.
+        metric: "euclidean" or "cosine".
         recall: wanted recall at 10 of an index that is not exact, in (0, 1].
         force: replace an index that is there.
         exact_at_most: maximum number of vectors of an exact index.
@@ -188,7 +189,7 @@ def _columns(rows: _Rows, approximation: Approximation | None) -> dict[str, Any]
     }
 
 
-def _read(path: Path, raw: Path, metric: Metric, rng: np.random.Generator) -> _Rows:
+def _read(path: Path, raw: Path, metric: Distance, rng: np.random.Generator) -> _Rows:
     """Return the rows of a file of embeddings, with random queries among them."""
     keys = []
     vector_ND: np.ndarray | None = None
@@ -207,7 +208,7 @@ def _read(path: Path, raw: Path, metric: Metric, rng: np.random.Generator) -> _R
 
 
 def _approximate(
-    faiss: Any, rows: _Rows, metric: Metric, rng: np.random.Generator, folder: Path
+    faiss: Any, rows: _Rows, metric: Distance, rng: np.random.Generator, folder: Path
 ) -> tuple[_Rows, Approximation]:
     """Divide the vectors into lists; return them in the order of these, and what a search reads.
 
@@ -229,7 +230,7 @@ def _approximate(
 
 
 def _measure(
-    faiss: Any, rows: _Rows, metric: Metric, approximation: Approximation | None, recall: float
+    faiss: Any, rows: _Rows, metric: Distance, approximation: Approximation | None, recall: float
 ) -> dict[str, Any]:
     """Choose the effort of a search that reaches a recall; return the facts of both.
 
@@ -259,7 +260,11 @@ def _measure(
 
 
 def _cluster(
-    faiss: Any, vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric, rng: np.random.Generator
+    faiss: Any,
+    vector_ND: np.ndarray,
+    query_Q: np.ndarray,
+    metric: Distance,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return centroids (L, D) of k-means, and the list (N,) of each vector."""
     num_rows, width = vector_ND.shape
@@ -314,7 +319,7 @@ def _quantize(
     return code_NB, faiss.vector_to_array(quantizer.centroids)
 
 
-def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Metric) -> np.ndarray:
+def _exact_neighbors(vector_ND: np.ndarray, query_Q: np.ndarray, metric: Distance) -> np.ndarray:
     """Return the min(K, N - 1) nearest other rows (Q, K) of some rows, by exact search in torch."""
     device = default_device()
     query_QD = torch.from_numpy(vector_ND[query_Q]).to(device)
@@ -375,7 +380,7 @@ def _choose_effort(
 
 
 def _recalls(
-    searcher: Searcher, *, vector_ND: np.ndarray, held_out: HeldOut, metric: Metric
+    searcher: Searcher, *, vector_ND: np.ndarray, held_out: HeldOut, metric: Distance
 ) -> np.ndarray:
     """Return the recall (Q,) of each query; a vector as near as the K-th nearest one is found."""
     query_Q, true_QK = held_out
@@ -390,7 +395,7 @@ def _recalls(
 
 
 def _distances(
-    vector_ND: np.ndarray, query_QD: np.ndarray, row_QK: np.ndarray, metric: Metric
+    vector_ND: np.ndarray, query_QD: np.ndarray, row_QK: np.ndarray, metric: Distance
 ) -> np.ndarray:
     """Return distances (Q, K) in float64: 1 - cosine, or squared Euclidean."""
     distance_QK = np.empty(row_QK.shape)

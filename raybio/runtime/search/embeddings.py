@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raybio.core.distance import Distance
 from raybio.core.errors import DataError
-from raybio.runtime.search.index_store import Metric
 from raybio.store.data_sets import table_files
 from raybio.store.table_rows import parquet_batches, parquet_errors, shown_names
 
@@ -76,7 +76,7 @@ def _matrix(column: pa.Array, path: Path) -> np.ndarray:
     return value.to_numpy(zero_copy_only=False).reshape(num_rows, -1).astype(np.float32)
 
 
-def scaled(vector_MD: np.ndarray, metric: Metric, name: str, start: int = 0) -> np.ndarray:
+def scaled(vector_MD: np.ndarray, metric: Distance, name: str, start: int = 0) -> np.ndarray:
     """Return vectors as an index takes them, contiguous float32: of length 1 for "cosine".
 
     Args:
@@ -93,12 +93,12 @@ def scaled(vector_MD: np.ndarray, metric: Metric, name: str, start: int = 0) -> 
     wrong = np.flatnonzero(~np.isfinite(length_M))
     if len(wrong):
         raise DataError(f"{name.format(start + wrong[0])}: has a value that is not finite")
-    if metric == "l2":
+    if metric == "euclidean":
         return vector_MD
     wrong = np.flatnonzero(length_M == 0)
     if len(wrong):
         raise DataError(
             f"{name.format(start + wrong[0])}: is zero, which has no cosine; remove it, or take "
-            "the metric l2"
+            "the metric euclidean"
         )
     return (vector_MD / length_M[:, None]).astype(np.float32)

@@ -25,7 +25,7 @@ class Neighbors(NamedTuple):
 
     Attributes:
         keys: keys (Q, K).
-        scores: cosines (Q, K), or Euclidean distances with the metric "l2"; float32.
+        scores: cosines (Q, K), or Euclidean distances with the metric "euclidean"; float32.
     """
 
     keys: list[list[str]]
@@ -62,7 +62,7 @@ class EmbeddingIndex:
 
     @property
     def metric(self) -> Any:
-        """``cosine`` or ``l2``."""
+        """``euclidean`` or ``cosine``."""
         return self.store.facts["metric"]
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class EmbeddingIndex:
         k = min(operator.index(k), len(self))  # faiss takes no integers of numpy
         score_QK, row_QK = self._searcher.search(query_QD, k)
         keys = self._keys.take(pa.array(row_QK.reshape(-1))).to_pylist()
-        if self.metric == "l2":
+        if self.metric == "euclidean":
             score_QK = np.sqrt(np.maximum(score_QK, 0))
         keys_of_queries = [keys[start : start + k] for start in range(0, len(keys), k)]
         return Neighbors(keys_of_queries, score_QK)

@@ -5,17 +5,16 @@ Shape letters: N vectors, D width, L inverted lists.
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from raybio.core.distance import present_word
 from raybio.core.errors import StoreError
 from raybio.store.columns import ArrowColumn, NumberColumn
 from raybio.store.manifest import MANIFEST
 from raybio.store.store import Store, open_store
-
-Metric = Literal["cosine", "l2"]
 
 
 class IndexStore(Store):
@@ -48,7 +47,9 @@ class IndexStore(Store):
     @property
     def facts(self) -> dict[str, Any]:
         """What the manifest says of the index: width, metric, recall, model and versions."""
-        return dict(self.manifest["index"])
+        facts = dict(self.manifest["index"])
+        facts["metric"] = present_word(facts["metric"])
+        return facts
 
     @property
     def vectors(self) -> np.ndarray:

@@ -21,7 +21,7 @@ from raybio.store.table_rows import parquet_errors
 from raybio.training.embedding_model import EmbeddingModel, check_strip_stop
 from raybio.training.precision import default_device
 
-SCORE_COLUMN = {"cosine": "cosine", "l2": "distance"}
+SCORE_COLUMN = {"cosine": "cosine", "euclidean": "distance"}
 """Metric -> the column of a table of neighbors with the score."""
 
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from raybio.core.distance import Distance
 from raybio.runtime.search.faiss_package import num_gpus
-from raybio.runtime.search.index_store import Metric
 
 BITS = 4
 """Bits of a code; faiss scans 4-bit codes by far the fastest."""
@@ -69,7 +69,7 @@ def num_subvectors(width: int) -> int:
     return width // 2 if width % 2 == 0 else width
 
 
-def flat_index(faiss: Any, width: int, metric: Metric) -> Any:
+def flat_index(faiss: Any, width: int, metric: Distance) -> Any:
     """Return an empty exact index."""
     return faiss.IndexFlatIP(width) if metric == "cosine" else faiss.IndexFlatL2(width)
 
@@ -95,7 +95,7 @@ class Searcher:
         self,
         faiss: Any,
         vector_ND: np.ndarray,
-        metric: Metric,
+        metric: Distance,
         approximation: Approximation | None,
         effort: Effort = LEAST_EFFORT,
         *,
@@ -106,7 +106,7 @@ class Searcher:
         Args:
             faiss: the module.
             vector_ND: float32, of length 1 for "cosine".
-            metric: "cosine" or "l2".
+            metric: "euclidean" or "cosine".
             approximation: of these vectors; None: the search is exact.
             effort: of a search that is not exact.
             use_gpu: whether a GPU is used if there is one.
@@ -197,7 +197,7 @@ def _fits_gpu(faiss: Any, vector_ND: np.ndarray) -> bool:
     return vector_ND.nbytes <= num_free_bytes / 2
 
 
-def _scanner(faiss: Any, width: int, metric: Metric, approximation: Approximation) -> Any:
+def _scanner(faiss: Any, width: int, metric: Distance, approximation: Approximation) -> Any:
     """Return a faiss index of lists and codes that exist already."""
     quantizer = flat_index(faiss, width, metric)
     quantizer.add(approximation.centroid_LD)

@@ -57,7 +57,7 @@ def test_curves_of_several_runs_and_expert_scores_are_plotted(tmp_path):
 
 
 def test_a_report_is_markdown_json_a_file_a_table_and_figures(tmp_path):
-    write_report(tmp_path / "report", sets(), {"metric": "l2"}, seed=0)
+    write_report(tmp_path / "report", sets(), {"metric": "euclidean"}, seed=0)
     found = {
         path.relative_to(tmp_path / "report").as_posix()
         for path in (tmp_path / "report").rglob("*.*")

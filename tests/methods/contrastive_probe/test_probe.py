@@ -238,7 +238,7 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
     other = save_tiny(tmp_path / "other", "distilbert")
     found = probe_models([model, other], {"full": benchmark, "hard": benchmark}, ProbeConfig())
     sets = [probed_set(name, benchmark, results) for name, results in found.items()]
-    data = report_data(sets, {"metric": "l2"}, num_samples=2)
+    data = report_data(sets, {"metric": "euclidean"}, num_samples=2)
     tables = report_tables(data)
     table = tables["Tables 4 and 10: acc@1 / acc@10"]
     assert [row[0] for row in table[:5]] == ["model", "chance", "tiny", "other", "BERT (published)"]

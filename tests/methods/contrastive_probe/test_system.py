@@ -16,7 +16,7 @@ from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.methods.contrastive_probe.system import build, check
 from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
-from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.embedding_geometry import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.store.writer import Draft
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -68,7 +68,10 @@ def test_a_sample_of_the_queries_is_the_same_in_every_evaluation(
 def test_retrieval_of_held_out_answers_equals_the_loop_with_the_distance_of_the_probe(
     tiny_sentences: ClozeStore,
 ) -> None:
-    for metric, score in (("l2", lambda a, b: -oracles.distance(a, b)), ("cosine", oracles.cosine)):
+    for metric, score in (
+        ("euclidean", lambda a, b: -oracles.distance(a, b)),
+        ("cosine", oracles.cosine),
+    ):
         config = tiny_config(
             NAME, **{"plan.num_held_out_sentences": 25, "evaluation.metric": metric}
         )
@@ -86,7 +89,7 @@ def test_retrieval_of_held_out_answers_equals_the_loop_with_the_distance_of_the_
         )
 
 
-@pytest.mark.parametrize("metric", ["l2", "cosine"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_agreement_compares_the_prompts_of_the_benchmark_with_default_prompts(
     metric: str, tiny_sentences: ClozeStore
 ) -> None:

@@ -20,8 +20,8 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
-from raybio.runtime.compare.labels import named, short_names, shown
 from raybio.runtime.compare.plots import plot_scores
+from raybio.runtime.compare.setting_names import named, short_names, shown
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,

@@ -1,5 +1,6 @@
 """Saved indices: equal to exact search, the recall that they say, and what they refuse."""
 
+import json
 from pathlib import Path
 
 import faiss
@@ -9,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raybio
+from raybio.core.digest import json_digest
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.runtime.search import build, searcher
 from raybio.runtime.search.build import build_index
@@ -16,6 +18,7 @@ from raybio.runtime.search.embeddings import read_embeddings
 from raybio.runtime.search.index import EmbeddingIndex
 from raybio.runtime.search.index_store import open_index_store
 from raybio.runtime.search.searcher import Searcher
+from raybio.store.manifest import MANIFEST
 
 NUM_ROWS = 3000
 WIDTH = 16
@@ -56,7 +59,7 @@ def rows_of(keys: list[list[str]]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_a_small_index_gives_what_exact_search_gives(
     metric: str, dtype: type, vectors: np.ndarray, tmp_path: Path
 ) -> None:
@@ -81,7 +84,7 @@ def test_a_small_index_gives_what_exact_search_gives(
 
 
 @pytest.mark.first_tier("cosine")
-@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_a_large_index_reaches_the_recall_and_opens_without_training(
     metric: str, vectors: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +117,24 @@ def test_a_large_index_reaches_the_recall_and_opens_without_training(
         np.sort(rows_of(index.search(queries[:3], NUM_ROWS).keys)),
         np.tile(np.arange(NUM_ROWS), (3, 1)),
     )
+
+
+def test_an_index_with_the_former_word_for_its_distance_is_read(
+    vectors: np.ndarray, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    build_index(write(tmp_path / "vectors.parquet", vectors), out, metric="euclidean")
+    found = raybio.open_index(out).search(vectors[:3], 5)
+    manifest = json.loads((out / MANIFEST).read_text())
+    del manifest["checksum"]
+    manifest["index"]["metric"] = "l2"
+    manifest["checksum"] = json_digest(manifest)
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    index = raybio.open_index(out)
+    assert index.metric == "euclidean"
+    again = index.search(vectors[:3], 5)
+    assert again.keys == found.keys
+    np.testing.assert_array_equal(again.scores, found.scores)
 
 
 def test_a_build_of_faiss_that_misses_neighbors_is_found_by_exact_search(
@@ -181,10 +202,10 @@ def test_files_that_are_no_embeddings_are_refused_and_leave_no_index(
     source = write(tmp_path / "zero.parquet", bad)
     with pytest.raises(DataError, match="row 20: is zero, which has no cosine"):
         build_index(source, out)
-    build_index(source, out, metric="l2")
+    build_index(source, out, metric="euclidean")
     bad[30, 2] = np.nan
     with pytest.raises(DataError, match="row 30: has a value that is not finite"):
-        build_index(write(tmp_path / "nan.parquet", bad), tmp_path / "other", metric="l2")
+        build_index(write(tmp_path / "nan.parquet", bad), tmp_path / "other", metric="euclidean")
     uneven = pa.table({"key": ["a", "b"], "embedding": [[1.0], [1.0, 2.0]]})
     pq.write_table(uneven, tmp_path / "uneven.parquet")
     with pytest.raises(DataError, match="different widths"):
@@ -282,9 +303,9 @@ def test_more_neighbors_than_faiss_finds_on_a_gpu_are_found_on_the_cpu(
 
     monkeypatch.setattr(searcher, "_fits_gpu", lambda *_: True)
     monkeypatch.setattr(searcher, "on_gpu", lambda _, index: OnGpu(index))
-    on_gpu = searcher.Searcher(faiss, vector_ND, "l2", None)
+    on_gpu = searcher.Searcher(faiss, vector_ND, "euclidean", None)
     monkeypatch.setattr(searcher, "_fits_gpu", lambda *_: False)
-    on_cpu = searcher.Searcher(faiss, vector_ND, "l2", None)
+    on_cpu = searcher.Searcher(faiss, vector_ND, "euclidean", None)
     for k in (5, 2500):
         for found, wanted in zip(
             on_gpu.search(vector_ND[:3], k), on_cpu.search(vector_ND[:3], k), strict=True

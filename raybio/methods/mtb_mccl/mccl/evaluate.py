@@ -36,7 +36,7 @@ from raybio.methods.mtb_mccl.mccl.rivals import (
     relation_rivals,
 )
 from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
-from raybio.ops.spread import spread_metrics
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.collective import SingleProcess
 
 _log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from raybio.methods.mtb_mccl.mtb.scores import (
     retrieve_pairs,
 )
 from raybio.methods.mtb_mccl.pair_words import PairWords
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import Retrieval, cosine_scores
-from raybio.ops.spread import spread_metrics
 
 
 def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:

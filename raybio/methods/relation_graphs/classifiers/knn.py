@@ -170,7 +170,7 @@ def _predict_tags(
     reference: EmbeddedSentences, queries: EmbeddedSentences, config: KnnConfig, store: HasNames
 ) -> dict[int, np.ndarray]:
     neighbors = nearest(
-        queries.tag_WD, reference.tag_WD, max(config.num_tag_neighbors), metric="l2"
+        queries.tag_WD, reference.tag_WD, max(config.num_tag_neighbors), metric="euclidean"
     )
     tag_WK = torch.from_numpy(reference.gold.tag_W)[neighbors.index_QK.cpu()]
     num_tags = len(tag_names(store.entity_types))

@@ -19,7 +19,7 @@ from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import RelationGraphCollate
 from raybio.methods.relation_graphs.encoder import WordEncoder
 from raybio.methods.relation_graphs.objective import RelationGraphObjective
-from raybio.ops.spread import spread_metrics
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 

@@ -39,7 +39,7 @@ from raybio.methods.sppt.downstream.scores import (
 )
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.scores import LIMITS, with_intervals
-from raybio.ops.spread import spread_metrics
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.embed import embed_rows
 
 MIN_NEW_ROWS = 20

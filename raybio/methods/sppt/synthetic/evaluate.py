@@ -23,7 +23,7 @@ from raybio.methods.sppt.synthetic.config import Config
 from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.leave_one_out import LeaveOneOut, leave_one_out
 from raybio.methods.sppt.text_encoder import text_rows
-from raybio.ops.spread import spread_metrics
+from raybio.ops.embedding_geometry import spread_metrics
 from raybio.training.embed import embed_rows
 
 

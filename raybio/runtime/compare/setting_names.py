@@ -1,4 +1,4 @@
-"""Names of the runs of a comparison, from their values of the varied settings."""
+"""Names of settings and their values, which name the runs of a comparison."""
 
 import hashlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The spread of embeddings: has an encoder collapsed to one direction or to a line?
+"""Spread, alignment and uniformity of embeddings: has an encoder collapsed?
 
 Shape letters: N and M rows, K some of them, P pairs, B some of them, D embedding width.
 """

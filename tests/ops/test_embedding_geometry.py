@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from raybio.ops import spread
-from raybio.ops.spread import (
+from raybio.ops import embedding_geometry
+from raybio.ops.embedding_geometry import (
     EFFECTIVE_RANK,
     MEAN_COSINE,
     alignment,
@@ -93,7 +93,7 @@ def test_alignment_and_uniformity_are_those_of_loops_over_pairs(
     unit_ND = [row / row.norm() for row in row_ND]
     pairs = [(0, 3), (8, 1), (4, 5)]
     expected = sum(float(((unit_ND[i] - unit_ND[j]) ** 2).sum()) for i, j in pairs) / 3
-    monkeypatch.setattr(spread, "PAIRS_AT_ONCE", 2)
+    monkeypatch.setattr(embedding_geometry, "PAIRS_AT_ONCE", 2)
     found = alignment(1e3 * row_ND, row_ND, torch.tensor(pairs))
     assert found == pytest.approx(expected, abs=1e-12)
     kernel = [
