@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import raybio
 from raybio.store.store import Store
 from tests.paths import ROOT
 from tests.sources import nodes, package_trees, parse
@@ -63,9 +64,14 @@ CORE_MAY_IMPORT = {"raybio", "numpy", "pydantic", "yaml", *sys.stdlib_module_nam
 CORE_WITH_TORCH = {"raybio.core.batch", "raybio.core.interfaces", "raybio.core.digest"}
 """Tensors are part of what these define."""
 
-IMPORTS_BY_NAME = {"raybio.cli.lazy", "raybio.training.method", "raybio.benchmark.suite"}
-"""Import modules that a table of commands or tasks names, or a ``Method``, which may be another
-package's."""
+IMPORTS_BY_NAME = {
+    "raybio",
+    "raybio.cli.lazy",
+    "raybio.training.method",
+    "raybio.benchmark.suite",
+}
+"""Import modules that a table of functions, commands or tasks names, or a ``Method``, which may be
+another package's."""
 
 IMPORTING = ("import_module", "__import__")
 """Functions that import a module by its name."""
@@ -331,6 +337,16 @@ def run(*arguments: str) -> None:
 def test_modules_behind_help_and_refusals_import_nothing_heavy():
     imported = "; ".join(f"import {module}" for module in LIGHT)
     run(f"import sys; {imported}; assert not {HEAVY} & sys.modules.keys(), sys.modules.keys()")
+
+
+def test_raybio_has_the_functions_that_it_lists_and_no_others() -> None:
+    seen_by_type_checkers = {target for _, target in imports(modules()["raybio"], set(modules()))}
+    lazy = raybio._MODULES
+    assert {*lazy.values()} == {name for name in seen_by_type_checkers if ".runtime." in name}
+    assert {*lazy, "__version__"} == {*raybio.__all__} <= {*dir(raybio)}
+    assert [getattr(raybio, name).__module__ for name in lazy] == [*lazy.values()]
+    with pytest.raises(AttributeError, match="'raybio' has no attribute 'trian'"):
+        raybio.trian  # noqa: B018
 
 
 def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy(

@@ -8,7 +8,7 @@ from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.run_loop import Training, train_single_process
 from raybio.runtime.run.spec import RunSpec
 from raybio.training.loop import changeable_settings
 
@@ -36,10 +36,10 @@ def train_here(spec: RunSpec, *, stop_at: int | None = None) -> dict[str, Any]:
     for path in (folder.stop, folder.outcome, folder.result):
         path.unlink(missing_ok=True)
     system = METHODS[spec.method].build(spec.config, spec.store)
-    reports = train_single_process(
-        system, spec.config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
+    training = Training(
+        system=system, config=spec.config, folder=folder, device="cpu", precision="fp32"
     )
-    for report in reports:
+    for report in train_single_process(training):
         if report.step == stop_at:
             folder.stop.touch()
     return read_record(folder.outcome, "outcome") or {}

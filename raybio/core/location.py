@@ -86,7 +86,7 @@ def is_uri(text: str | Path) -> bool:
     return _URI.match(os.fspath(text)) is not None
 
 
-def location(given: str | Path | BucketPath, option: str = "path") -> Location:
+def location(given: str | os.PathLike[str] | BucketPath, option: str = "path") -> Location:
     """Return a local path, or the path in a bucket that a URI names.
 
     Args:

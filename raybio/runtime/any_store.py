@@ -1,14 +1,29 @@
-"""A prepared store of any kind, opened as the class of its kind; no model is imported for it."""
+"""A prepared store in Python: ``raybio.open_store(path)``. No model is imported for it."""
 
-from raybio.core.location import Location
+import os
+
+from raybio.core.location import BucketPath
 from raybio.methods import METHODS
-from raybio.store.store import Store, open_store
+from raybio.store import store as stores
 
 
-def open_any_store(source: str | Location, *, verify: bool = False) -> Store:
-    """Open a store as the class of its kind, ``Store`` for an unknown kind; see ``open_store``."""
+def open_store(path: str | os.PathLike[str] | BucketPath, *, verify: bool = False) -> stores.Store:
+    """Open a prepared store, as the class of its kind.
+
+        store = raybio.open_store("stores/proteins")
+        store.to_pyg("train")  # the graph of proteins or articles, for torch_geometric
+
+    Args:
+        path: its folder, or its path in a bucket.
+        verify: also check the sha256 of every file that this machine has not verified yet.
+
+    Raises:
+        ConfigError: for a URI that is not supported.
+        StorageError: if it cannot be fetched from a bucket.
+        StoreError: if the store is missing, unfinished or damaged.
+    """
     kinds = {method.store.kind: method.store for method in METHODS.values()}
-    store = open_store(source, verify=verify)
+    store = stores.open_store(path, verify=verify)
     kind = kinds.get(store.manifest["kind"])
     # With its digest, a copy of a store in a bucket is opened without a request.
-    return store if kind is None else open_store(source, kind, digest=store.digest)
+    return store if kind is None else stores.open_store(path, kind, digest=store.digest)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from raybio.core.digest import digest_of, sha256_of
 from raybio.core.errors import ConfigError, DataError
 from raybio.core.location import Location
-from raybio.runtime.any_store import open_any_store
+from raybio.runtime.any_store import open_store
 from raybio.store.data_sets import is_table, table_files
 from raybio.store.manifest import MANIFEST
 from raybio.store.quarantine import Quarantine
@@ -141,7 +141,7 @@ def open_input_store(source: Location, field: str | None) -> tuple[Store, str]:
         StorageError: if it cannot be fetched from a bucket.
         StoreError: if it is missing or damaged.
     """
-    store = open_any_store(source, verify=True)
+    store = open_store(source, verify=True)
     if not store.input_fields:
         kind = store.manifest["kind"]
         raise DataError(f"{source}: a store of {kind} has no whole proteins or texts")

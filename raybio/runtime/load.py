@@ -172,5 +172,24 @@ class TrainedModel:
 
 
 def load(model: str | os.PathLike[str], pooling: Pooling | None = None) -> TrainedModel:
-    """Return the model of a run's folder, an export, a URI or a hub id; see ``raybio.load``."""
+    """Return a trained model.
+
+        model = raybio.load("runs/first")
+        model.encode(["MKTAYIAKQR"])  # float32 (1, D)
+        model.predict(["MKTAYIAKQR"])  # of a fine-tuned model
+
+    Every export but one encodes: that of ``relation_graphs`` over CharacterBERT embeds words in
+    their context (``raybio embed``) and predicts; its ``encodes`` is False.
+
+    Args:
+        model: a run of ``raybio.train``, the folder of a finished run, its ``export/``, any folder
+            that ``save_pretrained`` or sentence_transformers wrote, the URI of such a folder in a
+            bucket, or a hub id.
+        pooling: ``cls`` or ``mean``, of a model that does not state it, such as
+            ``facebook/esm2_t6_8M_UR50D``.
+
+    Raises:
+        ConfigError: if there is no model, or it cannot be fetched.
+        StorageError: if it lies in a bucket that is missing, refuses or does not answer.
+    """
     return TrainedModel(local_model(os.fspath(model), "raybio.load"), pooling)

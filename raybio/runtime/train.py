@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raybio.core.config import BaseConfig, fields
 from raybio.core.errors import ConfigError, RaybioError
-from raybio.core.location import BucketPath, Location, location
+from raybio.core.location import BucketPath, location
 from raybio.core.search_space import quoted
 from raybio.methods import method_named
 from raybio.runtime.compare.table import ResultTable
@@ -75,19 +75,52 @@ class Run:
 def train(
     method: str,
     *,
-    store: str | os.PathLike[str] | BucketPath | None,
-    config: Mapping[str, Any] | str | os.PathLike[str] | None,
-    recipe: str | None,
-    name: str | None,
-    runs: str | os.PathLike[str] | BucketPath | None,
-    tracking_uri: str | None,
-    workers: int | None,
-    cpus_per_worker: float | None,
-    device: str,
-    accepts_long_run: bool,
-    verbose: bool,
+    store: str | os.PathLike[str] | BucketPath | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    recipe: str | None = None,
+    name: str | None = None,
+    runs: str | os.PathLike[str] | BucketPath | None = None,
+    tracking_uri: str | None = None,
+    workers: int | None = None,
+    cpus_per_worker: float | None = None,
+    device: Literal["auto", "cpu", "gpu"] = "auto",
+    accepts_long_run: bool = False,
+    verbose: bool = False,
 ) -> Run:
-    """Train a method, or return its finished run; see ``raybio.train``."""
+    """Train a method as ``raybio train METHOD --no-baseline`` does, and return the run.
+
+        run = raybio.train("sppt_protein", store="stores/mine", config={"schedule.max_steps": 200})
+        run.result.metrics["val/link_mrr"]
+        run.load().encode(["MKTAYIAKQR"])  # float32 (1, D)
+
+    It trains in the Ray cluster that this process has joined (``ray.init``) or that ``RAY_ADDRESS``
+    names, else in one that it starts on this machine and ends. The same call again resumes a run
+    that was interrupted, and returns a finished one without training.
+
+    Args:
+        method: a method, such as ``sppt_protein``; ``raybio train --help`` lists them.
+        store: folder of a prepared store, or its path in a bucket; None: the method's built-in
+            corpus, with the settings of its demo.
+        config: settings that differ from the method's or the recipe's: a mapping of dotted paths or
+            of nested names to values, or the path of a YAML file.
+        recipe: settings that come with the method, or ``demo``.
+        name: name of the run; None: made from settings and store.
+        runs: folder of all runs, or their path in a bucket; None: ``RAYBIO_RUNS``, or ``runs``.
+        tracking_uri: of MLflow; None: ``mlflow.db`` next to ``runs``.
+        workers: training workers; None: 1, or as the run began.
+        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by what there is.
+        device: ``auto`` takes GPUs if there is one for each worker.
+        accepts_long_run: the run may take more than a day on CPUs.
+        verbose: show Ray's own logs.
+
+    Raises:
+        ConfigError: for wrong arguments or settings.
+        StoreError: if the store is missing or damaged.
+        CheckpointError: if the run of that name has other settings or another store.
+        ClusterError: if the plan does not fit, or the workers kept failing.
+        DivergedError: if the loss is no longer finite.
+        InterruptedRunError: if a signal, such as Ctrl-C, ended the run after a checkpoint.
+    """
     config_type = method_named(method).config
     file = None
     values: dict[str, Any] = {}
@@ -96,12 +129,12 @@ def train(
     elif config is not None:
         values = settings_by_path(config_type, config)
     options = RunOptions(
-        store=_location(store, "store"),
+        store=None if store is None else location(store, "store"),
         recipe=recipe,
         config=file,
         values=values,
         name=name,
-        runs=_location(runs, "runs"),
+        runs=None if runs is None else location(runs, "runs"),
         tracking=tracking_uri,
         compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
         verbose=verbose,
@@ -189,9 +222,3 @@ def _joined_cluster() -> Iterator[None]:
         yield
     finally:
         del os.environ["RAY_ADDRESS"]
-
-
-def _location(given: str | os.PathLike[str] | BucketPath | None, argument: str) -> Location | None:
-    if given is None or isinstance(given, BucketPath):
-        return given
-    return location(os.fspath(given), argument)

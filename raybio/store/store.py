@@ -6,6 +6,7 @@ not verified yet (``verification.py``). The methods declare what the files hold 
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -223,7 +224,7 @@ def pinned(path: str | Path | BucketPath, digest: str) -> Iterator[None]:
 
 
 def open_store(
-    path: str | Path | BucketPath,
+    path: str | os.PathLike[str] | BucketPath,
     kind: type[S] = Store,  # type: ignore[assignment]
     *,
     verify: bool = False,

@@ -30,10 +30,6 @@ class FileRecord(NamedTuple):
     bytes: int
 
 
-class WriteError(OSError):
-    """A failed write, with the file and the bytes written; ``errno`` is that of the cause."""
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write a safetensors file and force it to the disk.
 
@@ -45,7 +41,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
         tensors: contiguous CPU tensors.
 
     Raises:
-        WriteError: with the file and the bytes written and wanted.
+        OSError: with the file and the bytes written and wanted.
     """
     # With wide dtypes first, every tensor starts at a multiple of its element size.
     items = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
@@ -80,7 +76,7 @@ def write_json(path: Path, value: object) -> FileRecord:
     """Write ``value`` as JSON and force it to the disk.
 
     Raises:
-        WriteError: with the file and the bytes written and wanted.
+        OSError: with the file and the bytes written and wanted.
     """
     text = json.dumps(value, indent=1, sort_keys=True).encode()
     return _write(path, iter([memoryview(text)]), len(text))
@@ -112,22 +108,17 @@ def remove_folder(folder: Path, doomed: Path) -> None:
 def _write(path: Path, pieces: Iterator[memoryview], num_bytes: int) -> FileRecord:
     digest = hashlib.sha256()
     written = 0
-    descriptor = -1
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        for piece in pieces:
-            rest = piece.cast("B")
-            while rest:
-                count = os.write(descriptor, rest[:CHUNK_BYTES])
-                digest.update(rest[:count])
-                written += count
-                rest = rest[count:]
-        os.fsync(descriptor)
+        with open(path, "xb", buffering=0) as file:
+            for piece in pieces:
+                rest = piece.cast("B")
+                while rest:
+                    count = os.write(file.fileno(), rest[:CHUNK_BYTES])
+                    digest.update(rest[:count])
+                    written += count
+                    rest = rest[count:]
+            os.fsync(file.fileno())
     except OSError as error:
-        raise WriteError(
-            error.errno, f"{error.strerror} after {written:,} of {num_bytes:,} bytes", str(path)
-        ) from error
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+        reason = f"{error.strerror} after {written:,} of {num_bytes:,} bytes"
+        raise OSError(error.errno, reason, str(path)) from error
     return FileRecord(digest.hexdigest(), written)

@@ -12,7 +12,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.run_loop import Training, train_single_process
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from tests.methods.conformance_cases import tiny_config
@@ -58,10 +58,8 @@ def test_a_tuned_encoder_has_the_figures_of_fine_tuning(
     system = METHODS["finetune"].build(config, store.path)
     folder = RunFolder(tmp_path, "run")
     folder.open("finetune", config, Path(store.path), store.digest, ())
-    reports = train_single_process(
-        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
-    )
-    assert [report.step for report in reports][-1] == STEPS
+    training = Training(system=system, config=config, folder=folder, device="cpu", precision="fp32")
+    assert [report.step for report in train_single_process(training)][-1] == STEPS
     assert system.final_evaluate is not None
     final = system.final_evaluate(system.model, SingleProcess())
     trained = final.scores["trained"]

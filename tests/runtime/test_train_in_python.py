@@ -13,7 +13,7 @@ import raybio
 from raybio.core.errors import ConfigError, RaybioError
 from raybio.methods import METHODS
 from raybio.runtime.run.result import Result
-from raybio.runtime.train import Run, argument_names, settings_by_path, train
+from raybio.runtime.train import Run, argument_names, settings_by_path
 from raybio.store.store import Store
 from tests.paths import ROOT
 from tests.script_process import run_script
@@ -125,10 +125,8 @@ def test_messages_of_commands_become_those_of_calls() -> None:
     )
 
 
-def test_the_documented_arguments_are_those_that_are_passed_on() -> None:
-    documented = inspect.signature(raybio.train).parameters
-    assert list(documented) == list(inspect.signature(train).parameters)
-    for name in documented.keys() - {"self"}:
+def test_every_argument_is_documented() -> None:
+    for name in inspect.signature(raybio.train).parameters:
         assert f"        {name}: " in (raybio.train.__doc__ or ""), name
 
 

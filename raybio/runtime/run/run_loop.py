@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,24 +31,42 @@ from raybio.training.settings import COMPLETE, TrainingConfig
 WRITER_LOCK_SECONDS = 60.0
 """Time that the workers of a killed driver may live on; two seconds is usual."""
 
-
 STOP_POLL_SECONDS = 0.2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a process trains, how, and the folder of its run.
+
+    Attributes:
+        system: what is trained; its model is moved to ``device`` and changed in place.
+        config: the system's whole configuration.
+        folder: the folder of the run.
+        device: where the model computes.
+        precision: ``fp32``, ``tf32`` or ``bf16``, as decided for the run.
+        stop: a file; once it exists, the run ends at its next step. None: ``folder.stop``.
+        goal: metric of a sweep; None: the run is no trial.
+        should_checkpoint: called after each step; if it returns True on any worker, an extra
+            checkpoint is saved.
+    """
+
+    system: System
+    config: TrainingConfig
+    folder: RunFolder
+    device: torch.device | str
+    precision: str
+    stop: Path | None = None
+    goal: Goal | None = None
+    should_checkpoint: Callable[[], bool] = lambda: False
+
+
 def run_loop(
-    system: System,
-    config: TrainingConfig,
-    folder: RunFolder,
+    training: Training,
     *,
     batches: Batches,
     collective: Collective,
-    device: torch.device | str,
-    precision: str,
     checkpoints: CheckpointStore,
     log: MetricsLog | None,
-    stop: Path,
-    goal: Goal | None,
-    should_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Run ``fit``, write its reports to the log, and write ``outcome.json`` at the end.
 
@@ -55,12 +74,15 @@ def run_loop(
     evaluated and exported at its end, with its best weights if ``schedule.best_metric`` is set. A
     trial is exported whenever it is better than before.
 
-    Args besides those of ``fit``:
-        folder: folder of the run.
+    Args:
+        training: what is trained, and the folder of its run.
+        batches: this worker's batches.
+        collective: all workers.
+        checkpoints: where to save and to resume from.
         log: log of the first worker; None on all others.
-        stop: a file; once it exists, the run ends at its next step.
-        goal: metric of a sweep; None: the run is no trial.
     """
+    system = training.system
+    folder = training.folder
     metrics: dict[str, float] = {}
 
     def write(report: Report) -> None:
@@ -68,9 +90,9 @@ def run_loop(
         metrics.update(report.metrics)
         if log is None or not report.metrics:
             return
-        if goal is not None and report.is_evaluation:
+        if training.goal is not None and report.is_evaluation:
             # Before the log has the step: a checkpoint of it waits for that.
-            _export_if_best(folder, system, config, goal, report)
+            _export_if_best(training, training.goal, report)
         log.append(
             report.step,
             report.metrics,
@@ -87,7 +109,7 @@ def run_loop(
             checkpoints.restore_log(log.path)
             # Without a checkpoint, the report of step 0 may be of other weights.
             log.rewind(first_step - 1 if is_replaced else first_step)
-            kind = torch.device(device).type
+            kind = torch.device(training.device).type
             report_start(folder.notices, first_step, system.steps_per_epoch, kind)
         # A pending evaluation comes first, with the rest of that step's report.
         if report is not None and not report.is_evaluation_pending:
@@ -95,69 +117,50 @@ def run_loop(
 
     reports = fit(
         system,
-        config,
+        training.config,
         batches=batches,
         collective=collective,
-        device=device,
-        precision=precision,
+        device=training.device,
+        precision=training.precision,
         checkpoints=checkpoints,
-        should_stop=_StopFlag(stop),
-        should_checkpoint=should_checkpoint,
+        should_stop=_StopFlag(training.stop or folder.stop),
+        should_checkpoint=training.should_checkpoint,
         on_start=on_start,
-        restores_best=goal is None,
+        restores_best=training.goal is None,
     )
     for report in reports:
         write(report)
         if report.is_last:
             checkpoints.wait()
-            _finish(
-                folder,
-                system,
-                config,
-                collective,
-                report,
-                metrics,
-                is_writer=log is not None,
-                is_evaluated=goal is None,
-            )
+            _finish(training, collective, report, metrics, is_writer=log is not None)
         yield report
 
 
-def _export_if_best(
-    folder: RunFolder, system: System, config: TrainingConfig, goal: Goal, report: Report
-) -> None:
+def _export_if_best(training: Training, goal: Goal, report: Report) -> None:
     """Export a trial's model if no evaluation in its log is as good as the report's."""
     finite = {name: value for name, value in report.metrics.items() if math.isfinite(value)}
     line = {"step": report.step, "metrics": finite}
+    folder = training.folder
     if not goal.is_reached_first([*read_reports(folder.metrics), line], report.step):
         return
     card = run_card(
         folder,
-        system,
-        config,
+        training.system,
+        training.config,
         step=report.step,
         precision=report.precision,
         metrics=report.metrics,
     )
-    system.export(folder.export, card)
+    training.system.export(folder.export, card)
 
 
 def train_single_process(
-    system: System,
-    config: TrainingConfig,
-    folder: RunFolder,
-    *,
-    device: torch.device | str,
-    precision: str,
-    stop: Path,
-    goal: Goal | None,
-    start: str | None = None,
-    remote: RemoteCheckpoints | None = None,
-    should_checkpoint: Callable[[], bool] = lambda: False,
+    training: Training, *, start: str | None = None, remote: RemoteCheckpoints | None = None
 ) -> Iterator[Report]:
-    """Run the loop in a single process, which makes its own batches; as ``run_loop`` otherwise.
+    """Run the loop in a single process, which makes its own batches; see ``run_loop``.
 
-    Args besides those of ``run_loop``:
+    Args:
+        training: what is trained, and the folder of its run.
         start: name of the run's start. A process of an older one leaves the folder alone; None:
             there is no other start.
         remote: the run's checkpoints in a bucket; None: they are in its folder.
@@ -165,27 +168,21 @@ def train_single_process(
     Raises:
         ClusterError: if another process trains in the folder.
     """
+    folder = training.folder
     with folder.lock("writer", WRITER_LOCK_SECONDS):
         # The run may have been started again while this process built its system.
         if start is not None and not folder.is_newest_start(start):
             return
-        checkpoints = checkpoints_of(folder, config, remote)
-        batches = local_batches(system, config.schedule.max_steps)
-        if torch.device(device).type == "cuda":
+        checkpoints = checkpoints_of(folder, training.config, remote)
+        batches = local_batches(training.system, training.config.schedule.max_steps)
+        if torch.device(training.device).type == "cuda":
             batches = prefetched(batches)
         yield from run_loop(
-            system,
-            config,
-            folder,
+            training,
             batches=batches,
             collective=SingleProcess(),
-            device=device,
-            precision=precision,
             checkpoints=checkpoints,
             log=MetricsLog(folder.metrics),
-            stop=stop,
-            goal=goal,
-            should_checkpoint=should_checkpoint,
         )
         checkpoints.close()
 
@@ -211,22 +208,22 @@ def checkpoints_of(
 
 
 def _finish(
-    folder: RunFolder,
-    system: System,
-    config: TrainingConfig,
+    training: Training,
     collective: Collective,
     last: Report,
     metrics: dict[str, float],
     *,
     is_writer: bool,
-    is_evaluated: bool,
 ) -> None:
     """Evaluate and export a finished model, and write the outcome of any."""
-    is_complete = last.reason in COMPLETE and is_evaluated
+    system = training.system
+    config = training.config
+    folder = training.folder
+    is_complete = last.reason in COMPLETE and training.goal is None
     report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
         shared = shared_scores(system.name, system.data_digest, config, folder, last.precision)
-        precision = Precision(last.precision, next(system.model.parameters()).device.type)
+        precision = Precision(last.precision, torch.device(training.device).type)
         with embedding_precision(precision):
             report = system.final_evaluate(system.model, collective, shared)
     if not is_writer:

@@ -15,7 +15,7 @@ from raybio.runtime.run.encoder_source import pin_on_worker
 from raybio.runtime.run.folder import record_failure
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.run_loop import Training, train_single_process
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.spool.relay import worker_copy
 from raybio.store.store import open_store, pinned
@@ -108,15 +108,14 @@ def train_here(
         start_preparation(system.prepare_node)
         if not is_evaluated:
             system = replace(system, final_evaluate=None)
-        yield from train_single_process(
-            system,
-            run.config,
-            folder,
+        training = Training(
+            system=system,
+            config=run.config,
+            folder=folder,
             device=device,
             precision=run.precision,
             stop=stop,
             goal=spec.goal,
-            start=start,
             should_checkpoint=preemption.notice_of_this_node(),
-            remote=remote,
         )
+        yield from train_single_process(training, start=start, remote=remote)

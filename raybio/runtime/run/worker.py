@@ -21,7 +21,7 @@ from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.node_preparation import start_preparation
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.run.preemption import notice_of_any_node
-from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, checkpoints_of, run_loop
+from raybio.runtime.run.run_loop import WRITER_LOCK_SECONDS, Training, checkpoints_of, run_loop
 from raybio.runtime.run.spec import WorkerSpec
 from raybio.runtime.run.stream import NUM_TASKS_FOR_GPU, stream_batches
 from raybio.runtime.spool.relay import worker_copy
@@ -103,19 +103,17 @@ def _train(spec: WorkerSpec, folder: RunFolder, remote: RemoteCheckpoints | None
             )
 
         assert spec.run.precision is not None
-        reports = run_loop(
-            system,
-            config,
-            folder,
-            batches=batches,
-            collective=collective,
+        training = Training(
+            system=system,
+            config=config,
+            folder=folder,
             device=device,
             precision=spec.run.precision,
-            checkpoints=checkpoints,
-            log=log,
-            stop=folder.stop,
             goal=spec.goal,
             should_checkpoint=notice_of_any_node() if collective.rank == 0 else lambda: False,
+        )
+        reports = run_loop(
+            training, batches=batches, collective=collective, checkpoints=checkpoints, log=log
         )
         for report in reports:
             # A barrier of all workers, so not for each line of the log, and not for the last one:

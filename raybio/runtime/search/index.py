@@ -120,7 +120,20 @@ def open_index(
     model: str | os.PathLike[str] | None = None,
     pooling: Pooling | None = None,
 ) -> EmbeddingIndex:
-    """Open a saved index; see ``raybio.open_index``."""
+    """Open an index that ``raybio search index`` saved.
+
+        index = raybio.open_index("index", model="runs/first")
+        index.search(["MKTAYIAKQR"], k=10).keys
+
+    Args:
+        folder: the index.
+        model: what made its embeddings, as for ``load``. Without it, queries are embeddings.
+        pooling: ``cls`` or ``mean``, of a model that does not state it.
+
+    Raises:
+        ConfigError: if there is no such model, or faiss is not installed.
+        StoreError: if there is no index, it is damaged, or its embeddings come from another model.
+    """
     store = open_index_store(folder)
     return EmbeddingIndex(store, None if model is None else load(model, pooling))
 

@@ -16,7 +16,7 @@ from raybio.methods import METHODS
 from raybio.runtime.run.card import run_card
 from raybio.runtime.run.encoder_source import encoder_record
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.run_loop import Training, train_single_process
 from raybio.store.store import Store
 from tests.methods.conformance_cases import tiny_config
 
@@ -32,10 +32,8 @@ def trained(store: Store, runs: Path, name: str, **settings: object) -> RunFolde
     folder.open(NAME, config, Path(store.path), store.digest, ())
     folder.record_encoder(encoder_record(config))
     write_record(folder.launch, "launch", {"workers": 1, "threads_per_worker": 3})
-    reports = train_single_process(
-        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
-    )
-    assert [report.is_last for report in reports][-1]
+    training = Training(system=system, config=config, folder=folder, device="cpu", precision="fp32")
+    assert [report.is_last for report in train_single_process(training)][-1]
     return folder
 
 

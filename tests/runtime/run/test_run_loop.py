@@ -15,7 +15,7 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, train_single_process
+from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, Training, train_single_process
 from raybio.store.store import Store
 from raybio.training.loop import Report
 from raybio.training.precision import current_embedding_precision
@@ -31,9 +31,10 @@ def reports_of(
     """Open a run, and return the reports of its training, which begins when they are read."""
     system = METHODS[NAME].build(config, store.path)
     folder.open(NAME, config, Path(store.path), store.digest, ("schedule.max_steps",))
-    return train_single_process(
-        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=goal
+    training = Training(
+        system=system, config=config, folder=folder, device="cpu", precision="fp32", goal=goal
     )
+    return train_single_process(training)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -51,16 +52,14 @@ def test_the_final_evaluation_embeds_in_the_precision_of_the_run(
 
     folder = RunFolder(tmp_path, "run")
     folder.open(NAME, config, Path(tiny_store.path), tiny_store.digest, ())
-    reports = train_single_process(
-        replace(system, final_evaluate=final_evaluate),
-        config,
-        folder,
+    training = Training(
+        system=replace(system, final_evaluate=final_evaluate),
+        config=config,
+        folder=folder,
         device="cpu",
         precision=precision,
-        stop=folder.stop,
-        goal=None,
     )
-    assert [report.precision for report in reports][-1] == precision
+    assert [report.precision for report in train_single_process(training)][-1] == precision
     assert [found.name for found in seen] == [precision]
     assert read_record(folder.outcome, "outcome")["precision"] == precision
     assert current_embedding_precision().name == "fp32"
