@@ -18,7 +18,6 @@ from raybio.benchmark.saved_embeddings import KIND, Embedded, EmbeddingCost, Vec
 from raybio.benchmark.saved_embeddings import embedding_costs as costs_of
 from raybio.benchmark.saved_embeddings import saved_embeddings as saved
 from raybio.benchmark.task import RANDOM
-from raybio.core.config import flatten
 from raybio.core.digest import digest_of
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
@@ -29,7 +28,7 @@ from raybio.encoders.config import SCRATCH, Pooling
 from raybio.encoders.hub import fetch_model
 from raybio.encoders.sources import sha256_of_weights
 from raybio.evaluation.unit_scores import MIN_SEEDS
-from raybio.runtime.compare.setting_names import REPETITIONS, without_draws
+from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
 from raybio.runtime.model_folders import embedder_of_folder
 from raybio.runtime.model_paths import local_model
 from raybio.training.embedding_model import EmbeddingModel, InputEmbedder
@@ -226,11 +225,11 @@ def seed_groups(models: Sequence[BenchmarkModel | str]) -> dict[str, list[str]]:
             continue
         record = read_record(Path(model.folder).parent / RUN, "run")
         if record is not None:
-            config = flatten(record["config"])
+            config = present_settings(record["method"], record["config"])
             seed = config.pop("seed", 0)
             draws = {path: config.get(path) for path in REPETITIONS}
             settings = without_draws(config) | draws
-            run = {"method": record.get("method"), "data": record.get("data_digest")}
+            run = {"method": record["method"], "data": record.get("data_digest")}
             training = digest_of({**run, "settings": settings})
             name_by_seed.setdefault(training, {}).setdefault(seed, model.name)
     groups = [list(names.values()) for names in name_by_seed.values() if len(names) >= MIN_SEEDS]

@@ -73,7 +73,7 @@ def embed(
     per: Annotated[
         Unit, typer.Option(help="rows of the output; token: the last hidden states, not pooled")
     ] = "input",
-    dtype: Annotated[NumberType, typer.Option(help="of the output")] = "float32",
+    dtype: Annotated[NumberType, typer.Option(help="number type of the output")] = "float32",
     precision: Annotated[
         EmbeddingPrecision,
         typer.Option(help="of the encoder: fp32; bf16, or tf32 on GPUs, where machines have it"),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from raybio.core.location import Location, is_uri, location
 from raybio.core.search_space import quoted
 from raybio.encoders.config import Pooling
 from raybio.runtime.model_paths import model_address
+from raybio.training.settings import Device
 
 if TYPE_CHECKING:
     LocationType = Location
@@ -56,7 +57,7 @@ def _number(text: str, wanted: str, is_wanted: Callable[[float], bool]) -> float
 
 
 PoolingOption = Annotated[
-    Pooling | None, typer.Option(help="of models whose folder does not state it")
+    Pooling | None, typer.Option(help="pooling of models whose folder does not state it")
 ]
 
 
@@ -201,9 +202,9 @@ Budget = Annotated[
 ]
 
 
-Device = Annotated[
-    Literal["auto", "cpu", "gpu"],
-    typer.Option(help="of the workers; auto: GPUs if there is one for each worker"),
+DeviceOption = Annotated[
+    Device,
+    typer.Option(help="where workers train; auto: on GPUs if there is one for each worker"),
 ]
 
 

@@ -8,7 +8,7 @@ Example: raybio preflight --method sppt_protein --store STORE --workers 2
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from raybio.cli.options import non_negative, positive
 from raybio.core.files import replace_text
 from raybio.runtime.run.options import RunOptions
 from raybio.runtime.run.spec import Compute
+from raybio.training.settings import Device
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -39,9 +40,7 @@ def preflight(
     cpus_per_worker: shared.CpusPerWorker = None,
     gpus_per_worker: shared.GpusPerWorker = None,
     budget: shared.Budget = None,
-    device: Annotated[
-        Literal["auto", "cpu", "gpu"], typer.Option(help="of the workers, without --space")
-    ] = "auto",
+    device: Annotated[Device, typer.Option(help="where workers train, without --space")] = "auto",
     runs: Annotated[
         shared.LocationType | None,
         shared.location_option("folder of runs, or of sweeps with --space"),

@@ -36,7 +36,7 @@ def index(
         location_option("Parquet file of raybio embed, or its folder: columns key, embedding"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the index")],
-    metric: Annotated[Distance, typer.Option(help="of the vectors")] = "cosine",
+    metric: Annotated[Distance, typer.Option(help="distance of the vectors")] = "cosine",
     recall: Annotated[
         float,
         typer.Option(

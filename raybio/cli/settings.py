@@ -77,6 +77,8 @@ def _option(field: Field, info: FieldInfo) -> Parameter:
         kind = list[str]
         default = list(default)
         help_ += "; repeatable"
+    elif kind is bool:
+        assert not default, f"{field.path}: a flag cannot turn it off"
     elif kind is float:
         parser = _number_parser(field, info)
     option = typer.Option(

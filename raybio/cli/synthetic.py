@@ -57,7 +57,7 @@ def synthetic(
     config: shared.ConfigFile = None,
     settings: shared.Settings = None,
     cpus_per_worker: shared.CpusPerWorker = None,
-    device: shared.Device = "auto",
+    device: shared.DeviceOption = "auto",
     gpus_per_worker: shared.GpusPerWorker = None,
     name: shared.Name = None,
     sweeps: shared.Sweeps = None,

@@ -66,7 +66,7 @@ def training_app(
         init: options.Init = None,
         workers: options.Workers = None,
         cpus_per_worker: options.CpusPerWorker = None,
-        device: options.Device = "auto",
+        device: options.DeviceOption = "auto",
         name: options.Name = None,
         runs: options.Runs = None,
         tracking_uri: options.TrackingUri = None,

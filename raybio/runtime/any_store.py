@@ -8,7 +8,7 @@ from raybio.store import store as stores
 
 
 def open_store(path: str | os.PathLike[str] | BucketPath, *, verify: bool = False) -> stores.Store:
-    """Open a prepared store, as the class of its kind.
+    """Open a prepared store, as the class of its kind; ``Store`` for an unknown kind.
 
         store = raybio.open_store("stores/proteins")
         store.to_pyg("train")  # the graph of proteins or articles, for torch_geometric

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raybio.core.config import BaseConfig, fields
 from raybio.core.errors import ConfigError, RaybioError
@@ -20,6 +20,7 @@ from raybio.runtime.load import TrainedModel, load
 from raybio.runtime.run.options import RunOptions, check_writable, resolve
 from raybio.runtime.run.result import Result
 from raybio.runtime.run.spec import Compute
+from raybio.training.settings import Device
 
 ARGUMENTS = {
     "store": "store",
@@ -83,7 +84,7 @@ def train(
     tracking_uri: str | None = None,
     workers: int | None = None,
     cpus_per_worker: float | None = None,
-    device: Literal["auto", "cpu", "gpu"] = "auto",
+    device: Device = "auto",
     accepts_long_run: bool = False,
     verbose: bool = False,
 ) -> Run:

@@ -36,7 +36,8 @@ class SortedRuns:
 
     def add(self, record_E: np.ndarray) -> None:
         """Append a run of records, ascending by key."""
-        with self._path.open("ab") as file:
+        # A file of that name that was left behind is not ours.
+        with self._path.open("ab" if self.num_runs else "wb") as file:
             file.write(record_E.data)
         self._ends.append(self._ends[-1] + len(record_E))
         self._samples.append(record_E[self._key][:: self._sample_step].copy())

@@ -127,6 +127,7 @@ class MemoryConfig(BaseConfig):
     )
 
 
+Device = Literal["auto", "cpu", "gpu"]
 EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
 PrecisionName = Literal[EmbeddingPrecision, "auto"]
 

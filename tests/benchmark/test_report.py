@@ -387,6 +387,19 @@ def test_runs_of_other_settings_or_of_one_seed_are_no_group(tmp_path: Path) -> N
     assert seed_groups(models[1:4]) == {}
 
 
+def test_runs_that_name_a_distance_by_its_former_word_are_of_the_same_group(tmp_path: Path) -> None:
+    models = []
+    for seed, metric in enumerate(("l2", "l2", "euclidean", "cosine")):
+        name = f"{metric}-{seed}"
+        folder = tmp_path / name / "export"
+        folder.mkdir(parents=True)
+        config = {"seed": seed, "evaluation": {"metric": metric}}
+        record = {"method": "contrastive_probe", "data_digest": "d", "config": config}
+        write_record(tmp_path / name / "run.json", "run", record)
+        models.append(BenchmarkModel(name, WordEmbedder(str(folder)), name, tmp_path))
+    assert seed_groups(models) == {"3 seeds of l2-0": ["l2-0", "l2-1", "euclidean-2"]}
+
+
 def test_the_interval_of_a_sample_of_units_ends_at_the_limits(tmp_path: Path) -> None:
     sample = TaskScores.of_means(range(4), [1.0, 1.0, 0.0, 0.0], value=0.9)
     assert score_interval(sample, 0).high > 1

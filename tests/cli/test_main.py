@@ -220,6 +220,11 @@ def test_every_command_that_a_text_names_exists() -> None:
         ("search index --embeddings a --out b --metric dot", ["dot", "cosine", "euclidean"]),
         ("explore m --pooling max", ["max", "cls", "mean"]),
         ("evaluate relation-map --model m --store s --out b --split trial", ["trial", "dev"]),
+        (
+            "evaluate probe --model m --benchmark b --out o --match letters",
+            ["letters", "name", "cui"],
+        ),
+        ("evaluate baselines --model m --benchmark b --decode left", ["left", "confidence"]),
         ("prepare proteins --out a --held-out homolgy", ["homolgy", "random", "homology"]),
         ("train sppt_protein --device tpu", ["tpu", "auto", "cpu", "gpu"]),
         ("train sppt_synthetic --graph torrus", ["torrus", "cliques", "torus", "structural"]),

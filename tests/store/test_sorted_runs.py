@@ -15,6 +15,7 @@ def test_ranges_together_are_all_records_in_order_and_each_key_is_in_one(
     lengths, records_per_range, sample_step, tmp_path
 ):
     path = tmp_path / "runs"
+    path.write_bytes(b"left behind")
     runs = SortedRuns(path, RECORD, key="number", sample_step=sample_step)
     rng = np.random.default_rng(0)
     expected = []

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +28,7 @@ from raybio.methods.contrastive_probe.accuracy import (
 )
 from raybio.methods.contrastive_probe.benchmark.biolama import is_biolama, read_benchmark
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS, ProbeConfig
+from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS, ProbeConfig, Subset
 from raybio.methods.contrastive_probe.method import METHOD
 from raybio.methods.contrastive_probe.probe import embed_benchmark, truncation_remarks
 from raybio.methods.contrastive_probe.rivals import predict_by_rivals
@@ -52,7 +52,7 @@ class FactProbeTask(BenchmarkTask):
     oracles: ClassVar[Collection[str]] = METHOD.table.oracles
 
     data: Path = Field(description="folder of MedLAMA's files, or of a source of BioLAMA")
-    subset: Literal["full", "hard"] = Field("full", description="set of queries")
+    subset: Subset = Field("full", description="set of queries")
     metric: SavedDistance = Field("euclidean", description="distance of embeddings")
     queries_per_relation: int | None = Field(
         None, ge=1, description="size of a fixed random sample of queries; null: all"

@@ -17,7 +17,7 @@ from raybio.cli.options import (
     location_option,
     model_option,
 )
-from raybio.cli.settings import meanings
+from raybio.cli.settings import meanings, settings_of
 from raybio.cli.stores import local_copy
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
@@ -99,9 +99,8 @@ def baselines(
     _refuse_unused(names, ["x-factr"], decode_values)
     _refuse_unused(names, ["hybrid"], {"weight": weight, "pooling": pooling})
     _refuse_unused(names, ["mask-average", "hybrid"], {"restrict": restrict or None})
-    config = DecodeConfig.from_mapping(
-        {name: value for name, value in decode_values.items() if value is not None}
-    )
+    given = {name: value for name, value in decode_values.items() if value is not None}
+    config = settings_of(DecodeConfig, given)
     models = [model_source(one, "--model") for one in model]
     rewired_source = None if rewired is None else model_source(rewired, "--rewired")
     folder = local_copy(benchmark, "--benchmark")

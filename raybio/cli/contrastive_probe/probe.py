@@ -1,7 +1,7 @@
 """The commands ``probe`` and ``sheet``: a report and expert sheets of models on a benchmark."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -72,7 +72,7 @@ def probe(
         folders,
         out,
         config,
-        subsets=("full", "hard") if subset == "both" else (subset,),
+        subsets=get_args(Subset) if subset == "both" else (subset,),
         layers=depths,
         pooling=pooling,
         prompts=prompts,

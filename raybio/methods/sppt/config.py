@@ -251,8 +251,8 @@ class PrepareConfig(LinkedRowsConfig):
     )
     taxids: tuple[Taxid, ...] = Field(
         (),
-        description="NCBI taxids of the species that are kept; empty: all; a single one is the "
-        "species of proteins whose file states none",
+        description="NCBI taxid of a species that is kept; none: all. A single one is the species "
+        "of proteins whose file states none",
     )
     strip_prefixes: tuple[str, ...] = Field(
         (), description="text that is removed from the beginning of ids of links and proteins"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from raybio.core.distance import Distance
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport
@@ -39,6 +40,7 @@ from raybio.training.precision import (
     embedding_precision,
     resolve_precision,
 )
+from raybio.training.settings import EmbeddingPrecision
 
 _ROWS_AT_ONCE = 4096
 
@@ -63,9 +65,9 @@ class LinkEvaluationOptions:
     """
 
     nodes: int | None = None
-    metric: str | None = None
+    metric: Distance | None = None
     seed: int | None = None
-    precision: str | None = None
+    precision: EmbeddingPrecision | None = None
     rivals: bool | None = None
     gnn: bool | None = None
     as_in_its_run: bool = True

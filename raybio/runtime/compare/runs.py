@@ -1,6 +1,5 @@
 """Runs given for a comparison: found by name or path, checked, and grouped by repetition."""
 
-import contextlib
 import glob
 import os
 from collections.abc import Container, Mapping, Sequence
@@ -9,14 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from raybio.core.config import flatten
 from raybio.core.errors import ConfigError
 from raybio.core.files import RUN
 from raybio.core.final_report import FinalReport, SplitScores, Stage, UnitScores
 from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import TRAINED, read_unit_scores
-from raybio.methods import METHODS
-from raybio.runtime.compare.setting_names import REPETITIONS, without_draws
+from raybio.runtime.compare.setting_names import REPETITIONS, present_settings, without_draws
 from raybio.runtime.model_paths import near_runs
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
@@ -52,11 +49,7 @@ class GivenRun:
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """Dotted path -> value; settings that did not exist yet have their defaults."""
-        config = self.identity["config"]
-        # Settings that were removed, or take other values now, are shown as they were.
-        with contextlib.suppress(ConfigError):
-            config = METHODS[self.identity["method"]].config.from_mapping(config).to_mapping()
-        settings = flatten(config)
+        settings = present_settings(self.identity["method"], self.identity["config"])
         if self.precision:
             # "auto" does not differ from what it was resolved to.
             settings["precision"] = self.precision

@@ -1,10 +1,15 @@
 """Names of settings and their values, which name the runs of a comparison."""
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
+
+from raybio.core.config import flatten
+from raybio.core.errors import ConfigError
+from raybio.methods import method_named
 
 REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are random draws: runs that differ in them are averaged."""
@@ -15,6 +20,14 @@ STEPS_OF_EPOCHS = {
     "schedule.evaluate_every_steps": "schedule.evaluate_every_epochs",
 }
 """Numbers of steps, and the settings that decide them where they are set."""
+
+
+def present_settings(method: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted path -> value of a recorded configuration; new settings have their defaults."""
+    # Settings that were removed, or take other values now, are shown as they were.
+    with contextlib.suppress(ConfigError):
+        config = method_named(method).config.from_mapping(config).to_mapping()
+    return flatten(config)
 
 
 def without_draws(value_by_path: Mapping[str, Any]) -> dict[str, Any]:

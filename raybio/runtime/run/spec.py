@@ -9,9 +9,9 @@ from raybio.core.location import BucketPath, Location
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
-from raybio.training.settings import TrainingConfig
+from raybio.training.settings import Device, TrainingConfig
 
-DEVICES: dict[str, bool | None] = {"auto": None, "cpu": False, "gpu": True}
+DEVICES: dict[Device, bool | None] = {"auto": None, "cpu": False, "gpu": True}
 """Value of ``--device`` -> whether workers train on GPUs; None: if there is one for each worker."""
 
 
@@ -25,14 +25,14 @@ class Compute:
         gpus_per_worker: GPUs of each worker of a trial; a fraction lets trials share one GPU;
             None: 1 if there are GPUs. Runs that are no trials have one GPU a worker, or none.
         threads_per_worker: threads that each worker computes with; None: as many as its CPUs.
-        device: key of ``DEVICES``; ``auto`` takes GPUs if there is one for each worker.
+        device: ``auto`` takes GPUs if there is one for each worker.
     """
 
     workers: int | None = None
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
     threads_per_worker: int | None = None
-    device: str = "auto"
+    device: Device = "auto"
 
     @property
     def num_workers(self) -> int:
