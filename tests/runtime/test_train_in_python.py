@@ -131,7 +131,7 @@ def test_every_argument_is_documented() -> None:
 
 
 AND_THEN = """
-again = raybio.train("sppt_protein", name="first")
+again = raybio.train("sppt_protein", name="lambda_01")
 assert again.result.was_finished
 assert (again.load().encode(["MKTAYIAKQR", "MVLSPADK"]) == embeddings).all()
 adapted = raybio.train(
