@@ -27,7 +27,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
-from scipy.stats import nbinom, poisson
 
 from raybio.core.randomness import hash_uniform
 from raybio.store.ragged import Ragged
@@ -268,6 +267,8 @@ class _SharedByChance(NamedTuple):
     @classmethod
     def of(cls, letter_T: NDArray[np.uint8]) -> "_SharedByChance":
         """Compute the law for the composition of a corpus."""
+        from scipy.stats import nbinom, poisson  # imported here: it takes most of a second
+
         count_A = np.zeros(256, np.int64)
         # A block at a time: numpy counts 64-bit numbers, of which it makes a copy.
         for start in range(0, len(letter_T), LETTERS_AT_ONCE):
