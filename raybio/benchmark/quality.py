@@ -1,4 +1,4 @@
-"""The quality of embeddings, beside the scores of tasks: isotropy, uniformity and alignment.
+"""The quality of embeddings, reported with the scores of tasks: isotropy, uniformity and alignment.
 
 Shape letters: N and M rows of corpora, P pairs of rows that belong together, D embedding width.
 """

@@ -33,6 +33,8 @@ def with_settings(model: type[BaseConfig]) -> Callable[[Callable[..., None]], Ca
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """Return the command with the options in its signature, which typer reads."""
+
         @functools.wraps(command)
         def with_options(**arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in model.model_fields}

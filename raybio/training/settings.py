@@ -128,7 +128,11 @@ class MemoryConfig(BaseConfig):
 
 
 Device = Literal["auto", "cpu", "gpu"]
+"""Where workers train; ``auto``: on GPUs if there is one for each worker."""
+
 EmbeddingPrecision = Literal["fp32", "tf32", "bf16"]
+"""Precision of an encoder that embeds; ``tf32`` and ``bf16`` where the machine has them."""
+
 PrecisionName = Literal[EmbeddingPrecision, "auto"]
 
 
