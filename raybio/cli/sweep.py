@@ -217,7 +217,7 @@ def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
         value = text.partition("=")[2].strip()
         if path in space.space:
             raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
-        if path == STEPS:
+        if path in (STEPS, "schedule.max_epochs"):
             raise ConfigError(
                 f"--set {text}: the space's budget decides how long trials train; want "
                 "--budget max_steps="

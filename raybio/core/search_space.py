@@ -35,6 +35,12 @@ RANGES = ("uniform", "log_uniform", "int_uniform")
 STEPS = "schedule.max_steps"
 """Varied only if the rate depends on it: trials are evaluated at each saved step anyway."""
 
+EPOCHS = {
+    "schedule.max_epochs": "budget.max_steps",
+    "schedule.evaluate_every_epochs": "schedule.evaluate_every_steps",
+}
+"""Settings that a space may not vary, and what decides instead."""
+
 SEED = "seed"
 """What repetitions of a trial vary."""
 

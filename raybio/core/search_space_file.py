@@ -15,6 +15,7 @@ from raybio.core.config import (
 )
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import (
+    EPOCHS,
     RANGES,
     RATE,
     STEPS,
@@ -145,6 +146,11 @@ def _parse_entry(path: str, entry: Any, base: BaseConfig) -> tuple[Distribution 
     known = [field.path for field in fields(type(base))]
     if path not in known:
         return None, [f"{path!r} is not a setting.{setting_hint(path, known)}"]
+    if path in EPOCHS:
+        return None, [
+            f"{path}: a sweep counts in steps, so that trials are comparable and can be stopped; "
+            f"want {EPOCHS[path]}"
+        ]
     when: dict[str, tuple[Any, ...]] = {}
     problems: list[str] = []
     if isinstance(entry, dict) and "when" in entry:

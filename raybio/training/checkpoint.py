@@ -107,11 +107,14 @@ class CheckpointStore:
             CheckpointError: if the storage does not allow it; call it before the first step.
         """
         probe = self.directory / f"{_WRITING}probe-{os.getpid()}"
+        renamed = probe.with_name(probe.name.replace(_WRITING, _REMOVING))
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            # Of a killed process: containers begin to count their processes again.
+            shutil.rmtree(probe, ignore_errors=True)
+            shutil.rmtree(renamed, ignore_errors=True)
             probe.mkdir()
             durable.write_json(probe / STATE, {})
-            renamed = probe.with_name(probe.name.replace(_WRITING, _REMOVING))
             durable.commit_folder(probe, renamed)
             shutil.rmtree(renamed)
         except OSError as error:
@@ -327,6 +330,15 @@ class CheckpointStore:
         self._failure = None
         if failure is not None:
             raise failure
+
+    def join(self) -> None:
+        """Return when nothing is being written to the folder; raise nothing.
+
+        Whoever gives up the folder calls it first, also after an error: the write would delete
+        those of the next writer.
+        """
+        if self._writer is not None:
+            self._writer.join()
 
     def close(self) -> None:
         """Finish writing and free the memory of the copies; see ``wait`` for what it raises."""

@@ -244,6 +244,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def read_extra(folder: Path) -> dict[str, Any]:
+    """Return what the caller of ``save`` had a committed checkpoint hold, unverified.
+
+    Raises:
+        DamagedError: if it is missing or no JSON.
+    """
+    extra: dict[str, Any] = _read_json(folder / STATE)["extra"]
+    return extra
+
+
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())

@@ -180,6 +180,7 @@ class _Run:
         if saved:
             saved.restore(system.model, self.train_step.optimizer, self.base)
             self.train_step.num_skipped = self.progress.num_skipped
+            self._warn_of_extra_evaluation()
         self.resumed_report = self._report_of_checkpoint()
         self.launched: LaunchedStep | None = None
         self.num_read = self.progress.step
@@ -187,6 +188,21 @@ class _Run:
         if collective.rank == 0:
             self.watch = CollapseWatch(
                 config, is_pretrained=system.is_pretrained, is_supervised=system.is_supervised
+            )
+
+    def _warn_of_extra_evaluation(self) -> None:
+        """Warn if the last step of a run that is longer now has a say in its best weights."""
+        step = self.progress.step
+        every = self.schedule.evaluate_every_steps
+        is_extra = self.progress.evaluated_step == step and every > 0 and step % every != 0
+        is_chosen = self.schedule.best_metric is not None
+        if is_extra and is_chosen and not self._is_finished() and self.collective.rank == 0:
+            _log.warning(
+                "step %d was the run's last one, and was evaluated although it is no multiple of "
+                "%d. Early stopping and the choice of the best weights count that evaluation; a "
+                "run that was as long from the start does not have it",
+                step,
+                every,
             )
 
     def _report_of_checkpoint(self) -> Report | None:

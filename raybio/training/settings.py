@@ -106,7 +106,10 @@ class ScheduleConfig(BaseConfig):
 
 
 class MemoryConfig(BaseConfig):
-    """Sizes of what is computed at once. They change memory and time, not the result."""
+    """Sizes of what is computed at once. They change memory and time, not the result.
+
+    With dropout, other micro-batches draw other masks.
+    """
 
     max_tokens_per_micro_batch: int = Field(
         16_384, ge=8, description="tokens encoded at once on a worker, padding included"

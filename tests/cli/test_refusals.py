@@ -355,9 +355,15 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
     if is_refused:
         assert "about 5.8 days on CPUs; want a day at most, or --yes" in str(follower.refusal)
     # What was measured as short enough is not measured again, on a machine that may be busier.
-    assert read_record(folder.launch, "launch")["is_length_accepted"] == (
-        is_accepted or (not is_refused and not gpus)
-    )
+    launch = read_record(folder.launch, "launch")
+    is_measured = not (is_accepted or is_refused or gpus)
+    assert launch["is_length_accepted"] == is_accepted
+    assert launch.get("num_accepted_steps", 0) == (max_steps if is_measured else 0)
+    if is_measured:
+        assert Follower(request, Resources(1, 1.0, gpus, 1))._is_length_settled
+        longer = override(request.config, "schedule.max_steps", max_steps + 1)
+        longer_run = replace(request, config=longer)
+        assert not Follower(longer_run, Resources(1, 1.0, gpus, 1))._is_length_settled
 
 
 def test_a_run_that_nobody_accepted_is_stopped_and_kept(

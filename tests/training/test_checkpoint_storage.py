@@ -118,6 +118,17 @@ def test_storage_that_cannot_be_written_is_refused_before_the_first_step(tmp_pat
     assert names(tmp_path / "new" / "checkpoints") == []
 
 
+@pytest.mark.parametrize("stage", ["writing", "removing"])
+def test_what_a_killed_check_has_left_does_not_refuse_a_process_of_the_same_number(
+    tmp_path: Path, stage: str
+) -> None:
+    left = tmp_path / f".{stage}-probe-{os.getpid()}"
+    left.mkdir()
+    (left / "state.json").touch()
+    CheckpointStore(tmp_path).check_writable()
+    assert names(tmp_path) == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
 def test_a_read_only_folder_is_refused_before_the_first_step(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -391,6 +391,20 @@ def test_a_finished_run_restores_its_best_weights_again_and_a_longer_one_trains_
     assert_same_weights(longer, system.model.state_dict())
 
 
+@pytest.mark.parametrize("last_step", [7, 8])
+def test_a_run_that_is_longer_than_at_first_says_that_its_former_last_step_counts(
+    tiny_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture, last_step: int
+) -> None:
+    for max_steps, values in ((last_step, [0.1, 0.2, 0.5, 0.3, 0.4]), (10, [0.6, 0.7])):
+        config = keeping_config(**{"schedule.max_steps": max_steps})
+        evaluation = ValuesByEvaluation(values)
+        system = replace(METHODS[NAME].build(config, tiny_store.path), evaluate=evaluation)
+        list(fit(system, config, checkpoints=CheckpointStore(tmp_path)))
+    messages = [record.getMessage() for record in caplog.records]
+    is_said = any("step 7 was the run's last one" in message for message in messages)
+    assert is_said == (last_step == 7)
+
+
 def test_evaluations_drop_nothing_out_and_training_goes_on_with_dropout(tiny_store: Store) -> None:
     in_evaluation = []
 

@@ -28,7 +28,12 @@ class Follower:
         plan = getattr(spec.config, "plan", None)
         self._batch_rows = getattr(plan, "global_batch_rows", None)
         self._rows = METHODS[spec.method].epoch_rows
-        self._is_length_settled = bool(spec.accepts_long_run or resources.gpus_per_worker)
+        num_accepted_steps = spec.folder.read_launch().get("num_accepted_steps", 0)
+        self._is_length_settled = bool(
+            spec.accepts_long_run
+            or resources.gpus_per_worker
+            or self._max_steps <= num_accepted_steps
+        )
         self._notices = NoticeTail(self._folder.notices)
         self._reports: MetricsTail | None = None
         self._duration = DurationEstimate(self._max_steps)
@@ -49,7 +54,7 @@ class Follower:
             elif "progress" in notice:
                 progress.append(notice["progress"])
             else:
-                self._start(view, notice["first_step"], notice["steps_per_epoch"])
+                self._start(view, notice)
         if self._reports is not None:
             reports = self._reports.read()
             view.update(reports)
@@ -63,17 +68,20 @@ class Follower:
         if self._reports is not None:
             self._reports.close()
 
-    def _start(self, view: ProgressView, first_step: int, steps_per_epoch: float) -> None:
+    def _start(self, view: ProgressView, notice: dict[str, Any]) -> None:
+        first_step = notice["first_step"]
         self._duration.restart(first_step)
         is_restart = self._reports is not None
         if first_step or is_restart:
             view.say(f"resuming from step {first_step:,}")
         if is_restart:
             return
-        # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
-        self._reports = MetricsTail(self._folder.metrics, after_step=first_step or -1)
+        # The log holds reports of earlier starts too.
+        is_new = notice.get("is_first_step_reported")
+        last_known_step = first_step - 1 if is_new else first_step
+        self._reports = MetricsTail(self._folder.metrics, after_step=last_known_step)
         self._epochs = epochs_in_words(
-            self._max_steps, steps_per_epoch, self._batch_rows, self._rows
+            self._max_steps, notice["steps_per_epoch"], self._batch_rows, self._rows
         )
         view.note(self._epochs)
 
@@ -89,9 +97,11 @@ class Follower:
             return
         self._is_length_settled = True
         if not projection.is_long:
-            # A job that is retried on a busier machine must not be refused.
+            # A job that is retried on a busier machine must not be refused; one with more steps may
+            # be.
             launch = read_record(self._folder.launch, "launch") or {}
-            write_record(self._folder.launch, "launch", launch | {"is_length_accepted": True})
+            launch["num_accepted_steps"] = self._max_steps
+            write_record(self._folder.launch, "launch", launch)
             return
         self.refusal = (
             f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. "

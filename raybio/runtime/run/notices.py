@@ -63,7 +63,14 @@ def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def report_start(path: Path, first_step: int, steps_per_epoch: float, device: str = "cpu") -> None:
+def report_start(
+    path: Path,
+    first_step: int,
+    steps_per_epoch: float,
+    device: str = "cpu",
+    *,
+    is_first_step_reported: bool = False,
+) -> None:
     """Append a start.
 
     Args:
@@ -71,9 +78,11 @@ def report_start(path: Path, first_step: int, steps_per_epoch: float, device: st
         first_step: step that the run starts from: 0, or its checkpoint's.
         steps_per_epoch: steps of an epoch.
         device: ``cuda`` or ``cpu``.
+        is_first_step_reported: whether this start writes the report of ``first_step``, as it does
+            at step 0, and with an evaluation that it makes up for.
     """
     notice = {"first_step": first_step, "steps_per_epoch": steps_per_epoch, "device": device}
-    _append(path, notice)
+    _append(path, notice | {"is_first_step_reported": is_first_step_reported})
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:

@@ -25,7 +25,9 @@ from raybio.runtime.run.spec import Compute, RunSpec, WorkerSpec
 from raybio.runtime.spool import spool
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.training.checkpoint import step_of_checkpoint
+from raybio.training.checkpoint_files import DamagedError, read_extra
 from raybio.training.loop import changeable_settings
+from raybio.training.progress import Progress, has_stopped_improving
 from raybio.training.settings import COMPLETE
 
 _log = logging.getLogger(__name__)
@@ -118,6 +120,7 @@ class OpenRun:
             "is_strict": spec.is_strict,
             "tracking": spec.tracking,
             "is_length_accepted": spec.accepts_long_run,
+            "num_accepted_steps": self.folder.read_launch().get("num_accepted_steps", 0),
             "recipe": spec.recipe,
             "published": published_recipe(spec),
         }
@@ -220,7 +223,14 @@ class OpenRun:
         newest = self.folder.newest_checkpoint
         if newest is None:
             return False
-        return step_of_checkpoint(newest) >= self.spec.config.schedule.max_steps
+        schedule = self.spec.config.schedule
+        if step_of_checkpoint(newest) >= schedule.max_steps:
+            return True
+        try:
+            progress = Progress(**read_extra(newest))
+        except (DamagedError, OSError):
+            return False
+        return has_stopped_improving(progress, schedule)
 
     def _write_result(self, status: str) -> None:
         content = summarize(self.folder, self.spec.config, status, self.tracker.run_id)

@@ -60,12 +60,29 @@ def train_runs(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
     specs = [spec for group in groups for spec in group]
     if len(specs) > 1 and all(spec.compute.num_workers == 1 for spec in specs):
         return _train_together(groups)
-    results = []
+    return _train_in_turn(groups)
+
+
+def _train_in_turn(groups: Sequence[Sequence[RunSpec]]) -> list[list[Result]]:
+    """Train one run after the other, each with all of its workers; see ``train_runs``."""
+    results: list[list[Result]] = []
+    failures: list[RaybioError] = []
     for first, *others in groups:
-        group_results = [train(first)]
-        parent_run_id = group_results[0].mlflow_run_id
-        group_results += [train(replace(spec, parent_run_id=parent_run_id)) for spec in others]
+        group_results: list[Result] = []
+        for spec in (first, *others):
+            if spec is not first and group_results:
+                spec = replace(spec, parent_run_id=group_results[0].mlflow_run_id)
+            try:
+                group_results.append(train(spec))
+            except (InterruptedRunError, LongRunError):
+                # It holds for the other runs, too.
+                raise
+            except RaybioError as error:
+                print(f"{spec.name}: failed: {error}", flush=True)
+                failures.append(error)
         results.append(group_results)
+    if failures:
+        raise failures[0]
     return results
 
 

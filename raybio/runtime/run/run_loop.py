@@ -110,7 +110,13 @@ def run_loop(
             # Without a checkpoint, the report of step 0 may be of other weights.
             log.rewind(first_step - 1 if is_replaced else first_step)
             kind = torch.device(training.device).type
-            report_start(folder.notices, first_step, system.steps_per_epoch, kind)
+            report_start(
+                folder.notices,
+                first_step,
+                system.steps_per_epoch,
+                kind,
+                is_first_step_reported=is_replaced,
+            )
         # A pending evaluation comes first, with the rest of that step's report.
         if report is not None and not report.is_evaluation_pending:
             write(report)
@@ -177,14 +183,17 @@ def train_single_process(
         batches = local_batches(training.system, training.config.schedule.max_steps)
         if torch.device(training.device).type == "cuda":
             batches = prefetched(batches)
-        yield from run_loop(
-            training,
-            batches=batches,
-            collective=SingleProcess(),
-            checkpoints=checkpoints,
-            log=MetricsLog(folder.metrics),
-        )
-        checkpoints.close()
+        try:
+            yield from run_loop(
+                training,
+                batches=batches,
+                collective=SingleProcess(),
+                checkpoints=checkpoints,
+                log=MetricsLog(folder.metrics),
+            )
+            checkpoints.close()
+        finally:
+            checkpoints.join()
 
 
 def checkpoints_of(

@@ -156,5 +156,8 @@ def _writer_log(
             raise ClusterError(f"{folder.path}: the run has been started again meanwhile")
         checkpoints.check_writable()
         collective.all_sum(torch.zeros(1))
-        yield MetricsLog(folder.metrics)
-        checkpoints.close()
+        try:
+            yield MetricsLog(folder.metrics)
+            checkpoints.close()
+        finally:
+            checkpoints.join()

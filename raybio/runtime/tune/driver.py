@@ -329,11 +329,14 @@ def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
 
 
 def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
-    """Let trials run again that failed because of the cluster or a disk; others fail again."""
+    """Let trials run again that failed because of the cluster or a disk, or for its checkpoints.
+
+    Others would fail again.
+    """
     spec.stop.unlink(missing_ok=True)
     for path in (folder.path / "trials").glob("*/failure.json"):
         failure = read_recomputable(path, "failure")
-        if failure is None or failure["kind"] in ("ClusterError", "DiskError"):
+        if failure is None or failure["kind"] in ("ClusterError", "DiskError", "CheckpointError"):
             (path.parent / ENDED).unlink(missing_ok=True)
             path.unlink()
 

@@ -39,7 +39,12 @@ class SweepLength:
         self._spec = spec
         rounds = math.ceil(num_trainings(spec) / num_at_a_time)
         self._num_steps = rounds * spec.space.budget.max_steps
-        self._is_settled = bool(spec.run.accepts_long_run or spec.run.compute.gpus_per_worker)
+        launch = read_record(spec.path / LAUNCH, "launch") or {}
+        self._is_settled = bool(
+            spec.run.accepts_long_run
+            or spec.run.compute.gpus_per_worker
+            or self._num_steps <= launch.get("num_accepted_steps", 0)
+        )
         self._followed: dict[str, tuple[MetricsTail, DurationEstimate]] = {}
         self._is_shown = False
         self._follow_new_trials()
@@ -76,10 +81,11 @@ class SweepLength:
     def _settle(self, is_long: bool, words: str) -> None:
         self._is_settled = True
         if not is_long:
-            # A sweep that is resumed on a busier machine must not be refused.
+            # A sweep that is resumed on a busier machine must not be refused; one with more trials
+            # may be.
             path = self._spec.path / LAUNCH
             launch = read_record(path, "launch") or {}
-            write_record(path, "launch", launch | {"is_length_accepted": True})
+            write_record(path, "launch", launch | {"num_accepted_steps": self._num_steps})
             return
         self.refusal = (
             f"{self._spec.path.name}: {words} on CPUs; want a day at most, or --yes. The sweep is "

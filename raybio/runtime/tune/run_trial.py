@@ -216,12 +216,16 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     """
     import ray.tune
 
+    folder = spec.folder(trial)
     checkpoint = ray.tune.get_checkpoint()
     if checkpoint is None:
+        if trial.donor and not list_checkpoints(folder.checkpoints):
+            # The driver was killed before the copy was made, and Tune has forgotten the checkpoint.
+            donor_folder = RunFolder(folder.path.parent, trial.donor)
+            _exploit(donor_folder, folder, spec.config(trial.settings), None)
         return -1
     with checkpoint.as_directory() as temporary:
         content = read_record(Path(temporary) / TRIAL_RECORD, "trial checkpoint") or {}
-    folder = spec.folder(trial)
     donor = Path(content["folder"])
     step = int(content["step"])
     if donor != folder.path and not list_checkpoints(folder.checkpoints):
@@ -229,11 +233,12 @@ def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     return step
 
 
-def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
+def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int | None) -> None:
     """Copy the donor's checkpoint of ``step``, or its newest one, and its log up to there."""
     checkpoints = list_checkpoints(donor.checkpoints)
     if not checkpoints:
-        raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to resume from")
+        of_step = "" if step is None else f" of step {step:,}"
+        raise ClusterError(f"{donor.path}: has no checkpoint{of_step} to resume from")
     source = checkpoints[0]
     for checkpoint in checkpoints:
         if step_of_checkpoint(checkpoint) == step:
@@ -302,14 +307,10 @@ def _train_here(process: _Process) -> StepValues:
         stop=process.stop,
         remote=process.copy.remote,
     )
-    for report in reports:
-        line = {
-            "step": report.step,
-            "metrics": report.metrics,
-            "is_evaluation": report.is_evaluation,
-        }
-        spec.goal.check(line)
-        yield from spec.goal.values([line])
+    # By the log, which also has the report that a kill took after its checkpoint.
+    tail = MetricsTail(process.folder.metrics)
+    for _ in reports:
+        yield from _check_new_values(spec.goal, tail)
 
 
 def _check_new_values(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:

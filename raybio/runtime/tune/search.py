@@ -111,12 +111,14 @@ def _explore(spec: SweepSpec) -> Callable[[dict[str, Any]], dict[str, Any]]:
     rng = random.Random(spec.space.search.seed)
 
     def explore(config: dict[str, Any]) -> dict[str, Any]:
-        donor = config[TRIAL]["settings"]
-        perturbed = (spec.space.explored(donor, rng) for _ in range(DRAWS_PER_TRIAL - 1))
+        donor = Trial(**config[TRIAL])
+        perturbed = (spec.space.explored(donor.settings, rng) for _ in range(DRAWS_PER_TRIAL - 1))
         # Where no perturbation fits, the donor's own settings are trained on.
-        (settings,) = distinct(itertools.chain(perturbed, [donor]), 1, spec.check)
+        (settings,) = distinct(itertools.chain(perturbed, [donor.settings]), 1, spec.check)
         # A branch of its own: two trials may come to the same settings with different weights.
-        return config | {TRIAL: asdict(Trial(settings, branch=uuid.uuid4().hex[:6]))}
+        branch = uuid.uuid4().hex[:6]
+        successor = Trial(settings, branch=branch, donor=spec.folder(donor).path.name)
+        return config | {TRIAL: asdict(successor)}
 
     return explore
 
@@ -139,8 +141,10 @@ class _HyperBand(AsyncHyperBandScheduler):
         # Tune's own probabilities, without its global random numbers.
         num_rungs = [len(bracket._rungs) for bracket in self._brackets]
         share = np.exp(np.subtract(num_rungs, max(num_rungs)))
-        settings = json.dumps(trial.config[TRIAL], sort_keys=True)
-        rng = np.random.default_rng(derive_seed("bracket", settings))
+        given = trial.config[TRIAL]
+        identity = {"settings": given["settings"], "branch": given["branch"]}
+        key = json.dumps(identity, sort_keys=True)
+        rng = np.random.default_rng(derive_seed("bracket", key))
         chosen = rng.choice(len(share), p=share / share.sum())
         self._trial_info[trial.trial_id] = self._brackets[chosen]
 

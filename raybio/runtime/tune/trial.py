@@ -40,10 +40,12 @@ class Trial:
         settings: dotted path -> value that replaces the base configuration's.
         branch: distinguishes trials of the same settings with different initial weights, as in
             population-based training; empty otherwise.
+        donor: name of the folder of the trial whose weights a branch begins with.
     """
 
     settings: Settings
     branch: str = ""
+    donor: str = ""
 
 
 def settings_text(settings: Settings) -> str:

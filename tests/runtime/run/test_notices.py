@@ -6,10 +6,16 @@ import logging
 from multiprocessing import get_context
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from raybio.runtime.cluster.resources import Resources
+from raybio.runtime.run.follower import Follower
+from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import NoticeTail, report_start, warnings_to
 from raybio.runtime.run.progress import ProgressView
+from raybio.runtime.run.spec import RunSpec
+from raybio.training.settings import TrainingConfig
 
 
 def warn_many(path: Path, rank: int) -> None:
@@ -61,6 +67,36 @@ def test_a_start_sees_its_own_notices_only(tmp_path: Path) -> None:
     tail = NoticeTail(path)
     report_start(path, 10, 7.5)
     assert [notice["first_step"] for notice in tail.read()] == [10]
+
+
+@pytest.mark.parametrize("is_evaluated_late", [True, False])
+def test_an_evaluation_that_a_resumed_run_makes_up_for_is_shown(
+    tmp_path: Path, tiny_training: TrainingConfig, is_evaluated_late: bool
+) -> None:
+    spec = RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=Path("store"),
+        name="one",
+        runs=tmp_path,
+    )
+    folder = spec.folder
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    log.append(1, {"loss": 2.0}, is_evaluation=False)
+    log.append(2, {"loss": 1.5}, is_evaluation=not is_evaluated_late)
+    if is_evaluated_late:
+        log.rewind(1)
+    follower = Follower(spec, Resources(1, 1, 0, 1))
+    text = io.StringIO()
+    with ProgressView("one", 10, Console(file=text, force_terminal=False, width=200)) as view:
+        report_start(folder.notices, 2, 7.5, is_first_step_reported=is_evaluated_late)
+        if is_evaluated_late:
+            log.append(2, {"loss": 1.5, "val/link_mrr": 0.25}, is_evaluation=True)
+        log.append(3, {"loss": 1.0}, is_evaluation=False)
+        follower.update(view)
+    follower.close()
+    assert ("link_mrr" in text.getvalue()) == is_evaluated_late, text.getvalue()
 
 
 def test_half_a_line_is_read_when_it_is_whole_and_skipped_when_it_never_is(tmp_path: Path) -> None:

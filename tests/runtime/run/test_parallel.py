@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,6 +189,60 @@ def test_a_run_is_begun_when_few_others_wait_for_cpus(request_one: RunSpec) -> N
         tasks[1].end([], None)
         assert tasks[1].status == "failed"
         assert tasks[1].run.settle("failed", 60)
+
+
+def test_runs_of_several_workers_are_trained_although_one_before_them_fails(
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = []
+
+    def train_all_but_the_second(spec: RunSpec) -> Any:
+        if spec.name == "seed-1":
+            raise DivergedError("step 3: loss nan")
+        trained.append((spec.name, spec.parent_run_id))
+        return SimpleNamespace(mlflow_run_id=f"run of {spec.name}")
+
+    monkeypatch.setattr("raybio.runtime.run.parallel.train", train_all_but_the_second)
+    compute = replace(request_one.compute, workers=2)
+    runs = [with_seed(request_one, seed, compute=compute) for seed in range(3)]
+    with pytest.raises(DivergedError, match="step 3: loss nan"):
+        train_runs([runs])
+    assert trained == [("seed-0", None), ("seed-2", "run of seed-0")]
+    assert "seed-1: failed: step 3: loss nan" in capsys.readouterr().out
+
+    def interrupt(spec: RunSpec) -> Any:
+        trained.append(spec.name)
+        raise InterruptedRunError(signal.SIGINT, "stopped at step 3")
+
+    trained.clear()
+    monkeypatch.setattr("raybio.runtime.run.parallel.train", interrupt)
+    with pytest.raises(InterruptedRunError):
+        train_runs([runs])
+    assert trained == ["seed-0"]
+
+
+def test_a_signal_does_not_wait_for_the_final_evaluation_of_a_run_that_stopped_early(
+    request_one: RunSpec, tiny_store: Store
+) -> None:
+    early = {
+        "schedule.max_steps": 40,
+        "schedule.evaluate_every_steps": 1,
+        "schedule.early_stopping_metric": "val/link_mrr",
+        "schedule.early_stopping_patience": 2,
+        "optim.peak_lr": 1e-12,
+    }
+    spec = replace(request_one, config=override_all(request_one.config, early))
+    with contextlib.ExitStack() as held:
+        run = OpenRun.open(spec, held)
+        assert not run.is_trained
+        system = METHODS[spec.method].build(spec.config, spec.store)
+        checkpoints = CheckpointStore(run.folder.checkpoints)
+        *before, last = fit(system, spec.config, checkpoints=checkpoints)
+        assert last.reason == "early_stopping" and last.step < 40
+        assert run.is_trained
+        state = run.folder.newest_checkpoint / "state.json"
+        state.write_text(state.read_text()[:50])
+        assert not run.is_trained
 
 
 def test_a_stop_file_counts_from_the_command_on_and_not_from_the_beginning_of_the_run(

@@ -6,9 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raybio.core.errors import ClusterError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
@@ -17,6 +19,7 @@ from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.run_loop import STOP_POLL_SECONDS, Training, train_single_process
 from raybio.store.store import Store
+from raybio.training import checkpoint
 from raybio.training.loop import Report
 from raybio.training.precision import current_embedding_precision
 from raybio.training.settings import TrainingConfig
@@ -157,6 +160,34 @@ def test_the_log_has_the_evaluation_of_a_run_that_is_ended_where_it_stands(
     for _ in range(2):
         assert train(3) == [*begun, (3, True)]
     assert read_reports(folder.metrics)[-1]["metrics"].keys() > {"loss", "val/link_mrr"}
+
+
+def test_a_run_that_fails_lets_go_of_its_folder_when_its_checkpoint_is_written(
+    tiny_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = {"max_steps": 6, "checkpoint_every_steps": 2, "keep_checkpoints": 1}
+    config = tiny_config(NAME, **{f"schedule.{name}": value for name, value in schedule.items()})
+    folder = RunFolder(tmp_path, "run")
+    may_write = threading.Event()
+
+    def write_late(*arguments: Any) -> None:
+        may_write.wait()
+        write_checkpoint(*arguments)
+
+    write_checkpoint = checkpoint.write_checkpoint
+    monkeypatch.setattr(checkpoint, "write_checkpoint", write_late)
+    reports = reports_of(folder, config, tiny_store)
+    for report in reports:
+        if report.step == 2:
+            break
+    # The thread has begun to write when the training fails.
+    threading.Timer(0.5, may_write.set).start()
+    with pytest.raises(ClusterError, match="a worker is lost"):
+        reports.throw(ClusterError("a worker is lost"))  # type: ignore[attr-defined]
+    assert may_write.is_set()
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000002"]
+    list(reports_of(folder, config, tiny_store))
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["step-00000006"]
 
 
 def test_the_report_of_step_0_is_that_of_the_weights_that_are_trained(

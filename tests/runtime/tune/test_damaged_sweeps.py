@@ -95,6 +95,18 @@ def test_a_trial_with_a_damaged_failure_is_tried_again(spec: SweepSpec, damage: 
     assert status_of(folder) == (FAILED if damage == "missing" else INTERRUPTED)
 
 
+@pytest.mark.parametrize("kind", ["CheckpointError", "ClusterError", "DiskError"])
+def test_a_trial_for_which_the_disk_had_no_room_is_tried_again(spec: SweepSpec, kind: str) -> None:
+    # A checkpoint that finds no room is a CheckpointError.
+    folder = spec.folder(LATE)
+    write_record(folder.failure, "failure", {"kind": kind, "message": "Make room"})
+    _forget_cluster_failures(sweep_folder(spec), spec)
+    assert status_of(folder) == INTERRUPTED
+    write_record(folder.failure, "failure", {"kind": "DivergedError", "message": "loss nan"})
+    _forget_cluster_failures(sweep_folder(spec), spec)
+    assert folder.failure.exists()
+
+
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
 def test_a_damaged_list_of_trials_is_refused(spec: SweepSpec, damage: str) -> None:
     DAMAGES[damage](spec.path / TRIALS)

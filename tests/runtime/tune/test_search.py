@@ -93,6 +93,8 @@ def test_settings_that_do_not_fit_each_other_are_drawn_again(tmp_path: Path) -> 
         for _ in range(30)
     ]
     assert {tuple(successor[TRIAL]["settings"].values()) for successor in heirs} == set(fitting)
+    donor = Trial({LOSS: "margin_contrastive", NEGATIVES: 1})
+    assert {each[TRIAL]["donor"] for each in heirs} == {spec.folder(donor).path.name}
     grid = spec_of(tmp_path, **drawn, search={"kind": "grid"})
     with pytest.raises(ConfigError, match="want equal numbers"):  # it was asked for by name
         planned(grid.space, grid.check)

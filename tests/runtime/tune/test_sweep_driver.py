@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 
 from raybio.core.errors import ClusterError, ConfigError, InterruptedRunError, LongRunError
 from raybio.core.records import read_record, write_record
+from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.run.spec import Compute, RunSpec
@@ -22,10 +23,19 @@ from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.driver import sweep
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL
-from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, SweepSpec, Trial, status_of
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FAILED,
+    FINISHED,
+    TRIAL_RECORD,
+    SweepSpec,
+    Trial,
+    new_trial_record,
+    status_of,
+)
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
-from tests.runtime.tune.sweep_folder import LAMBDA, METRIC, leave, of, space_of, spec_of
+from tests.runtime.tune.sweep_folder import LAMBDA, METRIC, RATE, leave, of, space_of, spec_of
 
 
 @pytest.fixture
@@ -264,6 +274,97 @@ def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(
     ):
         sweep(failing)
     assert sorted(statuses(database).values()) == ["FAILED"] * 3
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """(step, value) that a trial reports to Tune. Trials run in this process, without Ray."""
+    heard: list[tuple[int, float]] = []
+    monkeypatch.setattr(
+        "ray.tune.report", lambda report, **_: heard.append((report["step"], report[METRIC]))
+    )
+    monkeypatch.setattr("ray.tune.get_checkpoint", lambda: None)
+    task_worker = "raybio.runtime.run.task_worker"
+    monkeypatch.setattr(f"{task_worker}.start_preparation", lambda prepare: None)
+    monkeypatch.setattr(f"{task_worker}.preemption.notice_of_this_node", lambda: lambda: False)
+    return heard
+
+
+def begin_trial(spec: SweepSpec, trial: Trial) -> RunFolder:
+    folder = spec.folder(trial)
+    folder.make()
+    write_record(folder.path / TRIAL_RECORD, "trial", new_trial_record(trial))
+    return folder
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.mark.parametrize("max_steps", [2, 4])
+def test_a_trial_that_is_killed_between_a_checkpoint_and_its_report_reports_that_step(
+    request_to: SweepSpec,
+    tmp_path: Path,
+    heard: list[tuple[int, float]],
+    monkeypatch: pytest.MonkeyPatch,
+    max_steps: int,
+) -> None:
+    budget = {"num_trials": 8, "max_steps": max_steps, "grace_steps": 2}
+    space = space_of(tmp_path, budget=budget)
+    spec = replace(request_to, space=space)
+    begin_trial(spec, of(0.5))
+    run_trial(asdict(of(0.5)), spec)
+    unbroken = heard.copy()
+    assert [step for step, _ in unbroken] == list(range(2, max_steps + 1, 2))
+    shutil.rmtree(spec.folder(of(0.5)).path)
+    heard.clear()
+
+    export = run_loop._export_if_best
+
+    def kill_at_the_end(training: Any, goal: Any, report: Any) -> None:
+        if report.step == max_steps:
+            raise Killed
+        export(training, goal, report)
+
+    folder = begin_trial(spec, of(0.5))
+    monkeypatch.setattr(run_loop, "_export_if_best", kill_at_the_end)
+    with pytest.raises(Killed):
+        run_trial(asdict(of(0.5)), spec)
+    assert folder.newest_checkpoint is not None
+    assert folder.newest_checkpoint.name == f"step-{max_steps:08d}"
+    monkeypatch.setattr(run_loop, "_export_if_best", export)
+    heard.clear()  # Tune hears all again
+    run_trial(asdict(of(0.5)), spec)
+    assert heard == unbroken
+    assert not folder.failure.exists()
+
+
+def test_a_member_of_a_population_begins_with_its_donors_weights_also_after_a_killed_driver(
+    request_to: SweepSpec, tmp_path: Path, heard: list[tuple[int, float]]
+) -> None:
+    def spec_until(max_steps: int) -> SweepSpec:
+        budget = {"num_trials": 8, "max_steps": max_steps, "grace_steps": 2}
+        rates = {RATE: {"choice": [1e-3, 2e-3]}}
+        random = {"scheduler": {"kind": "pbt"}, "search": {"kind": "random"}}
+        space = space_of(tmp_path, budget=budget, space=rates, **random)
+        return replace(request_to, space=space)
+
+    def train_trial(spec: SweepSpec, trial: Trial) -> RunFolder:
+        folder = begin_trial(spec, trial)
+        run_trial(asdict(trial), spec)
+        return folder
+
+    donor = Trial({RATE: 1e-3})
+    name = train_trial(spec_until(4), donor).path.name
+    heard.clear()
+    folder = train_trial(spec_until(6), Trial({RATE: 2e-3}, branch="abc123", donor=name))
+    reports = read_reports(folder.metrics)
+    assert [each["step"] for each in reports if each.get("exploited_from") == name][-1] == 4
+    assert [each["step"] for each in reports if "exploited_from" not in each][0] == 5
+    assert [step for step, _ in heard] == [4, 6]
+
+    with pytest.raises(ClusterError, match="trial-gone: has no checkpoint to resume from"):
+        train_trial(spec_until(6), Trial({RATE: 2e-3}, branch="def456", donor="trial-gone"))
 
 
 def test_a_metric_that_no_trial_can_have_ends_the_sweep_before_others_train_for_it(

@@ -445,7 +445,26 @@ def test_a_sweep_of_more_than_a_day_on_cpus_is_stopped_unless_that_is_accepted(
     if is_refused:
         # Four rounds of 5,000 steps, of which three were over when it was measured.
         assert "mine: 19,997 steps, 10 s a step: about 2.3 days on CPUs" in length.refusal
-    assert launch.get("is_length_accepted", False) is (not yes and not is_refused)
+    is_short = not yes and not is_refused
+    assert launch.get("num_accepted_steps", 0) == (4 * 5000 if is_short else 0)
+    if is_short:
+        # Not measured again, unless there are more trials.
+        assert SweepLength(spec, num_at_a_time=2)._is_settled
+        assert not SweepLength(spec, num_at_a_time=1)._is_settled
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("schedule.max_epochs", "budget.max_steps"),
+        ("schedule.evaluate_every_epochs", "schedule.evaluate_every_steps"),
+    ],
+)
+def test_a_space_cannot_vary_epochs_which_would_pass_by_the_budget(
+    tmp_path: Path, path: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{path}: a sweep counts in steps.*want {hint}"):
+        space_of(tmp_path, space={path: {"choice": [1, 2]}})
 
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
@@ -461,6 +480,7 @@ def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
     [
         (f"{LAMBDA}=0.1", "the space varies objective.lambda_spml"),
         ("schedule.max_steps=500", "want --budget max_steps="),
+        ("schedule.max_epochs=3", "want --budget max_steps="),
         (
             "schedule.checkpoint_every_steps=5",
             "every 10 steps at least; want --budget grace_steps=",
