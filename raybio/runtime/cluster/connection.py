@@ -38,6 +38,9 @@ _TRAIN_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Training is what the machine is for; Ray would run its workers at 15.
     "RAY_worker_niceness": "0",
+    # ray.init would wait for a first worker on each CPU: for ever, and deaf to signals, if one of
+    # them is killed before it is there.
+    "RAY_prestart_worker_first_driver": "0",
     # A command shows control characters of what it prints, and those of Ray's colors, too.
     "RAY_COLOR_PREFIX": "0",
     # A sweep says itself what its trials do, and ends in order on Ctrl-C.

@@ -418,6 +418,27 @@ def test_sigterm_ends_a_command_that_starts_ray_or_waits_for_it_by_an_exception(
     assert "SIGTERM: ended\n" in done.stderr
 
 
+STARTS_RAY = """
+import psutil
+import ray
+from raybio.runtime.cluster.connection import started
+
+def is_worker(process):
+    # The raylet's own arguments name the script, too.
+    title = " ".join(process.cmdline())
+    return title.startswith("ray::IDLE") or ("default_worker.py" in title and "raylet/raylet" not in title)
+
+with started(threads=1):
+    print(sum(map(is_worker, psutil.Process().children(recursive=True))))
+    print(ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+def test_a_start_of_ray_waits_for_no_worker_which_might_be_killed_before_it_is_there() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTS_RAY], capture_output=True, text=True)
+    assert done.stdout == "0\n7\n", done.stderr
+
+
 def test_sigterm_has_its_exit_code_where_nobody_reads_stderr(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
