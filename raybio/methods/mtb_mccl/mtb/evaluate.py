@@ -1,6 +1,8 @@
 """Evaluation of MTB: retrieve recurring entity pairs in other documents.
 
-Entities are blanked at the training rate, with a fixed seed, so that names do not give a pair away.
+Entities are blanked with a fixed seed, so that names do not give a pair away. The rate is that of
+``evaluation.blank_rate``, not of training: runs with different ``blanks.blank_rate`` retrieve in
+the same texts, and a search cannot win by an easier task.
 """
 
 from collections.abc import Iterator, Mapping
@@ -168,7 +170,7 @@ class PairRetrievalEvaluator(Evaluator):
         """Return which entities of a document are blanked, bool (E,)."""
         number_E = np.arange(len(self.reader.store.types(row)))
         draw_E = hash_uniform(derive_seed("evaluation"), row, number_E)
-        return draw_E < self.config.blanks.blank_rate
+        return draw_E < self.config.evaluation.blank_rate
 
     def _embed(
         self, model: RelationEncoder, pairs: Mapping[int, Pairs], collective: Collective

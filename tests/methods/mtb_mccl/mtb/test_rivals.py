@@ -55,7 +55,7 @@ def evaluator_of(store: Path, **settings: object):
 
 
 def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -> None:
-    config = {"evaluation.num_pairs": 10, "pairs.held_out_share": 0.3, "blanks.blank_rate": 1.0}
+    config = {"evaluation.num_pairs": 10, "pairs.held_out_share": 0.3, "evaluation.blank_rate": 1.0}
     evaluator = evaluator_of(tiny_documents.path, **config)
     report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
     assert list(report.scores) == ["chance", "entity types", "TF-IDF", "initial", "trained"]
@@ -63,7 +63,7 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
         assert report.scores[name].keys() == report.scores["trained"].keys() == {"train", "val"}
         assert report.scores[name]["val"]["mrr"]["value"] < 1
     # Names give pairs away.
-    seen = evaluator_of(tiny_documents.path, **config | {"blanks.blank_rate": 0.0})
+    seen = evaluator_of(tiny_documents.path, **config | {"evaluation.blank_rate": 0.0})
     by_name = dict(seen.rivals("cpu", SingleProcess()))["TF-IDF"].scores
     for split, measures in by_name.items():
         assert measures["mrr"]["value"] > report.scores["TF-IDF"][split]["mrr"]["value"]
@@ -72,6 +72,19 @@ def test_the_final_table_shows_rivals_that_see_no_blanked_name(tiny_documents) -
     )
     for name, found in other.rivals("cpu", SingleProcess()):
         assert found.scores == report.scores[name]
+
+
+def test_runs_that_blank_other_shares_in_training_are_evaluated_on_the_same_texts(
+    tiny_documents,
+) -> None:
+    scores = []
+    for rate in (0.0, 0.5, 1.0):
+        config = {"pairs.held_out_share": 0.3, "blanks.blank_rate": rate}
+        evaluator = evaluator_of(tiny_documents.path, **config)
+        report = evaluator.final_report(evaluator.initial_encoder(), SingleProcess())
+        assert report.scores["TF-IDF"]["val"]["mrr"]["value"] < 1
+        scores.append(report.scores)
+    assert scores[0] == scores[1] == scores[2]
 
 
 def test_units_of_the_scores_are_the_entity_pairs(tiny_documents) -> None:
