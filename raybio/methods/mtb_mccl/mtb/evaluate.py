@@ -29,6 +29,7 @@ from raybio.methods.mtb_mccl.mtb.scores import (
     pair_metrics,
     pair_scores,
     pair_unit_scores,
+    query_units,
     retrieve_pairs,
 )
 from raybio.methods.mtb_mccl.pair_words import PairWords
@@ -82,12 +83,13 @@ class PairRetrievalEvaluator(Evaluator):
             candidate = PairWords.read(self.reader, candidate_pairs, self._is_blank)
             id_Q = self._ids(query_pairs)
             id_C = self._ids(candidate_pairs)
+            units = query_units(id_Q, len(self.reader.store.entity_keys))
             for name, ranking in pair_rivals(query, candidate):
                 retrieval = retrieve_pairs(ranking, id_Q, id_C, collective)
                 # The same draws in all runs over a store, whatever their seed.
                 rng = np.random.default_rng(bootstrap_seed(0))
-                scores.setdefault(name, {})[split] = pair_scores(retrieval, rng)
-                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, id_Q)
+                scores.setdefault(name, {})[split] = pair_scores(retrieval, units, rng)
+                unit_scores.setdefault(name, {})[split] = pair_unit_scores(retrieval, units)
                 chance[split] = pair_chance(retrieval)
         for name, by_split in scores.items():
             yield name, ModelScores(scores=by_split, chance=chance, unit_scores=unit_scores[name])
@@ -103,9 +105,10 @@ class PairRetrievalEvaluator(Evaluator):
             if not self.has_queries(split):
                 continue
             retrieval, id_Q, spread = self._retrieve(model, split, collective)
-            scores[split] = pair_scores(retrieval, rng)
+            units = query_units(id_Q, len(self.reader.store.entity_keys))
+            scores[split] = pair_scores(retrieval, units, rng)
             chance[split] = pair_chance(retrieval)
-            unit_scores[split] = pair_unit_scores(retrieval, id_Q)
+            unit_scores[split] = pair_unit_scores(retrieval, units)
         return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
     def has_queries(self, split: str) -> bool:
