@@ -37,6 +37,18 @@ from raybio.ops.embedding_geometry import spread_metrics
 from raybio.ops.retrieval import Retrieval, cosine_scores
 
 
+def split_queries(config: Config, plan: DocumentPairPlan, split: str) -> PairQueries:
+    """Return the queries of a split: its pairs with the highest mutual information.
+
+    Args:
+        config: settings of the run.
+        plan: selects trained and held-out pairs.
+        split: ``train``, the trained pairs, or ``val``, the held-out ones.
+    """
+    number_K = plan.held_out if split == "val" else plan.trained
+    return pair_queries(plan.recurring, number_K[: config.evaluation.num_pairs], seed=0)
+
+
 def initial_encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     """Build the encoder with its initial weights."""
     seed = derive_seed(config.seed, "weights")
@@ -116,10 +128,7 @@ class PairRetrievalEvaluator(Evaluator):
         return len(self._queries(split).row_Q) > 0
 
     def _queries(self, split: str) -> PairQueries:
-        """Return queries for the pairs with the highest mutual information."""
-        number_K = self.plan.held_out if split == "val" else self.plan.trained
-        num_pairs = self.config.evaluation.num_pairs
-        return pair_queries(self.plan.recurring, number_K[:num_pairs], seed=0)
+        return split_queries(self.config, self.plan, split)
 
     def _retrieve(
         self, model: Encoder, split: str, collective: Collective
