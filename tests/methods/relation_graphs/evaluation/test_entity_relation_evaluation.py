@@ -100,6 +100,25 @@ def test_each_model_brings_its_own_space(store, joint, tmp_path):
         graph_accuracy_of_sentences(other, store.path)
 
 
+@pytest.mark.parametrize("words", [["pain"], ["severe", "pain"]])
+def test_sentences_of_one_word_have_no_related_pairs(words, tmp_path):
+    sentences = [([f"effect{n}"], [("Adverse-Effect", 0, 1)], []) for n in range(20)]
+    tested = [(words, [("Adverse-Effect", 0, len(words))], [])]
+    files = [write_sentences(tmp_path / "train.json", sentences)]
+    tests = [write_sentences(tmp_path / "test.json", tested)]
+    store = prepare_words(tmp_path / "words", files, test=tests)
+    settings = {"model": "clner", "evaluation.num_pair_neighbors": [1, 5]}
+    config = tiny_config("relation_graphs", **settings)
+    relation_graphs.check(config, store)
+    system = relation_graphs.build(config, store.path)
+    report = system.final_evaluate(system.model, SingleProcess())
+    scores = report.scores["trained"]["test"]
+    assert scores["re_minus_f1"]["value"] == scores["probe_f1"]["value"] == 0
+    assert scores["ner_f1"]["value"] >= 0
+    system.evaluate(system.model, SingleProcess())
+    system.export(tmp_path / "export", {"name": "x"})
+
+
 def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
     other = exported_unevaluated(store, tmp_path / "cldr", model="cldr")
     with pytest.raises(ConfigError, match="model=cldr has no tag head; want clner or joint"):
