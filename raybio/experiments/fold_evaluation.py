@@ -147,7 +147,8 @@ def fold_evaluations(
 ) -> list[FoldEvaluation]:
     """Return every row on every fold: a model's relations with the entities of its tagger.
 
-    CLNER has a row of its own unless it is the tagger of another model's row. Each seed's relations are evaluated with the entities of the same seed.
+    CLNER has a row of its own unless it is the tagger of another model's row. Each seed's relations
+    are evaluated with the entities of the same seed.
 
     Args:
         folder: folder of the sweep.
