@@ -110,10 +110,10 @@ def pair_unit_scores(retrieval: Retrieval, units: QueryUnits) -> UnitScores:
     Units are named by entity pairs: other settings of a run may retrieve others.
     """
     num_U = np.bincount(units.unit_Q).astype(np.float64)
-    value_by_score = {
-        name: linear_share(np.bincount(units.unit_Q, score_Q), num_U)
-        for name, score_Q in _scores(retrieval).items()
-    }
+    value_by_score = {}
+    for name, score_Q in _scores(retrieval).items():
+        total_U = np.bincount(units.unit_Q, score_Q).astype(np.float64)
+        value_by_score[name] = linear_share(total_U, num_U)
     return sample_units(units.id_U, value_by_score)
 
 
